@@ -99,7 +99,7 @@ class Door:
             left_s = loop_time + WAIT_S - self.feed.now()
             if left_s <= 0:
                 raise NotReady(f"the log has not reached position {seq}; it ends at {replica.head}")
-            await self.feed.wait(left_s)
+            await self.feed.wait(left_s, urgent=True)
 
     async def answer(self, route: Route, request: Request) -> Response:
         """Answer a request. Raises: the errors that `problems` puts in words."""

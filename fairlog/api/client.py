@@ -21,7 +21,7 @@ from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
 from scheduler.service.client import Receipt
 
-UNIX = "unix:"
+UNIX = "http+unix:"
 URL_VARIABLE, TOKEN_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN"
 BATCH_BYTES = 240_000
 """The most bytes of a batch, within the server's limit for a request."""
@@ -171,7 +171,7 @@ class _Base:
             raise Refused("NoServer", f"no API server is named; set {URL_VARIABLE} to its URL")
         for url in self._urls:
             if not url.startswith((UNIX, "http://", "https://")):
-                raise Refused("NoServer", f"the URL of an API begins with http://, https:// or unix:, not {url!r}")
+                raise Refused("NoServer", f"the URL of an API begins with http://, https:// or http+unix:, not {url!r}")
         token = os.environ.get(TOKEN_VARIABLE) if token is None else token
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._talk = _Talk(len(self._urls), timeout_s)
@@ -193,7 +193,7 @@ class _Base:
 
 
 class ApiClient(_Base):
-    """Speaks to API servers at `urls`: http://, https:// or unix:PATH, several separated by commas.
+    """Speaks to API servers at `urls`: http://, https:// or http+unix:PATH, several separated by commas.
 
     Without `urls` and `token` it uses those of FAIRLOG_API and FAIRLOG_TOKEN. A server that does not answer is followed
     by the next one. A command is repeated under its id, which is safe.

@@ -20,6 +20,7 @@ from msgspec.structs import asdict, replace
 
 from fairlog.api.replica import Replica, Seen
 from recovery.failover.lease import members
+from scheduler.model import commands
 from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
 from scheduler.model.errors import (
     CommandRejected,
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 PAGE = 500
 """The most items of a list, or events of the log, in one answer."""
-MAX_SECRETS = 128
-MAX_SECRET_BYTES = 64 * 1024
 MAX_ID = 128
 TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
@@ -424,12 +423,7 @@ def request_of(values: dict[str, Any]) -> tuple[Command, Mapping[str, str]]:
 
 def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[SubmitApp, Mapping[str, str]]:
     """The submission that names its variables, and their values. Raises: InvalidCommand."""
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in secrets.items())
-    if len(secrets) > MAX_SECRETS or size > MAX_SECRET_BYTES:
-        raise InvalidCommand(
-            f"an app has at most {MAX_SECRETS} variables of {MAX_SECRET_BYTES} bytes together, not {len(secrets)} of "
-            f"{size}"
-        )
+    commands.check_variables((part for item in secrets.items() for part in item), len(secrets))
     if not command.env:
         return replace(command, env=tuple(sorted(secrets))), secrets
     if secrets and set(command.env) != set(secrets):

@@ -130,7 +130,7 @@ async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str]) ->
 
 def _named(listening: socket.socket, where: Where) -> str:
     if listening.family == socket.AF_UNIX:
-        return f"unix:{where.path}"
+        return f"http+unix:{where.path}"
     host, port = listening.getsockname()[:2]
     return f"{'https' if where.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 

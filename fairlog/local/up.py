@@ -22,7 +22,7 @@ from typing import NamedTuple, Self, cast
 import click
 from redis.exceptions import RedisError
 
-from fairlog.api.client import ApiClient, Unreachable
+from fairlog.api.client import UNIX, ApiClient, Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
@@ -146,7 +146,7 @@ class Tree:
                 if serving is None or any(registered.get(worker.name) != worker.pid for worker in self.workers):
                     return False
                 Client(store, self.plan.cluster, timeout_s=_ANSWER_S).hear()
-            with ApiClient(f"unix:{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
+            with ApiClient(f"{UNIX}{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
                 api.check()
         except (RedisError, NoMaster, Unreachable):
             return False

@@ -226,7 +226,7 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, It
     else:
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        yield "the log", Source(click.get_current_context(), None).session.log.facts()
+        yield "the log", Source(click.get_current_context(), None).session.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:

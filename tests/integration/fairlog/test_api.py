@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -14,7 +15,9 @@ import httpx
 import psutil
 import pytest
 
+import fairlog
 from fairlog.api.client import ApiClient, AsyncApiClient, Refused, Unreachable
+from fairlog.client import NoCluster, StoreClient
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, DuplicateApp, NotAuthenticated, UnknownApp
 from scheduler.rules.views import VIEWS
@@ -29,7 +32,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     shell = Shell(tmp_path_factory.mktemp("home"))
     shell.ok("up", "--detach", "--workers", "1", "--masters", "1", "--cores", "8", "--memory", "8G")
     said: dict[str, Any] = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())
-    with ApiClient(f"unix:{said['socket']}") as client:
+    with ApiClient(f"http+unix:{said['socket']}") as client:
         client.send(RegisterCompany(company="acme"))
     yield {**said, "shell": shell}
     shell.run("down")
@@ -37,7 +40,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def client(up: dict[str, Any]) -> Iterator[ApiClient]:
-    with ApiClient(f"unix:{up['socket']}") as made:
+    with ApiClient(f"http+unix:{up['socket']}") as made:
         yield made
 
 
@@ -81,7 +84,7 @@ def test_many_commands_are_answered_in_order(client: ApiClient) -> None:
 
 def test_the_asyncio_twin_does_the_same(up: dict[str, Any]) -> None:
     async def story() -> None:
-        async with AsyncApiClient(f"unix:{up['socket']}") as client:
+        async with AsyncApiClient(f"http+unix:{up['socket']}") as client:
             receipt = await client.send(submission("twin", hold=True), command_id="twin")
             assert await client.send(submission("twin", hold=True), command_id="twin") == receipt
             assert (await client.view("app", app="twin"))["onHold"]
@@ -111,10 +114,11 @@ def test_over_tcp_nobody_without_a_token_gets_in(up: dict[str, Any]) -> None:
 
 @leaks
 def test_a_client_finds_another_server_when_one_does_not_answer(up: dict[str, Any], tmp_path: Path) -> None:
-    with ApiClient([f"unix:{tmp_path / 'nobody'}", f"unix:{up['socket']}"]) as client:
+    with ApiClient([f"http+unix:{tmp_path / 'nobody'}", f"http+unix:{up['socket']}"]) as client:
         assert client.view("cluster")["head"] > 0
-    with ApiClient(f"unix:{tmp_path / 'nobody'}", timeout_s=0.3) as client, pytest.raises(Unreachable):
+    with ApiClient(f"http+unix:{tmp_path / 'nobody'}", timeout_s=0.3) as client, pytest.raises(Unreachable):
         client.view("cluster")
+    gc.collect()
     with pytest.raises(Refused, match="begins with"):
         ApiClient("ftp://x")
 
@@ -131,8 +135,42 @@ def test_a_server_that_is_killed_comes_back_and_a_follower_misses_nothing(
     receipt = client.send(KillApp(app="kept"))
     ended = next(event for event in followed if event["type"] == "AppRemoved")
     followed.close()  # type: ignore[attr-defined]
+    gc.collect()
     assert before < ended["seq"] <= receipt.seq
     assert up["api"] == json.loads((Path(up["data"]) / "up.json").read_text())["api"]
+
+
+def test_the_face_finds_the_api_or_the_store(up: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLOG_API", f"http+unix:{up['socket']}")
+    with fairlog.Client() as through_api, fairlog.Client(up["url"]) as through_store:
+        assert (type(through_api), type(through_store)) == (ApiClient, StoreClient)
+        for view in ("companies", "settings", "workers"):
+            assert through_api.view(view) == json.loads(json.dumps(through_store.view(view)))
+    monkeypatch.delenv("FAIRLOG_API")
+    monkeypatch.setattr("fairlog.client.find_running", lambda: None)
+    with pytest.raises(NoCluster, match="no cluster found"):
+        fairlog.Client()
+
+
+def test_the_command_line_speaks_to_the_api_that_it_is_told(up: dict[str, Any], tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "elsewhere")
+    shell.env["FAIRLOG_API"] = f"http+unix:{up['socket']}"
+    assert shell.status()["master"] is not None
+    app = shell.submit("--hold", "--env", "A=b", "--", "sleep", "600")
+    assert app in shell.ok("apps")
+    assert shell.ok("release", app) == f"{app} released\n"
+    assert shell.ok("kill", app) == f"{app} killed\n"
+    assert app not in shell.ok("apps")
+    assert app in shell.ok("apps", "--all")
+    assert "acme" in shell.ok("shares")
+    assert "AppRemoved" in shell.ok("log", "--app", app)
+    assert "killed" in shell.ok("explain", app)
+    assert "follows its rules" in shell.ok("audit")
+    assert shell.ok("checkpoint").partition(":")[0] == str(shell.head())
+    before = shell.run("logs", app)
+    assert (before.code, before.out) == (1, "")
+    assert "needs the store itself" in before.err
+    assert shell.run("kill", "nobody").err == "Error: no app 'nobody' is known; `fairlog apps --all` lists the apps\n"
 
 
 def _listens(process: psutil.Process, path: str) -> bool:
