@@ -31,6 +31,7 @@ VERBS = {
     "demo": ("run", "Run a guided demonstration on a cluster of its own."),
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
+    "keys": ("keys", "Make files of keys, which sign messages, receipts and seals."),
     "company": ("cluster", "Add, change, remove or list companies and their quotas."),
     "limit": ("cluster", "Set or list limits of the cluster, companies and users."),
     "resource": ("cluster", "Register or list kinds of resources beside cores and memory, such as gpu."),
