@@ -21,7 +21,7 @@ from scheduler.service.client import Client
 from scheduler.service.program_log import masked
 from scheduler.store.connection import SENTINEL, check_store, clock_ms, connect
 from scheduler.store.keys import Keys
-from scheduler.store.transient import in_words, is_there, passes
+from scheduler.store.transient import LaneFull, in_words, is_there, passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,7 +108,7 @@ class Session:
         except NoMaster as error:
             raise Unconfirmed(str(error), what_now) from error
         except RedisError as error:
-            if not passes(error):
+            if isinstance(error, LaneFull) or not passes(error):
                 raise
             raise Unconfirmed(in_words(error), what_now) from error
         except KeyboardInterrupt:

@@ -41,6 +41,7 @@ class _Cluster(_Record):
     refused: int = 0
     refused_minute: int = 0
     kinds: list[str] = []
+    forgotten_at: int = 0
 
 
 def _record_of(entity: type[Struct], *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types
@@ -78,7 +79,7 @@ _RECORDS: dict[str, type[Any]] = {
     "holds": _record_of(Hold, "leaving"),
     "ended": defstruct("Ended", [("app", str)], bases=(_Record,)),
     "held_back": defstruct("HeldBack", [("app", str), ("since", int), ("reserved", bool, False)], bases=(_Record,)),
-    "commands": defstruct("Command", [("id", str), ("seq", int)], bases=(_Record,)),
+    "commands": defstruct("Command", [("id", str), ("seq", int), ("at", int, 0)], bases=(_Record,)),
     "refusals": defstruct("Refusal", [("id", str), ("error", str), ("message", str)], bases=(_Record,)),
 }
 
@@ -110,7 +111,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "holds": map(_hold, state.holds.values()),
         "ended": ((app,) for app in state.ended),
         "held_back": sorted(state.queue.held_back()),
-        "commands": state.commands.items(),
+        "commands": ((name, seq, state.command_times[name]) for name, seq in state.commands.items()),
         "refusals": ((name, *said) for name, said in state.refusals.items()),
     }
     for kind, values in tables.items():
@@ -184,6 +185,7 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.ended[record.app] = None
         case "commands":
             state.commands[record.id] = record.seq
+            state.command_times[record.id] = record.at
         case "refusals":
             state.refusals[record.id] = record.error, record.message
 

@@ -64,10 +64,10 @@ def grants_are_given_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 def a_commit_appends_wherever_the_log_ends(patch: pytest.MonkeyPatch) -> None:
     unfenced = eventlog.COMMIT_LUA
-    behind = "string.match(id, '%d+') + string.match(ARGV[5], '%d+') - ARGV[6] + 1"
+    behind = "string.match(id, '%d+') + string.match(ARGV[4], '%d+') - ARGV[5] + 1"
     for what, instead in (
         ("return {0, id, digest}", "local _ = 0"),
-        ("'XADD', log, ARGV[5]", f"'XADD', log, string.format('%d-0', {behind})"),
+        ("'XADD', log, ARGV[4]", f"'XADD', log, string.format('%d-0', {behind})"),
     ):
         assert what in unfenced
         unfenced = unfenced.replace(what, instead)

@@ -424,7 +424,7 @@ def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Sc
     granted: Any = client.store.hgetall(client.keys.grants("w1"))
     (grant,) = [json.loads(text) for text in granted.values()]
     assert (grant["executor"], grant["cores"], grant["tasks"], grant["env"]) == ("a.0", 4, 3, ["TOKEN"])
-    client.notify(LoseWorker(worker="w1"))
+    scheduler._run([], [LoseWorker(worker="w1")], scheduler._store_time_ms())
     scheduler.turn()
     assert not client.store.exists(client.keys.grants("w1"))
     assert client.store.zscore(client.keys.heartbeats, "w1") is None
