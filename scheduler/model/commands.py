@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
+from scheduler.model.sender import By
 
 BATCH = 1_000
 """The most commands in a batch, and in a turn."""
@@ -207,9 +208,13 @@ class KillExecutors(_Request, frozen=True):
 
 
 class KillApp(_Request, frozen=True):
-    """End an app; its executors stop and hold their grants until they are gone (semantics A5)."""
+    """End an app; its executors stop and hold their grants until they are gone (semantics A5).
+
+    Operators state a `reason` once there are accounts (semantics I3).
+    """
 
     app: str
+    reason: str = ""
 
 
 class ExtendApp(_Request, frozen=True):
@@ -293,13 +298,99 @@ class EndedDriver(_Request, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class AddAccount(_Request, frozen=True, kw_only=True):
+    """Add an account, with a role (semantics I2). `company`: whose user it is, None for op, auditor and worker.
+
+    `role` None = the least role that the account's kind has. A `robot` has longer tokens (I5). A worker's account fixes
+    its `host` and the most it may offer; None = any (I4).
+    """
+
+    account: str
+    display: str = ""
+    role: Literal["user", "admin"] | None = None
+    robot: bool = False
+    host: str | None = None
+    cores: int | None = None
+    memory_mb: int | None = None
+    resources: dict[str, int] = {}
+
+
+class ChangeAccount(_Request, frozen=True, kw_only=True):
+    """Change how the account is shown."""
+
+    account: str
+    display: str
+
+
+class RemoveAccount(_Request, frozen=True):
+    """Remove an account and its tokens; its apps stay."""
+
+    account: str
+
+
+class GrantRole(_Request, frozen=True):
+    """Give an account of a company one more role (semantics I2)."""
+
+    account: str
+    role: Literal["user", "admin"]
+
+
+class RevokeRole(_Request, frozen=True):
+    """Take a role from an account; the tokens that act in it end (semantics I5)."""
+
+    account: str
+    role: Literal["user", "admin"]
+
+
+class IssueToken(_Request, frozen=True, kw_only=True):
+    """Issue a token of the account under the random `token` id; `hash` is the hex SHA-256 of its text (semantics I5).
+
+    `role` None = the strongest of the account; `scopes` None = all verbs of the role; `lifetime_s` None = the longest.
+    `once`: an invitation, good for one `IssueToken` that replaces it. `replaces`: a token of the account that ends.
+    """
+
+    token: str
+    account: str
+    hash: str
+    role: Literal["user", "admin"] | None = None
+    scopes: tuple[str, ...] | None = None
+    lifetime_s: int | None = None
+    once: bool = False
+    replaces: str | None = None
+
+
+class RevokeToken(_Request, frozen=True):
+    """End a token."""
+
+    token: str
+
+
+class ShowApps(_Request, frozen=True):
+    """Whether all users of a company see each other's apps (semantics I3)."""
+
+    company: str
+    shown: bool
+
+
+AccountCommand = (
+    AddAccount | ChangeAccount | RemoveAccount | GrantRole | RevokeRole | IssueToken | RevokeToken | ShowApps
+)
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
 AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp
 OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
-Command = ConfigureCluster | RegisterKind | CompanyCommand | WorkerCommand | AppCommand | OrderCommand | Report
+Command = (
+    ConfigureCluster
+    | RegisterKind
+    | CompanyCommand
+    | AccountCommand
+    | WorkerCommand
+    | AppCommand
+    | OrderCommand
+    | Report
+)
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -315,15 +406,12 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class Taken(NamedTuple):
-    """A command of a turn and the `number` of events that it caused; `begin` events of the turn precede them.
-
-    `by` is the sender, "" if none is known.
-    """
+    """A command of a turn and the `number` of events that it caused; `begin` events of the turn precede them."""
 
     begin: int
     number: int
     id: str
-    by: str
+    by: By
     command: Command
 
 

@@ -196,6 +196,38 @@ class MessageTooOld(CommandRejected):
         super().__init__("the message is too old to know whether it was carried out before; send the command anew")
 
 
+class NotAllowed(CommandRejected):
+    """The sender may not do this (semantics I3)."""
+
+
+class NotAuthenticated(CommandRejected):
+    """The token is unknown, expired, revoked or malformed (semantics I5)."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; get a token from your company's admin, and run `fairlog login`")
+
+
+class UnknownAccount(CommandRejected):
+    """No account of that name exists."""
+
+    def __init__(self, account: str) -> None:
+        super().__init__(f"there is no account {account!r}; `fairlog account list` lists the accounts")
+
+
+class DuplicateAccount(CommandRejected):
+    """An account of that name exists already."""
+
+    def __init__(self, account: str) -> None:
+        super().__init__(f"an account {account!r} exists already; choose another name")
+
+
+class UnknownToken(CommandRejected):
+    """No valid token has that id."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(f"there is no valid token {token!r}; `fairlog token list` lists the tokens")
+
+
 def refusal_of(name: str, message: str) -> CommandRejected:
     """A refusal from its stored class name and message; InternalError if the class is unknown."""
     found = globals().get(name)

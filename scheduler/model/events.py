@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.resources import Amounts, Resources
+from scheduler.model.sender import Role
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
 Locality = Literal["host", "rack", "any"]
@@ -586,6 +587,73 @@ class RefusalsOmitted(_Fact, frozen=True):
     since: int
 
 
+class AccountAdded(_Fact, frozen=True):
+    """An account (semantics I2); `host` and `offer` bound what a worker registers (I4)."""
+
+    account: str
+    company: str | None
+    display: str = ""
+    robot: bool = False
+    host: str | None = None
+    offer: Resources | None = None
+
+
+class AccountChanged(_Fact, frozen=True):
+    """How the account is shown."""
+
+    account: str
+    display: str
+
+
+class AccountRemoved(_Fact, frozen=True):
+    """The account and all its tokens are gone."""
+
+    account: str
+
+
+class RoleGranted(_Fact, frozen=True):
+    """The account has this role, too (semantics I2)."""
+
+    account: str
+    role: Role
+
+
+class RoleRevoked(_Fact, frozen=True):
+    """The account has lost this role, and its tokens that act in it are gone (semantics I5)."""
+
+    account: str
+    role: Role
+
+
+class TokenIssued(_Fact, frozen=True):
+    """A token (semantics I5): `expires` in ms, `hash` the hex SHA-256 of its text.
+
+    `once`: an invitation. The token `replaces`, if any, ends.
+    """
+
+    token: str
+    account: str
+    role: Role
+    scopes: tuple[str, ...]
+    expires: int
+    hash: str
+    once: bool = False
+    replaces: str | None = None
+
+
+class TokenRevoked(_Fact, frozen=True):
+    """The token is valid no longer."""
+
+    token: str
+
+
+class AppsShown(_Fact, frozen=True):
+    """Whether all users of the company see each other's apps (semantics I3)."""
+
+    company: str
+    shown: bool
+
+
 ClusterEvent = MasterElected | ClusterConfigured | KindRegistered
 CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved
 WorkerEvent = (
@@ -604,6 +672,8 @@ DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
+AccountEvent = AccountAdded | AccountChanged | AccountRemoved | RoleGranted | RoleRevoked | AppsShown
+TokenEvent = TokenIssued | TokenRevoked
 Event = (
     ClusterEvent
     | CompanyEvent
@@ -615,6 +685,8 @@ Event = (
     | ExecutorEvent
     | HoldEvent
     | RefusalEvent
+    | AccountEvent
+    | TokenEvent
 )
 
 EVENT_TYPES: dict[str, type[Event]] = {model.__name__: model for model in get_args(Event)}

@@ -18,6 +18,8 @@ from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.sender import NOBODY, By
+from scheduler.rules import membership
 from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Pending, Worker
@@ -31,6 +33,7 @@ from scheduler.rules.kinds import (
     check_still_offered,
 )
 from scheduler.rules.limiting import limit_set
+from scheduler.rules.permission import permit
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
@@ -50,11 +53,13 @@ from scheduler.rules.validate import (
 )
 
 
-def decide(state: ClusterState, command: Command, at: int | None = None) -> list[Event]:
-    """The events of `command` at time `at` (ms; None = that of the state); none if it changes nothing.
+def decide(state: ClusterState, command: Command, at: int | None = None, by: By = NOBODY) -> list[Event]:
+    """The events of `command` of the sender `by` at time `at` (ms; None = that of the state); none if nothing changes.
 
     Raises: CommandRejected.
     """
+    if state.closed:
+        permit(state, command, by, state.at if at is None else at)
     match command:
         case commands.StartedExecutor():
             return _executor_started(state, command)
@@ -107,6 +112,17 @@ def decide(state: ClusterState, command: Command, at: int | None = None) -> list
             return _change_company(state, command)
         case commands.SetLimit():
             return limit_set(state.limits, state.companies, state.kinds, command)
+        case (
+            commands.AddAccount()
+            | commands.ChangeAccount()
+            | commands.RemoveAccount()
+            | commands.GrantRole()
+            | commands.RevokeRole()
+            | commands.IssueToken()
+            | commands.RevokeToken()
+            | commands.ShowApps()
+        ):
+            return membership.decided(state, command, by, state.at if at is None else at)
         case commands.RemoveCompany():
             company = _company(state, command.company)
             if company.apps:

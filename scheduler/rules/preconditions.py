@@ -16,6 +16,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.accounts import KINDS, OF_A_COMPANY, Accounts
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
@@ -42,6 +43,7 @@ class Facts(Protocol):
     drivers: dict[str, Allocation]
     holds: dict[int, Hold]
     queue: AppQueue
+    accounts: Accounts
 
 
 def _master_elected(_: Facts, event: events.MasterElected) -> Broken:
@@ -585,6 +587,54 @@ def _refusals_omitted(facts: Facts, event: events.RefusalsOmitted) -> Broken:
     return None
 
 
+def _account_added(state: Facts, event: events.AccountAdded) -> Broken:
+    kind, _, name = event.account.partition("/")
+    if not name or event.account in state.accounts.known:
+        return "I2", f"account {event.account!r} exists already, or has no name"
+    if event.company != (None if kind in KINDS else kind) or (event.company not in (None, *state.companies)):
+        return "I2", f"account {event.account!r} cannot belong to company {event.company!r}"
+    return None
+
+
+def _account_known(state: Facts, event: events.AccountChanged | events.AccountRemoved) -> Broken:
+    return None if event.account in state.accounts.known else ("I2", f"account {event.account!r} does not exist")
+
+
+def _role_granted(state: Facts, event: events.RoleGranted) -> Broken:
+    account = state.accounts.known.get(event.account)
+    possible = KINDS.get(event.account.partition("/")[0], OF_A_COMPANY)
+    if account is None or event.role in account.roles or event.role not in possible:
+        return "I2", f"account {event.account!r} cannot be given the role {event.role}"
+    return None
+
+
+def _role_revoked(state: Facts, event: events.RoleRevoked) -> Broken:
+    account = state.accounts.known.get(event.account)
+    if account is None or event.role not in account.roles:
+        return "I2", f"account {event.account!r} has no role {event.role}"
+    return None
+
+
+def _token_issued(state: Facts, event: events.TokenIssued) -> Broken:
+    accounts, account = state.accounts, state.accounts.known.get(event.account)
+    if account is None or event.role not in account.roles or event.token in accounts.tokens:
+        return "I5", f"account {event.account!r} cannot have a token {event.token!r} of role {event.role}"
+    replaced = accounts.tokens.get(event.replaces) if event.replaces is not None else None
+    if event.replaces is not None and (replaced is None or replaced.account != event.account):
+        return "I5", f"token {event.replaces!r} is not one of account {event.account!r}"
+    return None
+
+
+def _token_revoked(state: Facts, event: events.TokenRevoked) -> Broken:
+    return None if event.token in state.accounts.tokens else ("I5", f"token {event.token!r} does not exist")
+
+
+def _apps_shown(state: Facts, event: events.AppsShown) -> Broken:
+    if event.company not in state.companies or (event.company in state.accounts.shown) == event.shown:
+        return "I3", f"company {event.company!r} is not registered, or shows its apps that way already"
+    return None
+
+
 PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.MasterElected: _master_elected,
     events.ClusterConfigured: _cluster_configured,
@@ -625,5 +675,13 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppRemoved: _app_removed,
     events.CommandRefused: _command_refused,
     events.RefusalsOmitted: _refusals_omitted,
+    events.AccountAdded: _account_added,
+    events.AccountChanged: _account_known,
+    events.AccountRemoved: _account_known,
+    events.RoleGranted: _role_granted,
+    events.RoleRevoked: _role_revoked,
+    events.TokenIssued: _token_issued,
+    events.TokenRevoked: _token_revoked,
+    events.AppsShown: _apps_shown,
 }
 """Type of event -> what must hold before it is folded."""

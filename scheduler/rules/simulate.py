@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import ValidationError, convert
+
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
@@ -18,6 +20,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
 from scheduler.model.events import AppChanged, AppRegistered, AppRemoved, Event, WorkerSuspected
 from scheduler.model.resources import Resources
+from scheduler.model.sender import By, local
 from scheduler.rules import invariants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -47,7 +50,17 @@ _OPERATIONS = {
     "change_company": "ChangeCompany",
     "remove_company": "RemoveCompany",
     "resource": "RegisterKind",
+    "account": "AddAccount",
+    "change_account": "ChangeAccount",
+    "remove_account": "RemoveAccount",
+    "grant_role": "GrantRole",
+    "revoke_role": "RevokeRole",
+    "token": "IssueToken",
+    "revoke_token": "RevokeToken",
+    "show_apps": "ShowApps",
 }
+_OPERATOR = local("simulation")
+"""Who sends an operation that names nobody."""
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},
     "submit": {"command": ["true"]},
@@ -63,8 +76,9 @@ def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     and never decreases; the default is 1 ms after the previous one. A turn also runs at each time in between that a
     rule waits for (T1). `finish` ends all executors and the driver of the app, and removes the app, pending or not. A
     refused command is a decision, {"refused": index}; the index counts from 0, and is [i, j] within a turn. The ledgers
-    are recomputed after every turn. Kinds of resources that a worker or a company of the scenario names are registered
-    before the first command (R1); the operation `resource` registers others.
+    are recomputed after every turn. `by` is who sends a command, as {"account": …, "token": …, "role": …, "door": …};
+    the default needs no account (I2). Kinds of resources that a worker or a company of the scenario names are
+    registered before the first command (R1); the operation `resource` registers others.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed.
     """
@@ -120,11 +134,11 @@ class _Course:
         moment = self.state.timers.next(self._now)
         self._now = due
         turn = Turn(self.state, due)
-        for place, command in _commands(self.state, operation, index):
+        for place, by, command in _commands(self.state, operation, index):
             try:
-                turn.take(command)
+                turn.take(command, by=by)
             except CommandRejected as refusal:
-                turn.refuse(command, refusal, "")
+                turn.refuse(command, refusal, "", by)
                 self.decisions.append({"refused": place, "error": type(refusal).__name__})
         self._settle(turn, due=moment is not None and moment <= due)
 
@@ -192,11 +206,12 @@ Place = int | list[int]
 """The index of a command in its scenario, [i, j] within a turn."""
 
 
-def _commands(state: ClusterState, operation: Any, place: Place) -> Iterator[tuple[Place, Command]]:  # noqa: ANN401 - it is read from a file
-    """The commands of one operation; `state` is read when each is taken."""
+def _commands(state: ClusterState, operation: Any, place: Place) -> Iterator[tuple[Place, By, Command]]:  # noqa: ANN401 - it is read from a file
+    """The commands of one operation and who sends them; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
         raise InvalidCommand(f'an operation must be an object with an "op", not {shorten(operation)}')
-    arguments = {name: value for name, value in operation.items() if name not in ("op", "at")}
+    arguments = {name: value for name, value in operation.items() if name not in ("op", "at", "by")}
+    by = _sender(operation["by"]) if "by" in operation else _OPERATOR
     match operation["op"]:
         case "turn":
             together = arguments.get("commands")
@@ -206,14 +221,22 @@ def _commands(state: ClusterState, operation: Any, place: Place) -> Iterator[tup
                 yield from _commands(state, part, [place, number])
         case "finish":
             for command in _finish(state, str(arguments.get("app"))):
-                yield place, command
+                yield place, by, command
         case "settings":
-            yield place, ConfigureCluster(settings=arguments)
+            yield place, by, ConfigureCluster(settings=arguments)
         case str(name) if name in _OPERATIONS:
-            yield place, _command(name, arguments)
+            yield place, by, _command(name, arguments)
         case other:
             known = ", ".join((*_OPERATIONS, "finish", "settings", "turn"))
             raise InvalidCommand(f"no operation is named {shorten(other)}; the operations are {known}")
+
+
+def _sender(stated: Any) -> By:  # noqa: ANN401 - it is read from a file
+    try:
+        found: By = convert(list({**dict.fromkeys(By.__struct_fields__, ""), **stated}.values()), By)
+    except (ValidationError, TypeError) as error:
+        raise InvalidCommand(f"by must be an object of account, token, role and door: {error}") from None
+    return found
 
 
 def _finish(state: ClusterState, name: str) -> Iterator[Command]:

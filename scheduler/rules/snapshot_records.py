@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct, defstruct
 from msgspec.structs import asdict, astuple, fields
 
 from scheduler.model.events import ClusterConfigured
+from scheduler.rules.accounts import Account, Token
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Pending, User, Worker
 from scheduler.rules.ledger import Balance, Standing, Usage
 from scheduler.rules.state import ClusterState
@@ -42,6 +43,7 @@ class _Cluster(_Record):
     refused_minute: int = 0
     kinds: list[str] = []
     forgotten_at: int = 0
+    closed: bool = False
 
 
 def _record_of(entity: type[Struct], *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types
@@ -81,6 +83,9 @@ _RECORDS: dict[str, type[Any]] = {
     "held_back": defstruct("HeldBack", [("app", str), ("since", int), ("reserved", bool, False)], bases=(_Record,)),
     "commands": defstruct("Command", [("id", str), ("seq", int), ("at", int, 0)], bases=(_Record,)),
     "refusals": defstruct("Refusal", [("id", str), ("error", str), ("message", str)], bases=(_Record,)),
+    "accounts": _record_of(Account),
+    "tokens": defstruct("Token", [(name, kind) for name, kind in get_type_hints(Token).items()], bases=(_Record,)),
+    "shown": defstruct("Shown", [("company", str)], bases=(_Record,)),
 }
 
 
@@ -90,7 +95,7 @@ def _values(kind: str, skipped: int = 0) -> Callable[[Any], tuple[Any, ...]]:
 
 _cluster, _company, _user = _values("cluster"), _values("companies", 1), _values("users", 2)
 _worker, _app, _allocation = _values("workers"), _values("apps"), _values("executors")
-_lost, _hold = _values("lost"), _values("holds")
+_lost, _hold, _account = _values("lost"), _values("holds"), _values("accounts")
 _line = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
 
 
@@ -113,6 +118,9 @@ def lines(state: ClusterState) -> Iterator[str]:
         "held_back": sorted(state.queue.held_back()),
         "commands": ((name, seq, state.command_times[name]) for name, seq in state.commands.items()),
         "refusals": ((name, *said) for name, said in state.refusals.items()),
+        "accounts": map(_account, state.accounts.known.values()),
+        "tokens": state.accounts.tokens.values(),
+        "shown": ((company,) for company in state.accounts.shown),
     }
     for kind, values in tables.items():
         record, remaining = _RECORDS[kind], iter(values)
@@ -188,6 +196,12 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.command_times[record.id] = record.at
         case "refusals":
             state.refusals[record.id] = record.error, record.message
+        case "accounts":
+            state.accounts.known[record.id] = Account(**values)
+        case "tokens":
+            state.accounts.tokens[record.id] = Token(**values)
+        case "shown":
+            state.accounts.shown[record.company] = None
 
 
 def _app_of(state: ClusterState, record: Any, values: dict[str, Any]) -> App:  # noqa: ANN401 - of a made class

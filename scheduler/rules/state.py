@@ -39,6 +39,7 @@ from scheduler.model.events import (
     OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.rules.accounts import Accounts
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.user import Contender
@@ -113,6 +114,9 @@ class ClusterState:
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
         self.limits = Limits()
+        self.accounts = Accounts()
+        self.closed = False
+        """Whether there was an account ever, so that every sender needs a permission (semantics I2)."""
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
@@ -340,6 +344,10 @@ class ClusterState:
             "forgotten_at": self.forgotten_at,
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
+            "closed": self.closed,
+            "accounts": {name: _facts(account) for name, account in self.accounts.known.items()},
+            "tokens": [list(token) for token in self.accounts.tokens.values()],
+            "shown": list(self.accounts.shown),
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
@@ -499,6 +507,7 @@ class ClusterState:
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
         self.limits.forget(event.company)
+        self.accounts.forget_company(event.company)
         self.queue.remove_company(event.company)
         self.claims.forget(event.company)
         self._set_quotas()
@@ -1219,6 +1228,34 @@ class ClusterState:
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
+    def _account_added(self, event: events.AccountAdded) -> None:
+        self.closed = True
+        self.accounts.add(event)
+
+    def _account_changed(self, event: events.AccountChanged) -> None:
+        self.accounts.known[event.account].display = event.display
+
+    def _account_removed(self, event: events.AccountRemoved) -> None:
+        self.accounts.remove(event.account)
+
+    def _role_granted(self, event: events.RoleGranted) -> None:
+        self.accounts.known[event.account].roles.append(event.role)
+
+    def _role_revoked(self, event: events.RoleRevoked) -> None:
+        self.accounts.revoke(event.account, event.role)
+
+    def _token_issued(self, event: events.TokenIssued) -> None:
+        self.accounts.issue(event, self.at)
+
+    def _token_revoked(self, event: events.TokenRevoked) -> None:
+        del self.accounts.tokens[event.token]
+
+    def _apps_shown(self, event: events.AppsShown) -> None:
+        if event.shown:
+            self.accounts.shown[event.company] = None
+        else:
+            del self.accounts.shown[event.company]
+
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
         events.MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
@@ -1259,6 +1296,14 @@ class ClusterState:
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,
+        events.AccountAdded: _account_added,
+        events.AccountChanged: _account_changed,
+        events.AccountRemoved: _account_removed,
+        events.RoleGranted: _role_granted,
+        events.RoleRevoked: _role_revoked,
+        events.TokenIssued: _token_issued,
+        events.TokenRevoked: _token_revoked,
+        events.AppsShown: _apps_shown,
     }
     """Type of event -> what folds it."""
 

@@ -40,6 +40,7 @@ from scheduler.model.events import (
     WorkerCleared,
     WorkerProbed,
 )
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request, withdrawn
 from scheduler.rules.failures import judged, suspicions_due, switched_off
@@ -107,12 +108,12 @@ class Turn:
         """Whether it refused a command or took a decommission, and whether it took another command."""
         self._begun = False
 
-    def take(self, command: Command, cause: str = "", by: str = "") -> list[Event]:
-        """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2).
+    def take(self, command: Command, cause: str = "", by: By = NOBODY) -> list[Event]:
+        """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2, I1).
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
-        events = decide(self.state, command, self.at)
+        events = decide(self.state, command, self.at, by)
         if type(command) is DecommissionWorker:
             self._quiet = True
         else:
@@ -126,7 +127,7 @@ class Turn:
             self.commands.append(tuple.__new__(Taken, (begin, len(self.entries) - begin, cause, by, command)))
         return events
 
-    def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: str = "") -> bool:
+    def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: By = NOBODY) -> bool:
         """Log that `command` of the id `cause` is refused, if few are this minute; whether it is logged (semantics T3).
 
         A turn that only refuses settles nothing.

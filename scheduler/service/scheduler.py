@@ -20,13 +20,14 @@ from scheduler.model.errors import (
     Deposed,
     FairlogError,
     InternalError,
-    InvalidCommand,
     MessageTooOld,
+    NotAllowed,
     NotSigned,
     StaleLog,
     refusal_of,
 )
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
+from scheduler.model.sender import By
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.rules.views import look
@@ -70,6 +71,7 @@ class Scheduler:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
+        self._me = By(f"master/{master}", role="master")
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.heartbeats = Heartbeats(store, keys.heartbeats)
@@ -260,25 +262,28 @@ class Scheduler:
         self._log_omitted(turn)
         for command in lost:
             if command.worker in self.state.workers:
-                turn.take(command)
+                turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
         checked = [self._checked(message, now) for message in messages]
         for message in checked:
             for identity, body in message.commands:
                 if identity not in self.state.commands and identity not in refusals:
-                    self._take(turn, identity, body, refusals)
+                    self._take(turn, identity, body, message.by, refusals)
         turn.settle(due=due)
         self._decided_at_ms = now
         self._report_aside([message for message in checked if message.aside])
         return self.commits.decided(turn, self.state, self._answers(checked, refusals), checked)
 
     def _checked(self, message: Message, now: int) -> Message:
-        """The message, put aside if it may have been carried out before, or was sent in the future."""
+        """The message, put aside if nobody vouches for it, it may have been carried out before, or is of the future."""
+        if message.aside or not (message.sent or self.state.closed):
+            return message
+        if not message.sent:
+            return message.put_aside(NotSigned("the message is not signed, and the cluster has accounts"))
         if message.sent > now + AHEAD_MS:
             return message.put_aside(NotSigned("the message was signed by a clock that is ahead of the store's"))
-        if message.sent and not message.aside and self._recall.is_doubtful(message, self.state):
-            return message.put_aside(MessageTooOld())
-        return message
+        doubtful = self._recall.is_doubtful(message, self.state)
+        return message.put_aside(MessageTooOld()) if doubtful else message
 
     def _report_aside(self, aside: Sequence[Message]) -> None:
         if aside:
@@ -287,17 +292,17 @@ class Scheduler:
             named = {"id": first.id[:128], "lane": first.lane, "reason": str(first.refusal)}
             _log.warning("messages were put aside", count=len(aside), in_all=self.put_aside, first=named)
 
-    def _take(self, turn: Turn, identity: str, body: bytes, refusals: dict[str, CommandRejected]) -> None:
+    def _take(self, turn: Turn, identity: str, body: bytes, by: By, refusals: dict[str, CommandRejected]) -> None:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
             command = inbox.received(body)
             if type(command) is LoseWorker:
-                raise InvalidCommand("the master itself tells which workers are lost, and nobody else")
-            turn.take(command, identity)
+                raise NotAllowed("only a master declares workers lost")
+            turn.take(command, identity, by)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if command is not None and not turn.refuse(command, refusal, identity):
+            if command is not None and not turn.refuse(command, refusal, identity, by):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 

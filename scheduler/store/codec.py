@@ -7,8 +7,8 @@ A stream entry is a turn. Its stream id is the position of its last event; its f
     events    a JSON array of its events, each an array: the type's name, then the values of its fields. Resources are
               [cores, MiB, [[kind, amount], …]]
     commands  a JSON array of the commands that caused events, each an array: the index of its first event in the turn,
-              the number of its events, its id, its sender, the command without its private part, and the commitment
-              to that part, "" if there is none
+              the number of its events, its id, its sender as [account, token, role, door] or "" if nobody is known, the
+              command without its private part, and the commitment to that part, "" if there is none
     private   "" or a JSON array of the private parts that are not withheld, each an array: the index of its command,
               the salt, and the private part
     digest    hex of BLAKE2b-256 over the digest of the turn before, its first and last position, its time, `events`
@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
@@ -39,6 +39,7 @@ from scheduler.model.commands import Command, Private, SubmitApp, Taken, private
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event, by_kind
 from scheduler.model.resources import Resources
+from scheduler.model.sender import NOBODY, By
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
@@ -76,7 +77,7 @@ class Fact(Struct, gc=False):
     event: Event
     digest: str = ""
     command: Command | None = None
-    by: str = ""
+    by: By = NOBODY
     private: Private | None = None
     caused: int = 0
 
@@ -92,7 +93,7 @@ class _Logged(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     begin: int
     number: int
     id: str
-    by: str
+    by: By | Literal[""]
     command: Command
     commit: str
 
@@ -148,7 +149,7 @@ def encode_turn(
     """
     told = [event for event, _ in entries]
     events = _to_json(told)
-    logged: list[tuple[int, int, str, str, Command, str]] = []
+    logged: list[tuple[int, int, str, By | str, Command, str]] = []
     private: list[tuple[int, str, Private]] = []
     for begin, number, identity, by, command in commands:
         commit = ""
@@ -156,7 +157,7 @@ def encode_turn(
             drawn = new_salt() if salt is None else salt()
             private.append((len(logged), drawn, part))
             command, commit = without_private(command), commitment(drawn, part)  # noqa: PLW2901
-        logged.append((begin, number, identity, by, command, commit))
+        logged.append((begin, number, identity, "" if by == NOBODY else by, command, commit))
     stated = _to_json(logged)
     last = first + len(told) - 1
     digest = chained(previous, first, last, at, events, stated)
@@ -249,7 +250,7 @@ def told(record: Record) -> list[Fact]:
             raise UnreadableRecord(first, f"command {number} of the turn names events that are not its own")
         free = begin + caused
         fact = found[begin]
-        fact.command, fact.by, fact.caused = each.command, each.by, caused
+        fact.command, fact.by, fact.caused = each.command, each.by or NOBODY, caused
         if private:
             fact.private = private.get(number)
         for fact in found[begin:free]:
@@ -313,7 +314,7 @@ class Line(Struct, forbid_unknown_fields=True, gc=False):
     data: dict[str, Any]
     command: dict[str, Any] | None = None
     events: int | None = None
-    by: str | None = None
+    by: dict[str, str] | Literal[""] | None = None
     commit: str | None = None
     private: dict[str, Any] | None = None
     digest: str | None = None
@@ -336,7 +337,8 @@ def lines_of(record: Record, *, public: bool = False) -> list[Line]:
     private = {number: {"salt": salt, **part} for number, salt, part in _plain(record.private or b"[]")}
     for number, (offset, count, _, by, command, commit) in enumerate(_plain(record.commands)):
         line = lines[offset]
-        line.command, line.events, line.by, line.commit = command, count, by, commit
+        line.command, line.events, line.commit = command, count, commit
+        line.by = dict(zip(_BY, by, strict=True)) if by else ""
         line.private = None if public else private.get(number)
     return lines
 
@@ -360,6 +362,7 @@ class _Whole(Struct, forbid_unknown_fields=True, gc=False):
     digest: str
 
 
+_BY = By.__struct_fields__
 _line_of = Decoder(Line).decode
 _whole_of = Decoder(_Whole).decode
 _WHOLE = b'{"first":'
@@ -442,7 +445,10 @@ def _rebuilt(turn: Sequence[Line]) -> Record:
             if line.private is not None:
                 part = dict(line.private)
                 private.append((len(commands), part.pop("salt", None), part))
-            commands.append((number, line.events, line.cause, line.by, line.command, line.commit))
+            by = line.by or {}
+            sound = sound and tuple(by) in ((), _BY)
+            sender = list(by.values()) or ""
+            commands.append((number, line.events, line.cause, sender, line.command, line.commit))
             cause, left = line.cause, line.events or 0
         elif (line.events, line.by, line.commit, line.private) != (None, None, None, None):
             sound = False

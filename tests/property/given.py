@@ -28,6 +28,7 @@ from scheduler.model.events import (
     WorkerRegistered,
 )
 from scheduler.model.resources import Resources
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -83,8 +84,8 @@ class Cluster:
         if settings:
             self.turn(ConfigureCluster(settings=settings))
 
-    def turn(self, *commands: Command, after_s: int = 1) -> list[Event]:
-        """The events of one turn that takes these commands so many seconds after the one before.
+    def turn(self, *commands: Command, after_s: int = 1, by: By = NOBODY) -> list[Event]:
+        """The events of one turn that takes these commands of the sender `by` so many seconds after the one before.
 
         Raises: CommandRejected of the first refused one, once the others have been taken.
         """
@@ -93,7 +94,7 @@ class Cluster:
         for command in commands:
             untouched = self.state.digest() if self.each_refusal else ""
             try:
-                turn.take(command, f"command-{len(self.log) + len(turn.entries)}")
+                turn.take(command, f"command-{len(self.log) + len(turn.entries)}", by)
             except CommandRejected as error:
                 assert not untouched or self.state.digest() == untouched, "a refused command changed something"
                 refused.append(error)

@@ -45,7 +45,7 @@ def caused(state: ClusterState, first: Fact) -> list[Event]:
         try:
             if first.private is not None:
                 check_private(first.private)
-            return decide(state, command, first.at)
+            return decide(state, command, first.at, first.by)
         except CommandRejected as error:
             if refusal is None or refusal.error != type(error).__name__:
                 refusal = CommandRefused(error=type(error).__name__, message=str(error))
@@ -186,6 +186,15 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "W2": (commands.LoseWorker,),
     "W3": (commands.DrainWorker, commands.UndrainWorker, commands.RemoveWorker),
     "W6": (commands.DecommissionWorker,),
+    "I2": (
+        commands.AddAccount,
+        commands.ChangeAccount,
+        commands.RemoveAccount,
+        commands.GrantRole,
+        commands.RevokeRole,
+    ),
+    "I3": (commands.ShowApps,),
+    "I5": (commands.IssueToken, commands.RevokeToken),
 }
 _OF_AN_END: dict[Any, str] = {events.AppChanged: "S6", events.AppRemoved: "W5", events.WorkerRemoved: "W3"}
 _ENTAILED: dict[Any, str] = {

@@ -35,10 +35,12 @@ from scheduler.model.events import (
     ExecutorRemoved,
     WorkerCleared,
     WorkerProbed,
+    WorkerRemoved,
     WorkerSuspected,
 )
 from scheduler.model.grants import Leaving
 from scheduler.service.client import Client
+from scheduler.service.heartbeats import Heartbeats
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key

@@ -31,6 +31,7 @@ from fairlog.cli.verbs.cluster import read_value
 from scheduler.model.commands import SubmitApp, Taken
 from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered, Computed, Event
 from scheduler.model.resources import Resources, size_text
+from scheduler.model.sender import NOBODY
 from scheduler.service.program_log import masked
 from scheduler.store.codec import encode_turn, lines_of
 
@@ -212,7 +213,7 @@ def test_an_event_is_one_line_whatever_its_command_holds() -> None:
         sizing=Computed(512),
     )
     command = ("sh", "-c", "echo a\necho \x85\u2028 ü")
-    submitted = Taken(0, 1, "c", "", SubmitApp(app="a", company="acme", user="ann", command=command))
+    submitted = Taken(0, 1, "c", NOBODY, SubmitApp(app="a", company="acme", user="ann", command=command))
     (line,) = lines_of(encode_turn([(event, "c")], [submitted], first=7, at=0, previous="0" * 64))
     for text in (render.log_line(line), render.log_json(line)):
         assert len(text.splitlines()) == 1

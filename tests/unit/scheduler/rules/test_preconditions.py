@@ -11,6 +11,9 @@ from recovery.replay import rebuild
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
     EVENT_TYPES,
+    AccountAdded,
+    AccountChanged,
+    AccountRemoved,
     AppChanged,
     AppExpired,
     AppExtended,
@@ -19,6 +22,7 @@ from scheduler.model.events import (
     AppReleased,
     AppRemoved,
     AppReprioritized,
+    AppsShown,
     AppWarned,
     ClusterConfigured,
     CommandRefused,
@@ -47,9 +51,13 @@ from scheduler.model.events import (
     RefusalsOmitted,
     ReservationLapsed,
     RevocationWithdrawn,
+    RoleGranted,
+    RoleRevoked,
     RoomHeld,
     RoomReserved,
     Shares,
+    TokenIssued,
+    TokenRevoked,
     Wanted,
     Warn,
     WorkerChanged,
@@ -142,6 +150,11 @@ TIMED: list[Event] = [
 ]
 """An app that runs, for a minute at most."""
 WARNED, EXPIRED = AppWarned(app="t1", signal="USR1"), AppExpired(app="t1")
+
+ANN = AccountAdded(account="acme/ann", company="acme")
+TOKEN = TokenIssued(token="t1", account="acme/ann", role="user", scopes=("read",), expires=10**15, hash="ab" * 32)
+INHABITED: list[Event] = [ANN, RoleGranted(account="acme/ann", role="user"), TOKEN]
+"""An account with a role and a token."""
 
 SMALL = CompanyRegistered(company="small", amounts=Resources(8, 8192))
 BEFORE: list[Event] = [
@@ -374,6 +387,44 @@ CASES = [
     Case([CLAIM], replace(RECLAIMED, shares=None), "E5", "the receipt of executor 'a1.0' is not complete"),
     Case([REVOKED], WITHDRAWN, "E5", "executor 'a1.0' does not leave for a claim"),
     Case([CLAIM, RECLAIMED], WITHDRAWN, "E5", "the claim for which executor 'a1.0' leaves is not void"),
+    Case(INHABITED, ANN, "I2", "account 'acme/ann' exists already"),
+    Case(
+        INHABITED, AccountAdded(account="acme", company="acme"), "I2", "account 'acme' exists already, or has no name"
+    ),
+    Case(
+        [], AccountAdded(account="op/root", company="acme"), "I2", "account 'op/root' cannot belong to company 'acme'"
+    ),
+    Case(
+        INHABITED,
+        AccountAdded(account="new/ann", company="new"),
+        "I2",
+        "account 'new/ann' cannot belong to company 'new'",
+    ),
+    Case(INHABITED, AccountChanged(account="acme/bob", display="B"), "I2", "account 'acme/bob' does not exist"),
+    Case(INHABITED, AccountRemoved(account="acme/bob"), "I2", "account 'acme/bob' does not exist"),
+    Case(
+        INHABITED,
+        RoleGranted(account="acme/ann", role="user"),
+        "I2",
+        "account 'acme/ann' cannot be given the role user",
+    ),
+    Case(INHABITED, RoleGranted(account="acme/ann", role="operator"), "I2", "cannot be given the role operator"),
+    Case(INHABITED, RoleRevoked(account="acme/ann", role="admin"), "I2", "account 'acme/ann' has no role admin"),
+    Case(INHABITED, TOKEN, "I5", "account 'acme/ann' cannot have a token 't1' of role user"),
+    Case(INHABITED, replace(TOKEN, token="t2", role="admin"), "I5", "cannot have a token 't2' of role admin"),
+    Case(INHABITED, replace(TOKEN, token="t2", replaces="t0"), "I5", "token 't0' is not one of account 'acme/ann'"),
+    Case(
+        [*INHABITED, RoleRevoked(account="acme/ann", role="user")],
+        TokenRevoked(token="t1"),
+        "I5",
+        "token 't1' does not exist",
+    ),
+    Case(
+        INHABITED,
+        AppsShown(company="acme", shown=False),
+        "I3",
+        "company 'acme' is not registered, or shows its apps that",
+    ),
     Case([], LimitSet(name="max_core", value=1), "N1", "limit 'max_core' cannot be 1"),
     Case([], LimitSet(name="max_cores", value=-1), "N1", "limit 'max_cores' cannot be -1"),
     Case([], LimitSet(name="submit_per_minute", value=0), "N1", "limit 'submit_per_minute' cannot be 0"),

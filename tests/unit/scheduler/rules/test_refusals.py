@@ -17,6 +17,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, refusal_of
 from scheduler.model.events import CommandRefused
+from scheduler.model.sender import By
 from scheduler.rules.turn import Turn
 from tests.property.given import Cluster, shared, submission
 from tests.unit.recorded import facts
@@ -68,12 +69,12 @@ def test_a_refusal_is_an_event_that_the_audit_works_out_again(command: Command, 
     turn = Turn(cluster.state, cluster.state.at + 1000)
     with pytest.raises(CommandRejected) as refused:
         turn.take(command, "a")
-    assert turn.refuse(command, refused.value, "a", "ann")
+    assert turn.refuse(command, refused.value, "a", By("acme/ann"))
     turn.settle()
     cluster._note(turn)
     last = facts(cluster)[-1]
     assert last.event == CommandRefused(error=error, message=str(refused.value))
-    assert last.by == "ann"
+    assert last.by == By("acme/ann")
     again = refusal_of(error, str(refused.value))
     assert (type(again), str(again)) == (type(refused.value), str(refused.value))
     assert audit(facts(cluster)) == []

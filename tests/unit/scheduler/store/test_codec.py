@@ -14,6 +14,9 @@ from scheduler.model.commands import EndedExecutor, LoseWorker, Private, SubmitA
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import (
     EVENT_TYPES,
+    AccountAdded,
+    AccountChanged,
+    AccountRemoved,
     AppAdmitted,
     AppChanged,
     AppExpired,
@@ -24,6 +27,7 @@ from scheduler.model.events import (
     AppReleased,
     AppRemoved,
     AppReprioritized,
+    AppsShown,
     AppWarned,
     ClusterConfigured,
     CommandRefused,
@@ -52,9 +56,13 @@ from scheduler.model.events import (
     RefusalsOmitted,
     ReservationLapsed,
     RevocationWithdrawn,
+    RoleGranted,
+    RoleRevoked,
     RoomHeld,
     RoomReserved,
     Shares,
+    TokenIssued,
+    TokenRevoked,
     Wanted,
     Warn,
     WorkerChanged,
@@ -65,6 +73,7 @@ from scheduler.model.events import (
     WorkerSuspected,
 )
 from scheduler.model.resources import Resources
+from scheduler.model.sender import NOBODY, By
 from scheduler.store.codec import (
     FIELDS,
     GENESIS_DIGEST,
@@ -234,16 +243,34 @@ EVENTS: list[Event] = [
     AppWarned(app="a3", signal="USR1"),
     AppExtended(app="a3", max_runtime_s=9000),
     AppExpired(app="a3"),
+    AccountAdded(account="acme/ann", company="acme", display="Ann"),
+    AccountAdded(account="worker/w1", company=None, host="h1", offer=Resources(8, 4096, (("gpu", 2),))),
+    AccountChanged(account="acme/ann", display="Ann A."),
+    RoleGranted(account="acme/ann", role="admin"),
+    TokenIssued(
+        token="0a1b2c3d",
+        account="acme/ann",
+        role="admin",
+        scopes=("submit", "read"),
+        expires=1735689660000,
+        hash="ab" * 32,
+        replaces="00000000",
+    ),
+    TokenRevoked(token="0a1b2c3d"),
+    AppsShown(company="acme", shown=True),
+    RoleRevoked(account="acme/ann", role="admin"),
+    AccountRemoved(account="acme/ann"),
 ]
 """An event of every type, in the order of the file."""
 
+ANN = By("acme/ann", "t1", "user", "api-1")
 COMMANDS: list[Taken] = [
-    Taken(1, 1, "", "", LoseWorker(worker="w0", last_seen=5)),
+    Taken(1, 1, "", NOBODY, LoseWorker(worker="w0", last_seen=5)),
     Taken(
         7,
         1,
         "c-1",
-        "ann",
+        ANN,
         SubmitApp(
             app="a1",
             company="acme",
@@ -255,8 +282,8 @@ COMMANDS: list[Taken] = [
             cwd="/srv",
         ),
     ),
-    Taken(11, 2, "c-2.1", "", EndedExecutor(executor="a1.0", reason="exited", exit_code=0, done=True)),
-    Taken(16, 1, "c-3", "", SubmitApp(app="a2", company="acme", user="ann", command=("true",))),
+    Taken(11, 2, "c-2.1", NOBODY, EndedExecutor(executor="a1.0", reason="exited", exit_code=0, done=True)),
+    Taken(16, 1, "c-3", NOBODY, SubmitApp(app="a2", company="acme", user="ann", command=("true",))),
 ]
 """Commands behind some of these events."""
 
@@ -326,10 +353,10 @@ def test_the_first_event_of_a_command_tells_of_it_and_all_of_them_name_it() -> N
         SubmitApp(app="a2", company="acme", user="ann"),
     ]
     assert begun == {
-        1: (COMMANDS[0].command, "", 1),
-        7: (public[0], "ann", 1),
-        11: (COMMANDS[2].command, "", 2),
-        16: (public[1], "", 1),
+        1: (COMMANDS[0].command, NOBODY, 1),
+        7: (public[0], ANN, 1),
+        11: (COMMANDS[2].command, NOBODY, 2),
+        16: (public[1], NOBODY, 1),
     }
     assert {place: fact.private for place, fact in found.items() if fact.private is not None} == {
         7: PRIVATE,
@@ -349,7 +376,8 @@ def test_anyone_can_recompute_the_chain_and_the_commitments_from_an_export() -> 
         commands = []
         for number, each in enumerate(turn_of):
             if "command" in each:
-                rest = each["events"], each["cause"], each["by"], each["command"], each["commit"]
+                sender = [*each["by"].values()] if each["by"] else ""
+                rest = each["events"], each["cause"], sender, each["command"], each["commit"]
                 commands.append([number, *rest])
             if "private" in each:
                 private = dict(each["private"])
@@ -363,7 +391,7 @@ def test_anyone_can_recompute_the_chain_and_the_commitments_from_an_export() -> 
 def _as_stored(value: object) -> object:
     """Resources are stored as [cores, MiB, [amounts of further kinds]]."""
     if isinstance(value, dict) and value.keys() >= {"cores", "memory_mb"}:
-        cores, memory_mb, *others = value.values()
+        (_, cores), (_, memory_mb), *others = value.items()
         return [cores, memory_mb, others]
     return value
 

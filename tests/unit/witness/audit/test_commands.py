@@ -10,28 +10,37 @@ from msgspec.structs import replace
 
 from fairlog.cli.render import log_json
 from scheduler.model.commands import (
+    AddAccount,
+    ChangeAccount,
     ChangeCompany,
     Command,
     DecommissionWorker,
     EndedDriver,
     EndedExecutor,
     ExtendApp,
+    GrantRole,
     HoldApp,
+    IssueToken,
     LoseWorker,
     Private,
     RegisterCompany,
     RegisterKind,
     ReleaseApp,
+    RemoveAccount,
     RemoveCompany,
     RemoveWorker,
     ReprioritizeApp,
+    RevokeRole,
+    RevokeToken,
     ScaleApp,
     SetLimit,
+    ShowApps,
     StartedExecutor,
     SubmitApp,
 )
 from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered, CompanyRemoved, Event
 from scheduler.model.resources import Resources
+from scheduler.model.sender import NOBODY, local
 from scheduler.store.codec import Fact, lines_of, read_export
 from tests.property.given import Cluster, submission
 from tests.unit.recorded import edited, facts, rechained, stored, without
@@ -119,6 +128,29 @@ def timed() -> list[Fact]:
     return facts(cluster)
 
 
+def inhabited() -> list[Fact]:
+    """A cluster whose accounts, roles and tokens come and go."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.turn(
+        AddAccount(account="acme/ann", display="Ann"),
+        AddAccount(account="worker/w1", host="h1", cores=4, memory_mb=1024),
+        GrantRole(account="acme/ann", role="admin"),
+        IssueToken(token="00000001", account="acme/ann", hash="ab" * 32),
+        IssueToken(token="00000002", account="acme/ann", hash="cd" * 32, role="user"),
+        ChangeAccount(account="acme/ann", display="Ann A."),
+        ShowApps(company="acme", shown=True),
+        by=local(1000),
+    )
+    cluster.turn(
+        RevokeRole(account="acme/ann", role="user"),
+        RevokeToken(token="00000001"),
+        RemoveAccount(account="acme/ann"),
+        by=local(1000),
+    )
+    return facts(cluster)
+
+
 def doubtful() -> list[Fact]:
     """A cluster with a worker on which executors of two apps fail quickly, and which ends its probe well."""
     cluster = Cluster({"suspect_failures": 2})
@@ -141,7 +173,7 @@ def position(kind: str, said: dict[str, object]) -> int:
 
 
 PATIENT = patient()
-LOGS = {record.type: log for log in (timed(), doubtful(), LOG, PATIENT) for record in log} | golden()
+LOGS = {record.type: log for log in (timed(), doubtful(), inhabited(), LOG, PATIENT) for record in log} | golden()
 
 
 def test_a_lively_log_has_no_deviation() -> None:
@@ -219,7 +251,7 @@ def test_what_came_of_one_command_and_was_exchanged_is_named_where_it_begins(kin
 def appended(command: Command, event: Event, private: Private | None = None) -> list[Fact]:
     """The log with one more turn that takes this command, which is said to have caused this event."""
     last = LOG[-1]
-    return [*LOG, Fact(last.seq + 1, last.at + 1000, last.seq + 1, "more", event, "", command, "", private, 1)]
+    return [*LOG, Fact(last.seq + 1, last.at + 1000, last.seq + 1, "more", event, "", command, NOBODY, private, 1)]
 
 
 def told(log: list[Fact], *, public: bool = False) -> list[Fact]:
@@ -251,7 +283,7 @@ def test_a_refusal_beyond_those_of_a_minute_is_named(at: int, too_many: list[int
     first = len(log) + 1
     for seq in range(first, first + 61):
         when = at if seq == first + 60 else 120_000
-        log.append(Fact(seq, when, seq, f"{seq}", REFUSED, "", KNOWN, "", None, 1))
+        log.append(Fact(seq, when, seq, f"{seq}", REFUSED, "", KNOWN, NOBODY, None, 1))
     found = audit(told(log))
     assert [(each.seq, each.rule) for each in found] == [(first + number - 1, "T3") for number in too_many]
 

@@ -1,0 +1,94 @@
+"""Accounts, their roles and their tokens, as the log tells them (semantics I)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from scheduler.model import events
+from scheduler.model.resources import Resources
+from scheduler.model.sender import Role
+
+KINDS: dict[str, tuple[Role, ...]] = {"op": ("operator",), "auditor": ("auditor",), "worker": ("worker",)}
+"""What comes before the `/` of an account that belongs to no company -> the role that it has (semantics I2)."""
+OF_A_COMPANY: tuple[Role, ...] = ("user", "admin")
+"""The roles of other accounts, the least first."""
+RESERVED = (*KINDS, "local", "master")
+"""Names that no company with accounts can have."""
+
+
+class Account(Struct):
+    """An account; `host` and `offer` bound what a worker registers (semantics I4), None = not."""
+
+    id: str
+    company: str | None
+    display: str
+    robot: bool
+    roles: list[Role]
+    host: str | None = None
+    offer: Resources | None = None
+
+    @property
+    def name(self) -> str:
+        """What follows the `/`."""
+        return self.id.partition("/")[2]
+
+
+class Token(NamedTuple):
+    """A token (semantics I5): `expires` in ms, `hash` the hex SHA-256 of its text, `once` for an invitation."""
+
+    id: str
+    account: str
+    role: Role
+    scopes: tuple[str, ...]
+    expires: int
+    hash: str
+    once: bool = False
+
+
+class Accounts:
+    """The accounts by name, and the tokens by id that are not revoked; some may have expired."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Account] = {}
+        self.tokens: dict[str, Token] = {}
+        self.shown: dict[str, None] = {}
+        """The companies whose users see each other's apps (semantics I3)."""
+
+    def tokens_of(self, account: str, at: int) -> list[Token]:
+        """The tokens of the account that are valid at `at` (ms)."""
+        return [token for token in self.tokens.values() if token.account == account and at < token.expires]
+
+    def add(self, event: events.AccountAdded) -> None:
+        """Add the account, without a role."""
+        stated = event.company, event.display, event.robot
+        self.known[event.account] = Account(event.account, *stated, [], event.host, event.offer)
+
+    def remove(self, account: str) -> None:
+        """Remove the account and its tokens."""
+        del self.known[account]
+        self._drop(lambda token: token.account == account)
+
+    def revoke(self, account: str, role: Role) -> None:
+        """Take the role, and the tokens that act in it."""
+        self.known[account].roles.remove(role)
+        self._drop(lambda token: token.account == account and token.role == role)
+
+    def issue(self, event: events.TokenIssued, at: int) -> None:
+        """Add the token in place of the one that it replaces, and forget those of the account that have expired."""
+        account, replaced = event.account, event.replaces
+        self._drop(lambda token: token.account == account and (token.expires <= at or token.id == replaced))
+        stated = event.role, event.scopes, event.expires, event.hash, event.once
+        self.tokens[event.token] = Token(event.token, account, *stated)
+
+    def forget_company(self, company: str) -> None:
+        """Remove everything of a company that is removed."""
+        for account in [each.id for each in self.known.values() if each.company == company]:
+            self.remove(account)
+        self.shown.pop(company, None)
+
+    def _drop(self, ends: Callable[[Token], bool]) -> None:
+        for token in [token.id for token in self.tokens.values() if ends(token)]:
+            del self.tokens[token]

@@ -1,0 +1,378 @@
+"""Who may do what: each pair of the table, tried on what is one's own and on what is not (semantics I)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from scheduler.model.commands import (
+    AddAccount,
+    ChangeAccount,
+    ChangeCompany,
+    Command,
+    ConfigureCluster,
+    DecommissionWorker,
+    DrainWorker,
+    EndApp,
+    EndedDriver,
+    EndedExecutor,
+    ExtendApp,
+    GrantRole,
+    HoldApp,
+    IssueToken,
+    KillApp,
+    KillExecutors,
+    LoseWorker,
+    RegisterCompany,
+    RegisterKind,
+    RegisterWorker,
+    ReleaseApp,
+    RemoveAccount,
+    RemoveCompany,
+    RemoveWorker,
+    ReportBacklog,
+    ReprioritizeApp,
+    RevokeRole,
+    RevokeToken,
+    ScaleApp,
+    SetLimit,
+    ShowApps,
+    StartedExecutor,
+    SubmitApp,
+    UndrainWorker,
+)
+from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, NotAuthenticated, UnknownToken
+from scheduler.model.events import TokenIssued
+from scheduler.model.sender import NOBODY, By, Role, local
+from scheduler.rules.decide import decide
+from scheduler.rules.permission import MATRIX, Reach, Subject, Verb, may_read
+from scheduler.service.tokens import authenticate, new_token
+from tests.property.given import Cluster
+from tests.unit.recorded import facts
+from witness.audit.audit import audit
+
+ROOT = Path(__file__).parents[4]
+OPERATOR = local(1000)
+HASH = "ab" * 32
+
+
+def inhabited() -> Cluster:
+    """Two companies with a user and an admin each, an operator, an auditor, two workers; ann's and bob's apps run."""
+    cluster = Cluster()
+    for company in ("acme", "globex"):
+        cluster.company(company)
+    for number in (1, 2):
+        cluster.turn(
+            RegisterWorker(worker=f"w{number}", node="n", host=f"h{number}", cores=24 - 8 * number, memory_mb=65536)
+        )
+    accounts = ["acme/ann", "acme/cid", "globex/bob", "op/root", "auditor/x", "worker/w1", "worker/w2"]
+    cluster.turn(
+        *(AddAccount(account=account) for account in accounts),
+        AddAccount(account="acme/adm", role="admin"),
+        AddAccount(account="globex/adm", role="admin"),
+        by=OPERATOR,
+    )
+    tokens = [*accounts, "acme/adm", "globex/adm"]
+    cluster.turn(*(IssueToken(token=token_of(account), account=account, hash=HASH) for account in tokens), by=OPERATOR)
+    for account, app in (("acme/ann", "ann-1"), ("globex/bob", "bob-1")):
+        company, _, user = account.partition("/")
+        held = SubmitApp(app=f"{app}-held", company=company, user=user, cores=4, hold=True, command=("true",))
+        cluster.turn(SubmitApp(app=app, company=company, user=user, cores=4, command=("true",)), held, by=by(account))
+    return cluster
+
+
+def token_of(account: str) -> str:
+    return "t0000" + re.sub("[^a-z0-9]", "", account)
+
+
+def by(account: str, role: Role | None = None) -> By:
+    """The sender with the token of the account."""
+    kind, _, name = account.partition("/")
+    usual: Role = {"op": "operator", "auditor": "auditor", "worker": "worker"}.get(kind, "user")  # type: ignore[assignment]
+    return By(account, token_of(account), role or ("admin" if name == "adm" else usual), "api-1")
+
+
+COMMANDS: list[tuple[Verb, str, Command]] = [
+    ("submit", "acme/ann", SubmitApp(app="new", company="acme", user="ann", cores=4, command=("true",))),
+    ("submit", "acme/ann", ScaleApp(app="ann-1", executors=1)),
+    ("submit", "acme/ann", ReprioritizeApp(app="ann-1-held", priority=3)),
+    ("submit", "acme/ann", ReleaseApp(app="ann-1-held")),
+    ("submit", "acme/ann", HoldApp(app="ann-1-held")),
+    ("submit", "acme/ann", KillExecutors(app="ann-1", executors=("ann-1.0",))),
+    ("submit", "acme/ann", ExtendApp(app="ann-1", by_s=1)),
+    ("kill", "acme/ann", KillApp(app="ann-1", reason="it hangs")),
+    ("tokens", "*", IssueToken(token="new00000", account="*", hash=HASH)),
+    ("tokens", "*", RevokeToken(token="*")),
+    ("users", "acme", AddAccount(account="acme/new")),
+    ("users", "acme", ChangeAccount(account="acme/ann", display="Ann")),
+    ("users", "acme", GrantRole(account="acme/ann", role="admin")),
+    ("users", "acme", RevokeRole(account="acme/ann", role="user")),
+    ("users", "acme", RemoveAccount(account="acme/ann")),
+    ("users", "acme", ShowApps(company="acme", shown=True)),
+    ("users", "acme", SetLimit(scope="user", name="max_cores", company="acme", user="ann", value=4)),
+    ("cluster", "", SetLimit(scope="company", name="max_cores", company="acme", value=4)),
+    ("cluster", "", ConfigureCluster(settings={"placement": "pack"})),
+    ("cluster", "", RegisterKind(kind="gpu")),
+    ("cluster", "", RegisterCompany(company="third")),
+    ("cluster", "", ChangeCompany(company="acme", part="1/2")),
+    ("cluster", "", RemoveCompany(company="acme")),
+    ("cluster", "", DecommissionWorker(worker="w1")),
+    ("cluster", "", UndrainWorker(worker="w1")),
+    ("cluster", "", ExtendApp(app="ann-1", by_s=1, beyond_maximum=True)),
+    ("archive", "", AddAccount(account="op/new")),
+    ("archive", "", RemoveAccount(account="worker/w2")),
+    ("work", "w1", RegisterWorker(worker="w1", node="n", host="h1", cores=16, memory_mb=65536)),
+    ("work", "w1", StartedExecutor(executor="ann-1.0", worker="w1")),
+    ("work", "w1", EndedExecutor(executor="ann-1.0", worker="w1", reason="exited")),
+    ("work", "w1", EndedDriver(driver="none", worker="w1", reason="exited")),
+    ("work", "w1", ReportBacklog(executor="ann-1.0", waiting=1, running=0)),
+    ("work", "w1", EndApp(app="ann-1", reason="finished")),
+    ("lead", "", LoseWorker(worker="w1")),
+]
+"""Verb, whose it is, and the command: an account's, a company's, a worker's, the sender's (*), or the cluster's."""
+BOTH: list[Command] = [DrainWorker(worker="w1"), RemoveWorker(worker="w1")]
+"""What an operator does, and a worker with itself."""
+SENDERS = [
+    "acme/ann",
+    "acme/cid",
+    "acme/adm",
+    "globex/bob",
+    "globex/adm",
+    "op/root",
+    "auditor/x",
+    "worker/w1",
+    "worker/w2",
+]
+
+
+def reaches(sender: By, verb: Verb, whose: str) -> bool:
+    reach: Reach | None = MATRIX[verb].get(sender.role) if sender.role else None
+    company, _, name = sender.account.partition("/")
+    match reach:
+        case None:
+            return False
+        case "all":
+            return True
+        case "company":
+            return whose.partition("/")[0] == company
+        case _:
+            return whose in ("*", sender.account, name)
+
+
+def allowed(cluster: Cluster, command: Command, sender: By) -> bool:
+    try:
+        decide(cluster.state, command, cluster.state.at + 1, sender)
+    except NotAllowed:
+        return False
+    except CommandRejected:
+        return True
+    return True
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_each_pair_of_the_table_is_decided_as_it_says(sender: str) -> None:
+    cluster, who = inhabited(), by(sender)
+    on_w1 = "ann-1.0" in cluster.state.workers["w1"].executors
+    assert on_w1, "the cases name an executor on w1"
+    for verb, whose, command in COMMANDS:
+        if isinstance(command, IssueToken):
+            command = IssueToken(token="new00000", account=sender, hash=HASH)  # noqa: PLW2901
+        elif isinstance(command, RevokeToken):
+            command = RevokeToken(token=token_of(sender))  # noqa: PLW2901
+        assert allowed(cluster, command, who) == reaches(who, verb, whose), (sender, command)
+    for command in BOTH:
+        assert allowed(cluster, command, who) == (sender in ("op/root", "worker/w1")), (sender, command)
+
+
+def test_every_command_has_a_case() -> None:
+    assert {type(command) for _, _, command in COMMANDS} | {type(each) for each in BOTH} == set(get_args(Command))
+
+
+def test_the_table_is_that_of_the_rules() -> None:
+    """The table of I3 names each verb, and for each role how far it reaches."""
+    page = (ROOT / "docs" / "semantics.md").read_text()
+    rows = [re.split(r" *\| *", line.strip("| ")) for line in page.splitlines() if line.startswith("| `")]
+    roles: list[Role] = ["user", "admin", "operator", "auditor", "worker"]
+    table = {row[0].split("`")[1]: dict(zip(roles, row[1:], strict=True)) for row in rows if len(row) == 6}
+    words = {"own": "own", "shown": "own, or company if it shows its apps", "all": "all"}
+    stated = {
+        verb: {
+            role: words.get(reach, reach)
+            + (", with a reason" if (verb, role) in {("kill", "operator"), ("private", "operator")} else "")
+            for role, reach in reaches.items()
+        }
+        for verb, reaches in MATRIX.items()
+        if verb != "lead"
+    }
+    assert {verb: {role: cell for role, cell in row.items() if cell != "-"} for verb, row in table.items()} == stated
+
+
+def test_the_first_account_ends_for_ever_that_anybody_may_do_anything() -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.turn(AddAccount(account="op/root"))
+    for sender in (NOBODY, By("acme/ann", role="user"), By("op/root", role="operator"), By("local/0", role="user")):
+        assert not allowed(cluster, RegisterCompany(company="b"), sender), sender
+    assert allowed(cluster, RegisterCompany(company="b"), local(1000))
+    cluster.turn(RemoveAccount(account="op/root"), by=local(1000))
+    assert not allowed(cluster, RegisterCompany(company="b"), NOBODY), "the last account opened the cluster again"
+
+
+def test_a_token_counts_only_as_what_it_is() -> None:
+    cluster = inhabited()
+    kill, ann = KillApp(app="ann-1"), by("acme/ann")
+    assert allowed(cluster, kill, ann)
+    forged = [
+        By("acme/ann", "t0000globexbob", "user"),
+        By("globex/bob", token_of("acme/ann"), "user"),
+        By("acme/ann", token_of("acme/ann"), "admin"),
+        By("acme/ann", token_of("acme/ann"), "operator"),
+        By("acme/ann", "unknown0", "user"),
+        By("acme/ann", "", "user"),
+        By("master/m1", "", "operator"),
+        By("worker/w1", "", "worker"),
+    ]
+    for sender in forged:
+        assert not allowed(cluster, kill, sender), sender
+    with pytest.raises(NotAllowed, match="has expired"):
+        decide(cluster.state, kill, cluster.state.at + 12 * 3_600_000, ann)
+
+
+def test_a_role_that_is_lost_and_regained_brings_no_token_back() -> None:
+    cluster = inhabited()
+    change = ChangeAccount(account="acme/ann", display="A")
+    cluster.turn(GrantRole(account="acme/ann", role="admin"), by=OPERATOR)
+    assert not allowed(cluster, change, by("acme/ann")), "the user's token has become an admin's"
+    cluster.turn(RevokeRole(account="acme/adm", role="admin"), by=OPERATOR)
+    assert not allowed(cluster, change, by("acme/adm"))
+    cluster.turn(GrantRole(account="acme/adm", role="admin"), by=OPERATOR)
+    assert not allowed(cluster, change, by("acme/adm"))
+
+
+def test_a_token_issues_no_token_that_may_more() -> None:
+    cluster = inhabited()
+    narrow = IssueToken(token="narrow00", account="acme/adm", hash=HASH, scopes=("tokens", "read"))
+    cluster.turn(narrow, by=by("acme/adm"))
+    sender = By("acme/adm", "narrow00", "admin")
+    for more in ({"scopes": ("tokens", "kill")}, {"role": "user"}):
+        with pytest.raises(CommandRejected):
+            decide(cluster.state, IssueToken(token="more0000", account="acme/adm", hash=HASH, **more), None, sender)
+    [issued] = decide(cluster.state, IssueToken(token="same0000", account="acme/adm", hash=HASH), None, sender)
+    assert isinstance(issued, TokenIssued)
+    assert issued.scopes == ("read", "tokens")
+    with pytest.raises(NotAllowed, match="has no scope kill; it has read, tokens"):
+        decide(cluster.state, KillApp(app="ann-1"), None, sender)
+
+
+def test_an_invitation_is_good_for_one_token() -> None:
+    cluster = inhabited()
+    cluster.turn(IssueToken(token="invite00", account="worker/w2", hash=HASH, once=True), by=OPERATOR)
+    guest = By("worker/w2", "invite00", "worker", "api-1")
+    join = IssueToken(token="joined00", account="worker/w2", hash=HASH, replaces="invite00")
+    register = RegisterWorker(worker="w2", node="n", host="h2", cores=8, memory_mb=65536)
+    assert not allowed(cluster, register, guest)
+    assert not allowed(cluster, IssueToken(token="joined00", account="worker/w2", hash=HASH), guest)
+    cluster.turn(join, by=guest)
+    assert allowed(cluster, register, By("worker/w2", "joined00", "worker"))
+    with pytest.raises(NotAllowed):
+        decide(
+            cluster.state,
+            IssueToken(token="again000", account="worker/w2", hash=HASH, replaces="invite00"),
+            None,
+            guest,
+        )
+
+
+def test_a_worker_registers_where_and_with_what_it_was_invited() -> None:
+    cluster = inhabited()
+    cluster.turn(AddAccount(account="worker/w3", host="h3", cores=8, memory_mb=1024), by=OPERATOR)
+    cluster.turn(IssueToken(token="t0000workerw3", account="worker/w3", hash=HASH), by=OPERATOR)
+    fine = RegisterWorker(worker="w3", node="n", host="h3", cores=8, memory_mb=1024)
+    cluster.turn(fine, by=by("worker/w3"))
+    for other in ({"host": "h4"}, {"cores": 9}, {"memory_mb": 2048}):
+        stated = {"worker": "w3", "node": "n", "host": "h3", "cores": 8, "memory_mb": 1024, **other}
+        with pytest.raises(NotAllowed, match="was invited"):
+            decide(cluster.state, RegisterWorker(**stated), None, by("worker/w3"))  # type: ignore[arg-type]
+
+
+def test_tokens_are_bounded_in_number_and_life() -> None:
+    cluster = inhabited()
+    with pytest.raises(InvalidCommand, match="between 1 and 43200, not 43201"):
+        cluster.turn(IssueToken(token="long0000", account="acme/ann", hash=HASH, lifetime_s=43201), by=OPERATOR)
+    for number in range(19):
+        cluster.turn(IssueToken(token=f"many{number:04}", account="acme/ann", hash=HASH), by=OPERATOR)
+    with pytest.raises(InvalidCommand, match="20 valid tokens"):
+        cluster.turn(IssueToken(token="toomany0", account="acme/ann", hash=HASH), by=OPERATOR)
+    cluster.turn(IssueToken(token="instead0", account="acme/ann", hash=HASH, replaces="many0000"), by=OPERATOR)
+    with pytest.raises(UnknownToken):
+        cluster.turn(RevokeToken(token="many0000"), by=OPERATOR)
+
+
+def test_operators_state_a_reason_and_submit_nothing() -> None:
+    cluster = inhabited()
+    for sender in (by("op/root"), OPERATOR):
+        with pytest.raises(NotAllowed, match="gives a reason"):
+            decide(cluster.state, KillApp(app="ann-1"), None, sender)
+        assert not allowed(cluster, COMMANDS[0][2], sender)
+
+
+def test_an_admin_submits_only_for_accounts_that_exist() -> None:
+    cluster = inhabited()
+    submit = SubmitApp(app="x", company="acme", user="ghost", cores=4, command=("true",))
+    with pytest.raises(NotAllowed, match="no account acme/ghost"):
+        decide(cluster.state, submit, None, by("acme/adm"))
+
+
+def test_users_see_each_others_apps_if_their_company_says_so() -> None:
+    cluster = inhabited()
+    subject, at = Subject("acme", "ann"), cluster.state.at
+    may_read(cluster.state, by("acme/ann"), "read", subject, at)
+    for sender in ("acme/cid", "globex/bob", "globex/adm"):
+        with pytest.raises(NotAllowed):
+            may_read(cluster.state, by(sender), "read", subject, at)
+    cluster.turn(ShowApps(company="acme", shown=True), by=by("acme/adm"))
+    may_read(cluster.state, by("acme/cid"), "read", subject, at)
+    with pytest.raises(NotAllowed):
+        may_read(cluster.state, by("acme/cid"), "private", subject, at)
+    with pytest.raises(NotAllowed, match="reason"):
+        may_read(cluster.state, by("op/root"), "private", subject, at)
+    may_read(cluster.state, by("op/root"), "private", subject, at, reason="ticket 7")
+
+
+def test_the_text_of_a_token_shows_its_account_until_it_ends() -> None:
+    cluster, token = inhabited(), new_token()
+    cluster.turn(IssueToken(token=token.id, account="acme/ann", hash=token.hash), by=OPERATOR)
+    at = cluster.state.at
+    assert authenticate(cluster.state, token.text, at) == By("acme/ann", token.id, "user")
+    for wrong in (
+        "",
+        "fl_",
+        token.text[:-1],
+        token.text.upper(),
+        token.text.replace("fl_", "xx_"),
+        "fl_a_b_c",
+        "é" * 9,
+    ):
+        with pytest.raises(NotAuthenticated):
+            authenticate(cluster.state, wrong, at)
+    other = new_token()
+    for text, when in ((other.text, at), (token.text, at + 12 * 3_600_000 + 1000)):
+        with pytest.raises(NotAuthenticated):
+            authenticate(cluster.state, text, when)
+    cluster.turn(RevokeToken(token=token.id), by=by("acme/ann"))
+    with pytest.raises(NotAuthenticated):
+        authenticate(cluster.state, token.text, at)
+
+
+def test_the_audit_finds_what_nobody_was_allowed_to_do() -> None:
+    cluster = inhabited()
+    cluster.turn(KillApp(app="ann-1"), by=by("acme/ann"))
+    assert audit(facts(cluster)) == []
+    log = facts(cluster)
+    [kill] = [fact for fact in log if isinstance(fact.command, KillApp)]
+    kill.by = by("globex/bob")
+    first = audit(log)[0]
+    assert (first.seq, first.rule) == (kill.seq, "T3")
