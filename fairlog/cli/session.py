@@ -19,7 +19,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
 from scheduler.service.program_log import masked
-from scheduler.store.connection import SENTINEL, check_store, clock_ms, connect
+from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
 from scheduler.store.keys import Keys
 from scheduler.store.transient import LaneFull, in_words, is_there, passes
 
@@ -201,7 +201,7 @@ def locate(target: Target) -> tuple[str, str, Running | None]:
             else "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
         )
     try:
-        _ = "," in url or url.startswith(SENTINEL) or urlsplit(url).port
+        _ = "," in url or url.startswith((SENTINEL, SENTINEL_TLS)) or urlsplit(url).port
     except ValueError as error:
         raise UnsuitableStore(
             f"the store's URL {masked(url)!r} cannot be read: {error}; write it like redis://HOST:6379/0"

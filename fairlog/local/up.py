@@ -24,11 +24,13 @@ from redis.exceptions import RedisError
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
+from recovery.archive.allowed import VARIABLE
 from recovery.failover.lease import members
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import Client
+from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
 from workers.processes import started_s
@@ -75,7 +77,9 @@ class Tree:
         self._logs = self.plan.data / "logs"
         self._lock: int | None = None
         self.store = EmbeddedStore(self.plan.data / "store")
-        self.masters = [self._child(f"master-{number}", ["master"]) for number in range(1, plan.masters + 1)]
+        named = VARIABLE in os.environ
+        master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
+        self.masters = [self._child(f"master-{number}", master) for number in range(1, plan.masters + 1)]
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
         self._children = (*self.masters, *self.workers)
 
@@ -83,7 +87,7 @@ class Tree:
         with ExitStack() as undo:
             undo.callback(self.stop)
             self._lock = running.lock(self.plan.data)
-            self._logs.mkdir(mode=0o700, exist_ok=True)
+            private_folder(self._logs)
             self.store.start()
             self._announce()
             for module in ("recovery.failover.master", "workers.agent"):
@@ -208,7 +212,8 @@ def describe(plan: Plan) -> str:
         f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
         "  fairlog company add acme\n"
         "  fairlog submit --company acme --user ann --wait -- echo hello\n"
-        "  fairlog status; fairlog shares; fairlog log; fairlog down"
+        "  fairlog status; fairlog shares; fairlog log; fairlog down\n"
+        "its store has neither TLS nor users: only you, on this machine, can reach it"
     )
 
 
@@ -219,8 +224,7 @@ def start_detached(plan: Plan) -> Running:
     """
     data = plan.data.absolute()
     os.close(running.lock(data))
-    logs = data / "logs"
-    logs.mkdir(mode=0o700, exist_ok=True)
+    logs = private_folder(data / "logs")
     options = [
         *("--data", str(data), "--cluster", plan.cluster, "--masters", str(plan.masters)),
         *("--workers", str(plan.workers), "--cores", str(plan.cores), "--memory", str(plan.memory_mb)),

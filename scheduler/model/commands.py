@@ -6,8 +6,8 @@ Reading a command checks only names and types. `decide` checks whether it is all
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,18 @@ from scheduler.model.sender import By
 
 BATCH = 1_000
 """The most commands in a batch, and in a turn."""
+MAX_COMMAND_BYTES = 256 * 1024
+"""The most bytes of a command's JSON."""
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+"""The most bytes of a batch's JSON, and of the commands that a turn takes."""
+MAX_VARIABLES = 128
+MAX_VARIABLES_BYTES = 64 * 1024
+
+if TYPE_CHECKING:
+    Setting = Any
+else:
+    Setting = bool | int | float | str | None
+    """What a setting can be; the type of each is checked by `decide`."""
 
 
 class _Request(
@@ -30,7 +42,7 @@ class _Request(
 class ConfigureCluster(_Request, frozen=True):
     """Change these settings and keep the others."""
 
-    settings: dict[str, Any]
+    settings: dict[str, Setting]
 
 
 class RegisterKind(_Request, frozen=True):
@@ -425,6 +437,20 @@ def private_of(command: Command) -> Private | None:
 def without_private(command: SubmitApp) -> SubmitApp:
     """The submission without its private part."""
     return replace(command, name="", command=(), env=(), cwd=None)
+
+
+def check_variables(parts: Iterable[str], number: int) -> None:
+    """Raises: InvalidCommand for more environment variables, or longer ones, than an app may have.
+
+    `parts` are their names, and their values where they are known.
+    """
+    if number > MAX_VARIABLES:
+        raise InvalidCommand(f"an app can have at most {MAX_VARIABLES} environment variables, not {number}")
+    size = sum(len(part.encode(errors="surrogatepass")) + 1 for part in parts)
+    if size > MAX_VARIABLES_BYTES:
+        raise InvalidCommand(
+            f"the environment variables of an app can take at most {MAX_VARIABLES_BYTES} bytes, not {size}"
+        )
 
 
 _DECODER: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)

@@ -44,9 +44,12 @@ from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
+    MAX_MOMENT,
+    MAX_NAMED,
     changed_settings,
     check_identifier,
     check_name,
+    check_number,
     check_range,
     check_runtimes,
     read_part,
@@ -91,6 +94,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _register_worker(state, command)
         case commands.LoseWorker():
             worker = _worker(state, command.worker)
+            check_range("when the worker was seen last, in ms,", command.last_seen, 0, MAX_MOMENT)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case commands.DrainWorker():
             worker = _worker(state, command.worker)
@@ -386,6 +390,10 @@ def _out_once_empty(worker: Worker) -> list[Event]:
 def _kill_executors(state: ClusterState, command: commands.KillExecutors) -> list[Event]:
     """Each executor stops and holds its grant until its worker confirms; then it is replaced (semantics P6, A5)."""
     app = _living(state, command.app)
+    check_number("executors", command.executors, MAX_NAMED)
+    for name in command.executors:
+        if name not in app.executors:
+            check_name("the id of an executor", name)
     named = [app.executors[name] for name in dict.fromkeys(command.executors) if name in app.executors]
     return [
         facts.ExecutorRevoked(app=command.app, executor=executor.id, worker=executor.worker)

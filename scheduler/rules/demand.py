@@ -372,6 +372,7 @@ def _within(claims: Resources, total: Resources, added: Resources) -> bool:
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:
+    check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
     if not command.prefer:
         return
     if command.executors is None or isinstance(app.sizing, OnePerWorker):
@@ -385,4 +386,3 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
     for host, tasks in command.prefer.items():
         check_name("a preferred host", host)
         check_range(f"tasks that prefer {host}", tasks, 0, MAX_TASKS)
-    check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)

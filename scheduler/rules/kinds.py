@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from itertools import islice
@@ -54,8 +55,8 @@ def check_addresses(registered: Collection[str], offered: Mapping[str, Collectio
                     f"an address of {kind} must be 1 to 128 letters, digits, '_', '.', ':', '/' or '-', starting with "
                     f"a letter or digit, not {shorten(address)}"
                 )
-        if len(set(addresses)) < len(addresses):
-            twice = next(address for address in addresses if list(addresses).count(address) > 1)
+        twice = next((one for one, number in Counter(addresses).items() if number > 1), None)
+        if twice is not None:
             raise InvalidCommand(f"the {kind} address {shorten(twice)} is offered twice; name each address once")
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from msgspec import ValidationError, convert
+from msgspec import ValidationError, convert, json
 from msgspec.structs import asdict, replace
 
-from scheduler.model.commands import Private
+from scheduler.model.commands import Command, EndApp, EndedDriver, EndedExecutor, Private, check_variables
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
+from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -22,12 +23,20 @@ from scheduler.rules.placement.sizing import MEMORY_STEP_MB
 
 MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30
+MAX_LEASE_S = 3600
+"""The longest lease that a master may be started with."""
 MAX_TASKS = 100_000
 MAX_EXECUTORS = 1_000_000
 MAX_PRIORITY = 1_000
 MAX_DEPENDENCIES = 1_000
 MAX_NAME = 128
-MAX_COMMAND_BYTES = 128 * 1024
+MAX_LINE_BYTES = 128 * 1024
+"""The most bytes of a command with its arguments, as JSON."""
+MAX_FOLDER = 4096
+MAX_NAMED = 10_000
+"""The most executors that a command can name."""
+MAX_MOMENT = 1 << 53
+_EXIT_CODES = range(-(1 << 31), 1 << 31)
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
 """The signals that apps may ask for."""
 
@@ -94,6 +103,12 @@ def check_identifier(what: str, value: str) -> None:
         )
 
 
+def check_number(what: str, values: Collection[object], most: int) -> None:
+    """Raises: InvalidCommand for more than `most` values."""
+    if len(values) > most:
+        raise InvalidCommand(f"a command can name at most {most} {what}, not {len(values)}")
+
+
 def check_name(what: str, value: str) -> None:
     """Raises: InvalidCommand unless `value` is 1 to 128 printable characters without blanks at its ends."""
     if not value:
@@ -109,7 +124,7 @@ def check_name(what: str, value: str) -> None:
 def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:
     """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
     if value is not None and not lowest <= value <= highest:
-        raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {value}")
+        raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {shorten(value)}")
 
 
 def check_signal(what: str, name: str) -> None:
@@ -128,18 +143,51 @@ def check_private(private: Private) -> None:
     command, env, cwd = private.command, private.env, private.cwd
     if not command or not command[0]:
         raise InvalidCommand("an app needs a command; add it as `-- CMD ARG…`")
-    parts = (*command, *env)
-    joined = "\0".join(parts)
-    size = len(joined.encode(errors="surrogatepass")) + 1
-    if size > MAX_COMMAND_BYTES:
-        raise InvalidCommand(f"the command and its variables take {size} bytes; the limit is {MAX_COMMAND_BYTES}")
+    size = len(json.encode(command))
+    if size > MAX_LINE_BYTES:
+        raise InvalidCommand(
+            f"a command with its arguments can take at most {MAX_LINE_BYTES} bytes as JSON, not {size}; pass what is "
+            "longer in a file"
+        )
+    if env:
+        check_variables(env, len(env))
     for name in env:
         if not name or "=" in name or not name.isprintable():
             raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
-    if joined.count("\0") >= len(parts) or (cwd is not None and "\0" in cwd):
+    if any("\0" in part for part in command) or (cwd is not None and "\0" in cwd):
         raise InvalidCommand("the command and its folder must not contain NUL characters")
     if cwd is not None and not cwd.startswith("/"):
         raise InvalidCommand(f"the folder to run in must be an absolute path, not {shorten(cwd)}")
+    if cwd is not None and len(cwd) > MAX_FOLDER:
+        raise InvalidCommand(f"the folder to run in can have at most {MAX_FOLDER} characters, not {len(cwd)}")
+
+
+def check_command_id(identity: str) -> None:
+    """Raises: InvalidCommand unless `identity` is 1 to 128 printable characters on one line."""
+    check_name("the id of a command", identity)
+
+
+def trimmed(command: Command) -> Command:
+    """The command, with what a worker's report says as long as the log takes it, on one line.
+
+    Reports are trimmed and not refused: a worker repeats one until it is in the log. Only an exit code that no program
+    can have is left out.
+    """
+    match command:
+        case EndApp(detail=said) if _needs_trim(said):
+            return replace(command, detail=one_line(said, MAX_DETAIL))
+        case EndedExecutor(unstartable=said, exit_code=code) if _needs_trim(said) or (code or 0) not in _EXIT_CODES:
+            said = said and (one_line(said, MAX_DETAIL) or "its command cannot be started")
+            return replace(command, unstartable=said, exit_code=code if (code or 0) in _EXIT_CODES else None)
+        case EndedDriver(detail=said, exit_code=code) if _needs_trim(said) or (code or 0) not in _EXIT_CODES:
+            code = code if (code or 0) in _EXIT_CODES else None
+            return replace(command, detail=one_line(said, MAX_DETAIL), exit_code=code)
+        case _:
+            return command
+
+
+def _needs_trim(detail: str) -> bool:
+    return len(detail) > MAX_DETAIL or not detail.isprintable()
 
 
 def read_part(text: str) -> str:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, write_command
+from scheduler.model.commands import BATCH, check_variables, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.model.sender import By, local
 from scheduler.service.keyring import Keyring
 from scheduler.service.signing import lane_of, signed_fields, unsigned_fields
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import OPERATORS, Keys, bell_id, queue_key
+from scheduler.store.secrets import seal
 from scheduler.store.transient import LaneFull, passes
 
 if TYPE_CHECKING:
@@ -85,8 +86,10 @@ class Receipt(NamedTuple):
 class Client:
     """Sends commands to the master of `cluster` through `store` (a connection or a URL).
 
-    With a `keyring` it signs them; they are sent by `by`, by default this process's user. A command keeps its id until
-    it is answered, so asking again after a lost answer does not carry it out twice.
+    With a `keyring` it signs them; they are sent by `by`, by default this process's user. With a `secret_key` of 32
+    bytes, by default that of the keyring, the store holds the secrets of apps sealed (`scheduler.store.secrets`).
+
+    A command keeps its id until it is answered, so asking again after a lost answer does not carry it out twice.
 
     Every method that sends raises LaneFull if the sender's lane of the inbox is full; nothing was sent then.
     """
@@ -99,6 +102,7 @@ class Client:
         keyring: Keyring | None = None,
         by: By | None = None,
         timeout_s: float = 30,
+        secret_key: bytes | None = None,
     ) -> None:
         self.store: Redis = connect(store) if isinstance(store, str) else store
         self.keys = Keys(cluster)
@@ -107,6 +111,7 @@ class Client:
         self.timeout_s = timeout_s
         self._clock: tuple[float, int] | None = None
         """When the store's clock was read last (monotonic, s), and what it said (ms)."""
+        self._secret_key = secret_key or (keyring.apps if keyring is not None else None) or None
         self._bell = bell_id(self.keys.master_queue)
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
@@ -143,7 +148,9 @@ class Client:
         """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
         if not secrets:
             return self.send(command)
-        ours = self._put_aside(command.app, [os.fsencode(part) for item in secrets.items() for part in item])
+        check_variables((part for item in secrets.items() for part in item), len(secrets))
+        sealed = seal(self._secret_key, self.keys.cluster, command.app, secrets)
+        ours = self._put_aside(command.app, [part for item in sealed.items() for part in item])
         try:
             return self.send(command)
         except CommandRejected:

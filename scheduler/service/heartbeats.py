@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler.model.commands import LoseWorker
+from scheduler.store.keys import as_text
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -44,7 +45,7 @@ class Heartbeats:
         if not silent or now - self.watching_since_ms < timeout_ms:
             return []
         found: Any = self._store.zrangebyscore(self._key, "-inf", f"({now - timeout_ms}", withscores=True)
-        return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in found]
+        return [LoseWorker(worker=as_text(worker), last_seen=int(max(0, seen))) for worker, seen in found]
 
     def watch_anew(self, now: int) -> None:
         """Give every worker a full timeout from `now`. Later heartbeats, by a faster server clock, become `now`."""

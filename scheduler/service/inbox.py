@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec.json import Decoder, Encoder
 
-from scheduler.model.commands import BATCH, Command, private_of, read_command
+from scheduler.model.commands import (
+    BATCH,
+    MAX_BATCH_BYTES,
+    MAX_COMMAND_BYTES,
+    Command,
+    private_of,
+    read_command,
+)
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
-from scheduler.rules.validate import check_private
+from scheduler.rules.validate import check_private, trimmed
 from scheduler.service.signing import UNSIGNED, Gate
 from scheduler.store.keys import OPERATORS, WORKERS
 
@@ -81,9 +88,12 @@ def message_of(gate: Gate, lane: str, entry: bytes, flat: Sequence[bytes]) -> Me
 
 
 def _batch(message: Message) -> Message:
+    if len(message.body) > MAX_BATCH_BYTES:
+        why = f"a batch can have at most {MAX_BATCH_BYTES} bytes, not {len(message.body)}; send it in parts"
+        return message._replace(kind="batch", refusal=InvalidCommand(why))
     try:
         parts = _parts_of(message.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return message._replace(kind="batch", refusal=InvalidCommand(f"a batch must be a JSON array: {error}"))
     if len(parts) > BATCH:
         why = f"a batch has at most {BATCH} commands, not {len(parts)}; send it in parts"
@@ -131,29 +141,36 @@ class Lanes:
             unread.extend(entries)
 
     def take(self, most: int) -> list[Message]:
-        """The next messages with together at most `most` commands, but at least one message if there is any."""
+        """The next messages with together at most `most` commands and 16 MiB, but at least one if there is any.
+
+        A lane whose next message does not fit any more comes first in the next turn.
+        """
         taken: list[Message] = []
-        left = most
+        late: list[str] = []
+        left, room = most, MAX_BATCH_BYTES
         while self._turns:
-            lane = self._turns[0]
+            lane = self._turns.popleft()
             unread = self._unread[lane]
             message = unread[0]
             if not isinstance(message, Message):
                 message = unread[0] = message_of(self._gate, lane, *message)
-            left -= message.size
-            if left < 0 and taken:
-                break
+            if taken and (message.size > left or len(message.body) > room):
+                late.append(lane)
+                continue
+            left, room = left - message.size, room - len(message.body)
             taken.append(message)
             unread.popleft()
-            self._turns.rotate(-1)
-            if not unread:
-                self._turns.pop()
+            if unread:
+                self._turns.append(lane)
+        self._turns.extend(late)
         return taken
 
 
 def received(body: bytes) -> Command:
-    """The decoded command. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
-    command = read_command(body)
+    """The decoded command, trimmed. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
+    if len(body) > MAX_COMMAND_BYTES:
+        raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
+    command = trimmed(read_command(body))
     private = private_of(command)
     if private is not None:
         check_private(private)

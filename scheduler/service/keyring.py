@@ -43,6 +43,9 @@ class Keyring(NamedTuple):
     masters: Mapping[str, bytes]
     apps: bytes
 
+    def __repr__(self) -> str:
+        return f"Keyring(doors={[*self.doors]}, masters={[*self.masters]})"
+
     @classmethod
     def new(cls) -> Keyring:
         """A keyring with one new key of each kind."""

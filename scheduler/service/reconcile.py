@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rq.utils import as_text
+from redis.exceptions import ResponseError
 
 from scheduler.model.grants import GrantChanges
 from scheduler.model.ids import number_of
 from scheduler.rules.assignments import all_grants
+from scheduler.store.keys import as_text
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -57,8 +58,10 @@ def reconcile_tasks(
         pipeline.hvals(keys.begun(app.spec.app))
     for name in ended:
         pipeline.exists(keys.secrets(name))
-    answers = pipeline.execute()
+    answers = pipeline.execute(raise_on_error=False)
     for app, holders in zip(living, answers, strict=False):
+        if isinstance(holders, ResponseError):
+            continue  # no hash: nothing of it can be trusted
         gone = sorted({as_text(value) for value in holders} - app.executors.keys())
         granted_once = [executor for executor in gone if number_of(executor) < app.next_executor]
         if granted_once:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, LoseWorker
+from scheduler.model.commands import BATCH, Command, LoseWorker
 from scheduler.model.errors import (
     CommandRejected,
     Deposed,
@@ -49,6 +49,9 @@ AHEAD_FROM = 50
 MAX_STALE = 5
 """How often in a row a commit may be refused."""
 
+LOGGED_REFUSAL_BYTES = 8 * 1024
+"""A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
+
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
 
@@ -64,10 +67,19 @@ class _Look(NamedTuple):
 class Scheduler:
     """The master `master` of one cluster: takes turns until another master is elected.
 
-    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted.
+    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted. `accepts` raises
+    CommandRejected for a command that this host refuses; that is no decision of the rules, and not logged.
     """
 
-    def __init__(self, log: EventLog, master: str, rebuild: Rebuild, keyring: Keyring | None = None) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        master: str,
+        rebuild: Rebuild,
+        accepts: Callable[[Command], object] = lambda _: None,
+        *,
+        keyring: Keyring | None = None,
+    ) -> None:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
@@ -77,6 +89,7 @@ class Scheduler:
         self.heartbeats = Heartbeats(store, keys.heartbeats)
         self.commits = Commits(log, self.worklist, self.heartbeats)
         self._rebuild = rebuild
+        self._accepts = accepts
         self._lanes = Lanes(keys, Gate(keys.cluster, keyring))
         self._recall = Recall()
         self.put_aside = 0
@@ -296,13 +309,17 @@ class Scheduler:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
-            command = inbox.received(body)
+            received = inbox.received(body)
+            self._accepts(received)
+            command = received
             if type(command) is LoseWorker:
                 raise NotAllowed("only a master declares workers lost")
             turn.take(command, identity, by)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if command is not None and not turn.refuse(command, refusal, identity, by):
+            if command is None:
+                return
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, by):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
@@ -324,7 +341,12 @@ class Scheduler:
             return self.state.commands.get(identity, 0)
 
         def view(body: bytes) -> object:
-            return look(self.state, *inbox.question(body))
+            try:
+                return look(self.state, *inbox.question(body))
+            except CommandRejected:
+                raise
+            except Exception as error:
+                raise _failure() from error
 
         answers: dict[str, list[str]] = {}
         for message in messages:

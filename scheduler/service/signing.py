@@ -19,10 +19,10 @@ from msgspec import structs
 
 from scheduler.model.errors import InvalidCommand, NotSigned
 from scheduler.model.sender import By, local
+from scheduler.rules.validate import check_command_id
 from scheduler.service.keyring import Keyring, framed
 from scheduler.store.keys import OPERATORS, WORKERS
 
-LONGEST_ID = 128
 AHEAD_MS = 60_000
 """How far the clock of a sender may be ahead of the store's."""
 UNSIGNED = local("unsigned")
@@ -52,11 +52,6 @@ def lane_of(by: By) -> str:
     if by.role == "worker":
         return WORKERS
     return f"company/{by.account.partition('/')[0]}" if by.role in {"user", "admin"} else OPERATORS
-
-
-def is_plain(identity: str) -> bool:
-    """Whether it may be the id of a message: one line of 1 to 128 printable characters."""
-    return 0 < len(identity) <= LONGEST_ID and identity.isprintable()
 
 
 def unsigned_fields(identity: str, kind: str, body: str, reply: str) -> list[str]:
@@ -89,9 +84,10 @@ class Gate:
             return Sent("", "command", b"", "", wrong=wrong)
         identity, body, reply = (str(flat[1], "utf-8", "replace"), flat[3], str(flat[5], "utf-8", "replace"))
         found = Sent(identity, names[1].decode(), body, reply)
-        if not is_plain(identity):
-            why = f"the id of a command is one line of 1 to {LONGEST_ID} printable characters, not {identity[:140]!r}"
-            return found._replace(id="", reply_to="", wrong=InvalidCommand(why))
+        try:
+            check_command_id(identity)
+        except InvalidCommand as refusal:
+            return found._replace(id="", reply_to="", wrong=refusal)
         if reply not in {"", identity}:
             return found._replace(reply_to="", wrong=InvalidCommand("a message is answered under its own id only"))
         if len(names) == len(_UNSIGNED[0]):

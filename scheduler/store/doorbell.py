@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from rq import Queue
 from rq.exceptions import DequeueTimeout, StopRequested
 from rq.job import Job
@@ -45,12 +45,20 @@ HEARTBEAT_S = 10.0
 
 RING_LUA = """
 for i = 1, #KEYS do
-  if redis.call('LLEN', KEYS[i]) == 0 then redis.call('RPUSH', KEYS[i], ARGV[i]) end
+  local length = redis.pcall('LLEN', KEYS[i])
+  if type(length) ~= 'number' then redis.call('DEL', KEYS[i]); length = 0 end
+  if length == 0 then redis.call('RPUSH', KEYS[i], ARGV[i]) end
 end
 """
-"""KEYS: RQ queue keys. ARGV: the job id to push on each."""
+"""KEYS: RQ queue keys, deleted if they are no lists. ARGV: the job id to push on each."""
 
 _FUNCTION = "scheduler.store.doorbell.ring"
+_WORKERS = "rq:workers"
+_AT_ONCE = 1_000
+"""How many foreign jobs are removed at once."""
+_SHOWN = 200
+"""How much of a foreign job's id is shown."""
+_WRONG_TYPE = "WRONGTYPE"
 _SHORTEST_WAIT_S = 0.001
 """Redis reads 0 as forever."""
 _answer: ContextVar[Callable[[], None]] = ContextVar("answer")
@@ -127,6 +135,7 @@ class DoorbellWorker(SimpleWorker):
         """Run RQ's worker loop until told to stop; the first ring is due at once. Raises: what `answer` raises."""
         self._at_once, self.reason, self._next_heartbeat = True, None, 0.0
         self.connection.delete(self.key)  # left from before an outage
+        self._mend()
         token = _answer.set(self._answer)
         try:
             self.work(logging_level="ERROR")
@@ -161,7 +170,7 @@ class DoorbellWorker(SimpleWorker):
             job_id = None if self._at_once else self._wait_for_ring(queue)
             self._at_once, self._rung = False, job_id is not None
             if job_id is not None and job_id != self._bell.id.encode():
-                self._refuse(job_id)
+                self._refuse(job_id, queue)
         if self._stop_requested:
             raise StopRequested
         return self._bell, queue
@@ -181,8 +190,11 @@ class DoorbellWorker(SimpleWorker):
         """Renew the records in the store at most every `HEARTBEAT_S`; RQ calls it several times a job."""
         if time.monotonic() >= self._next_heartbeat:
             with _ReasonKept(self):
-                self.save_bell()
-                super().heartbeat(timeout, pipeline)
+                try:
+                    self.save_bell()
+                    super().heartbeat(timeout, pipeline)
+                except ResponseError as error:
+                    self._mend_after(error)
             self._next_heartbeat = time.monotonic() + HEARTBEAT_S
 
     def teardown(self) -> None:
@@ -237,6 +249,9 @@ class DoorbellWorker(SimpleWorker):
             job_id: bytes = queue.lpop([queue.key], wait_s, self.connection)[1]  # type: ignore[arg-type]
         except DequeueTimeout:
             return None
+        except ResponseError as error:
+            self._mend_after(error)
+            return None
         else:
             return job_id
         finally:
@@ -265,7 +280,9 @@ class DoorbellWorker(SimpleWorker):
     def _record(self, *commands: StoreCommand) -> None:
         """Send the commands. RQ's own methods write the same fields, but a turn would wait for them."""
         for answer in self._recorded():
-            if isinstance(answer, RedisError):
+            if isinstance(answer, ResponseError):
+                self._mend_after(answer)
+            elif isinstance(answer, RedisError):
                 raise answer
         self._recording = InFlight(self.connection, commands)
 
@@ -274,15 +291,47 @@ class DoorbellWorker(SimpleWorker):
         sent, self._recording = self._recording, None
         return sent.all() if sent is not None else []
 
-    def _refuse(self, job_id: bytes) -> None:
-        """Remove a job that is not a ring. Its record is not read, so nothing in it is run."""
-        known = self.connection.delete(Job.redis_job_namespace_prefix.encode() + job_id)
+    def _refuse(self, job_id: bytes, queue: Queue) -> None:
+        """Remove a job that is not a ring, and all others on the queue. No record is read, so nothing in it is run.
+
+        A ring among them is this one: the listener looks after it has emptied the queue.
+        """
+        jobs = {job_id, *self._rest(queue)} - {self._bell.id.encode()}
+        known = self.connection.unlink(*(Job.redis_job_namespace_prefix.encode() + job for job in jobs))
         _log.warning(
-            "refused and removed a job that is not a ring",
-            job=job_id.decode(errors="backslashreplace"),
+            "refused and removed a job that is not a ring" if len(jobs) == 1 else "refused and removed foreign jobs",
+            job=job_id[:_SHOWN].decode(errors="backslashreplace"),
             queue=self.queues[0].name,
             record="removed" if known else "missing",
+            **({} if len(jobs) == 1 else {"jobs": len(jobs)}),
         )
+
+    def _rest(self, queue: Queue) -> list[bytes]:
+        """The first jobs of the queue, removed from it."""
+        return cast("list[bytes]", self.connection.lpop(queue.key, _AT_ONCE) or [])
+
+    def _mend_after(self, error: ResponseError) -> None:
+        """Mend the keys if that is what the error is about. Raises: the error otherwise."""
+        if _WRONG_TYPE not in str(error):
+            raise error
+        self._mend()
+
+    def _mend(self) -> None:
+        """Delete the keys of the queue that somebody gave another type."""
+        queue = self.queues[0]
+        kinds = {
+            queue.key: b"list",
+            self._bell.key: b"hash",
+            self.key: b"hash",
+            Queue.redis_queues_keys: b"set",
+            _WORKERS: b"set",
+            f"{_WORKERS}:{queue.name}": b"set",
+        }
+        for key, kind in kinds.items():
+            found = self.connection.type(key)
+            if found not in (kind, b"none"):
+                self.connection.unlink(key)
+                _log.warning("deleted a key of the wrong type", key=key, type=str(found), queue=queue.name)
 
 
 class _ReasonKept(AbstractContextManager[object]):

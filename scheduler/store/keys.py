@@ -94,6 +94,11 @@ class Keys:
         return f"fairlog.{self.cluster}.app.{app}"
 
 
+def as_text(name: bytes) -> str:
+    """A name from the store; bytes that are no text become a name that nothing has."""
+    return name.decode(errors="replace")
+
+
 def escaped(name: str) -> str:
     """The name, injectively, in the characters that RQ allows in ids: letters, digits, `_` and `-`."""
     return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", name)

@@ -8,7 +8,6 @@ clean-up does not mark abandoned jobs as failed.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -17,7 +16,8 @@ from rq import Queue
 from rq.job import Job
 
 from scheduler.store import task_queue_lua
-from scheduler.store.keys import Keys, escaped
+from scheduler.store.keys import Keys, as_text, escaped
+from scheduler.store.secrets import unseal
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -32,6 +32,8 @@ FUNCTION = "workers.tasks.run"
 
 OUTPUT_BYTES = 64 * 1024
 KEPT_S = 7 * 24 * 3600
+MOST_JOBS = 1_000_000
+"""More jobs than an app can have."""
 _CHUNK = 500
 
 
@@ -123,10 +125,14 @@ class TaskState(NamedTuple):
 
 
 class Worklist:
-    """The task queues of one cluster's apps, for the master, the executors and the command line."""
+    """The task queues of one cluster's apps, for the master, the executors and the command line.
 
-    def __init__(self, connection: Redis, cluster: str = "default") -> None:
+    With a `secret_key`, secrets must be sealed with it (`scheduler.store.secrets`).
+    """
+
+    def __init__(self, connection: Redis, cluster: str = "default", *, secret_key: bytes | None = None) -> None:
         self._store = connection
+        self._secret_key = secret_key
         self._keys = Keys(cluster)
         self._fill = connection.register_script(task_queue_lua.FILL)
         self._step = connection.register_script(task_queue_lua.STEP)
@@ -219,7 +225,7 @@ class Worklist:
         for app, jobs in zip(apps, made, strict=True):
             if jobs < 0:
                 continue
-            for first in range(0, jobs, 2 * _CHUNK):
+            for first in range(0, min(jobs, MOST_JOBS), 2 * _CHUNK):
                 self._store.delete(*(self._job(app, i) for i in range(first, min(first + 2 * _CHUNK, jobs))))
             rq_workers = f"rq:workers:{keys.app_queue(app)}"
             self._sweep([keys.tasks(app), keys.output(app), self._queue(app), queues, rq_workers], [KEPT_S])
@@ -227,7 +233,7 @@ class Worklist:
     def open_apps(self) -> list[str]:
         """Ids of the apps with a queue in the store, sorted: those that `forget` has not finished."""
         prefix = self._queue("")
-        names = (name.decode() for name in cast("set[bytes]", self._store.smembers(Queue.redis_queues_keys)))
+        names = (as_text(name) for name in cast("set[bytes]", self._store.smembers(Queue.redis_queues_keys)))
         return sorted(name[len(prefix) :] for name in names if name.startswith(prefix))
 
     def progress(self, app: str) -> Progress:
@@ -268,9 +274,9 @@ class Worklist:
         return bool(self._store.hget(self._keys.grants(worker), executor))
 
     def secrets(self, app: str) -> dict[str, str]:
-        """The app's secrets: environment variable -> value."""
+        """The app's secrets: environment variable -> value. Raises: UnreadableSecrets if they cannot be opened."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.secrets(app)))
-        return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
+        return unseal(self._secret_key, self._keys.cluster, app, stored)
 
     def _queue(self, app: str) -> str:
         return f"{Queue.redis_queue_namespace_prefix}{self._keys.app_queue(app)}"

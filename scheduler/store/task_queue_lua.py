@@ -107,6 +107,12 @@ local taken, refused = {}, {}
 if want > 0 and backoff_s > 0 then
   for _, i in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', at, 'LIMIT', 0, want)) do
     redis.call('ZREM', later, i)
+    local known = redis.call('HGET', tasks, i)
+    if known then
+      local task = cjson.decode(known)
+      task.due_at = nil
+      redis.call('HSET', tasks, i, cjson.encode(task))
+    end
     redis.call('RPUSH', queue, id .. i)
   end
 end
@@ -160,6 +166,10 @@ RETURN = """
 local function return_tasks(queue, tasks, begun, id, first, last)
 local jobs = 'rq:job:' .. id
 local gone = {}
+for key, kind in pairs({[queue] = 'list', [tasks] = 'hash', [begun] = 'hash'}) do
+  local found = redis.call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then redis.call('DEL', key) end
+end
 for n = first, last do gone[ARGV[n]] = true end
 local all, found = redis.call('HGETALL', begun), {}
 for n = 1, #all, 2 do
@@ -168,7 +178,8 @@ end
 table.sort(found, function(a, b) return a > b end)
 for _, i in ipairs(found) do
   i = string.format('%d', i)
-  local task = cjson.decode(redis.call('HGET', tasks, i))
+  local readable, task = pcall(cjson.decode, redis.call('HGET', tasks, i))
+  if not readable or type(task) ~= 'table' then task = {attempts = 0, failures = 0} end
   task.state = 'queued'
   task.executor = nil
   task.started_at = nil
@@ -180,7 +191,10 @@ end
 return #found
 end
 """
-"""Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue."""
+"""Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue.
+
+Masters run it in their commits, so it takes whatever it finds: keys of another type are deleted, and a task whose state
+cannot be read begins anew."""
 
 PUT_BACK = f"{RETURN}return return_tasks(KEYS[1], KEYS[2], KEYS[3], ARGV[1], 2, #ARGV)"
 """Returns the running tasks of executors to the front of the queue. -> their number."""
@@ -203,7 +217,7 @@ for first = 1, apps, 1000 do
     local tasks, filled = KEYS[app], -1
     if began and redis.call('EXISTS', tasks) == 1 then
       redis.call('HSET', tasks, 'forgotten', 1)
-      filled = tonumber(redis.call('HGET', tasks, 'filled') or 0)
+      filled = tonumber(redis.call('HGET', tasks, 'filled') or 0) or 0
     end
     made[app] = filled
   end
@@ -221,11 +235,13 @@ SWEEP = """
 local tasks, output, queue, queues, rq_workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 for _, worker in ipairs(redis.call('SMEMBERS', rq_workers)) do
   redis.call('SREM', 'rq:workers', worker)
-  redis.call('DEL', worker)
+  if string.sub(worker, 1, 10) == 'rq:worker:' then redis.call('DEL', worker) end
 end
 redis.call('DEL', rq_workers)
 redis.call('SREM', queues, queue)
 redis.call('EXPIRE', tasks, ARGV[1])
 redis.call('EXPIRE', output, ARGV[1])
 """
-"""Deletes RQ's records of the queue and its workers. Task states and output expire after ARGV[1] seconds."""
+"""Deletes RQ's records of the queue and its workers, and no other key that the set of workers names.
+
+Task states and output expire after ARGV[1] seconds."""

@@ -75,6 +75,7 @@ class Rig:
     def __init__(self, folder: Path, seed: int, *, replicated: bool, say: Callable[[str], None]) -> None:
         self.inflicted: Counter[str] = Counter()
         self._folder = folder
+        self._archive = (folder / "archive").as_uri()
         self._say = say
         self._traces = folder / "traces"
         self._histories = folder / "histories"
@@ -82,7 +83,10 @@ class Rig:
         for made in (self._traces, self._histories, self._logs):
             made.mkdir(parents=True)
         self._store: Store = Replicated(folder / "store") if replicated else Single(folder / "store")
-        self._masters = [self._fairlog(f"master-{n}", ["master", *self._master_options()]) for n in range(MASTERS)]
+        self._masters = [
+            self._fairlog(f"master-{n}", ["master", "--archive-allow", self._archive, *self._master_options()])
+            for n in range(MASTERS)
+        ]
         self._agents = [self._fairlog(f"worker-{n}", ["worker", *self._worker_options(n)]) for n in range(AGENTS)]
         self._clients = [self._client(number, seed) for number in range(CLIENTS)]
         self._held: dict[str, float] = {}
@@ -109,8 +113,7 @@ class Rig:
             child.start()
         with connect(self._store.url) as store:
             client = Client(store, CLUSTER, timeout_s=HOPELESS_S)
-            archive = {"archive_url": (self._folder / "archive").as_uri()}
-            client.send(ConfigureCluster(settings=SETTINGS | archive))
+            client.send(ConfigureCluster(settings=SETTINGS | {"archive_url": self._archive}))
             client.send(RegisterKind(kind=KIND))
             for company in COMPANIES:
                 client.send(RegisterCompany(company=company, borrow=True))

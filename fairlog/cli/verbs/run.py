@@ -23,8 +23,9 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.target import Target, target_options
 from fairlog.local.running import default_data, find_running
+from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
-from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
+from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -139,7 +140,7 @@ def demo() -> int:
 @click.option(
     "--lease",
     "lease_s",
-    type=Seconds(1.0, 3600.0),
+    type=Seconds(1.0, MAX_LEASE_S),
     default=3.0,
     show_default=True,
     metavar="SECONDS",
@@ -147,10 +148,18 @@ def demo() -> int:
     show_envvar=True,
     help="Time without a sign of the active master after which a standby takes over.",
 )
+@text_option(
+    "--archive-allow",
+    multiple=True,
+    metavar="URL",
+    envvar=ALLOW_VARIABLE,
+    show_envvar=True,
+    help="Folder to which, or below which, the setting archive_url may point. Repeatable.",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def master(target: Target, replicas: int, lease_s: float) -> None:
+def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[str, ...]) -> None:
     """Run a master, active or standby.
 
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
@@ -161,7 +170,15 @@ def master(target: Target, replicas: int, lease_s: float) -> None:
     url, cluster, _ = locate(target)
     log_to_stderr()
     unsafe, archive_url = target.unsafe_store, target.archive
-    run_master(url, cluster, unsafe=unsafe, replicas=replicas, lease_s=lease_s, archive_url=archive_url)
+    run_master(
+        url,
+        cluster,
+        unsafe=unsafe,
+        replicas=replicas,
+        lease_s=lease_s,
+        archive_url=archive_url,
+        archive_allow=archive_allow,
+    )
 
 
 @click.command()

@@ -218,6 +218,53 @@ def test_a_job_that_is_no_ring_is_named_removed_and_not_run(
     listener.wait_for_answer()
 
 
+@pytest.mark.parametrize("name", ["rq:queue:{queue}", "rq:worker:{worker}", "rq:job:{bell}", "rq:queues"])
+def test_a_key_of_another_type_ends_no_listener(name: str, connection: Redis, listener: Listener) -> None:
+    key = name.format(queue=listener.queue, worker=listener.worker.name, bell=bell_id(listener.queue))
+    listener.go.clear()
+    listener.ring()
+    listener.wait_for_answer()
+    connection.set(key, "another type")  # while it answers: neither its records nor its queue are what they were
+    listener.go.set()
+    for _ in range(3):
+        listener.ring()
+        listener.wait_for_answer()
+    listener.worker._next_heartbeat = 0.0
+    listener.ring()
+    listener.wait_for_answer()
+    wait_until(lambda: connection.type(key) != b"string", "the key")
+
+
+def test_a_worker_starts_although_its_keys_have_another_type(connection: Redis, keys: Keys) -> None:
+    queue = keys.master_queue
+    for key in (queue_key(queue), f"rq:job:{bell_id(queue)}", "rq:queues", "rq:workers", f"rq:workers:{queue}"):
+        connection.set(key, "another type")
+    answers: list[int] = []
+
+    def answer() -> None:
+        answers.append(1)
+        worker.stop()
+
+    worker = DoorbellWorker(queue, connection, answer)
+    worker.work_until_stopped()
+    assert answers
+
+
+def test_many_foreign_jobs_cost_one_ring(connection: Redis, listener: Listener) -> None:
+    listener.go.clear()
+    listener.ring()
+    listener.wait_for_answer()
+    connection.hset("rq:job:j1", mapping={f"f{number}": "x" * 100 for number in range(10_000)})
+    connection.rpush(queue_key(listener.queue), *(f"j{number}" for number in range(900)), "x" * 100_000)
+    with capture_logs() as logs:
+        listener.go.set()
+        listener.wait_for_answer()
+    (said,) = logs
+    assert (said["event"], said["jobs"]) == ("refused and removed foreign jobs", 901)
+    assert len(said["job"]) <= 200
+    assert not connection.exists(queue_key(listener.queue), "rq:job:j1")
+
+
 def no_record(connection: Redis, key: str, _mark: Path) -> None:
     connection.delete(key)
 

@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from scheduler.model.commands import Private
+from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, Private
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import (
     changed_settings,
+    check_command_id,
     check_identifier,
     check_name,
     check_private,
     check_range,
     read_part,
     shorten,
+    trimmed,
 )
 
 DEFAULTS = ClusterConfigured()
@@ -82,7 +84,8 @@ def test_a_name_that_cannot_be_printed_is_refused_in_one_sentence(name: str, sen
 
 def test_a_program_may_be_anything_that_a_worker_could_run() -> None:
     check_private(Private("é", ("sh", "-c", "", "a\nb", "=", "é"), ("PATH", "a.b", "x-y"), "/srv/é"))
-    check_private(Private(command=("x" * (128 * 1024 - 1),)))
+    check_private(Private(command=("x" * (128 * 1024 - 4),)))
+    check_private(Private(command=("true",), env=tuple(f"V{number}" for number in range(128)), cwd="/" + "x" * 4095))
 
 
 @pytest.mark.parametrize(
@@ -90,9 +93,17 @@ def test_a_program_may_be_anything_that_a_worker_could_run() -> None:
     [
         ((), (), None, "an app needs a command"),
         (("", "a"), (), None, "an app needs a command"),
-        (("x" * 128 * 1024,), (), None, "the command and its variables take 131073 bytes; the limit is 131072"),
-        (("true",), ("X" * 128 * 1024,), None, "the command and its variables take 131078 bytes"),
-        (("é" * 64 * 1024,), (), None, "the command and its variables take 131073 bytes"),
+        (("x" * 131069,), (), None, "a command with its arguments can take at most 131072 bytes as JSON, not 131073"),
+        (("\\" * 65535,), (), None, "a command with its arguments can take at most 131072 bytes as JSON, not 131074"),
+        (("é" * 65535,), (), None, "a command with its arguments can take at most 131072 bytes as JSON, not 131074"),
+        (
+            ("true",),
+            ("X" * 65536,),
+            None,
+            "the environment variables of an app can take at most 65536 bytes, not 65537",
+        ),
+        (("true",), ("X",) * 129, None, "an app can have at most 128 environment variables, not 129"),
+        (("true",), (), "/" + "x" * 4096, "the folder to run in can have at most 4096 characters, not 4097"),
         (("true", "a\0"), (), None, "the command and its folder must not contain NUL characters"),
         (("true",), (), "/a\0", "the command and its folder must not contain NUL characters"),
         (("true",), ("",), None, "'' cannot be the name of an environment variable"),
@@ -270,3 +281,33 @@ def test_a_setting_about_drivers_and_admission_that_makes_no_sense_is_refused(
     with pytest.raises(InvalidSetting) as raised:
         changed_settings(DEFAULTS, change)
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize("said", ["x" * 5000, "a\nb\x1b[31m" + "x" * 5000, "\u202egnp.exe", "\x07\x00"])
+def test_what_a_report_says_is_cut_and_never_refused(said: str) -> None:
+    ends = trimmed(EndApp(app="a", reason="failed", detail=said))
+    executor = trimmed(EndedExecutor(executor="a-0", reason="failed", unstartable=said, exit_code=10**100))
+    driver = trimmed(EndedDriver(driver="a-d0", reason="failed", detail=said, exit_code=-(10**100)))
+    assert isinstance(ends, EndApp)
+    assert isinstance(executor, EndedExecutor)
+    assert isinstance(driver, EndedDriver)
+    for detail in (ends.detail, executor.unstartable, driver.detail):
+        assert len(detail) <= 1024
+        assert detail.isprintable()
+    assert executor.unstartable
+    assert executor.exit_code is driver.exit_code is None
+
+
+def test_a_report_within_the_bounds_is_as_it_was() -> None:
+    for command in (
+        EndApp(app="a", reason="failed", detail="x" * 1024),
+        EndedExecutor(executor="a-0", reason="failed", exit_code=-9),
+        EndedDriver(driver="a-d0", reason="exited", exit_code=0, detail="é"),
+    ):
+        assert trimmed(command) is command
+
+
+@pytest.mark.parametrize("identity", ["", "x" * 129, "a\nb", "\u202ea", " a"])
+def test_an_id_of_a_command_is_one_printable_line(identity: str) -> None:
+    with pytest.raises(InvalidCommand, match="the id of a command"):
+        check_command_id(identity)

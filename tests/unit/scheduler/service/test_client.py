@@ -48,7 +48,11 @@ def test_only_what_is_not_the_default_is_written() -> None:
         (b'{"type":"KillApp","app":true}', "the command: app cannot be read: expected str, got bool"),
         (b'{"type":"KillApp","app":"a","colour":1}', "the command: colour cannot be read: there is no such value"),
         (b'{"type":"KillApp","app":"\xff"}', "the command: it cannot be read: 'utf-8' codec can't decode byte 0xff"),
-        (b'{"type":"ConfigureCluster","settings":' + b'{"a":' * 100_000, "the command: it cannot be read: maximum"),
+        (b'{"a":' * 100_000, "the command: it cannot be read: maximum"),
+        (
+            b'{"type":"ConfigureCluster","settings":' + b'{"a":' * 100_000,
+            "the command: settings[...] cannot be read: expected bool | int | float | str | null, got object",
+        ),
     ],
 )
 def test_what_is_no_command_is_refused_with_a_sentence(body: bytes, sentence: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import fakeredis
 import pytest
 from hypothesis import given, settings
@@ -330,6 +332,60 @@ def test_apps_whose_names_differ_in_punctuation_only_do_not_share_jobs() -> None
     names = ["a.b", "a-b", "a_b", "a__b", "a_2eb"]
     assert len({job_id(CLUSTER, name, 0) for name in names}) == len(names)
     assert len({job_id(cluster, app, 0) for cluster, app in [("a", "b__c"), ("a__b", "c")]}) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda fake: fake.hset(KEYS.tasks(APP), "0", "no JSON"),
+        lambda fake: fake.hset(KEYS.tasks(APP), "0", "[" * 5000),
+        lambda fake: fake.hset(KEYS.tasks(APP), "0", "7"),
+        lambda fake: fake.hdel(KEYS.tasks(APP), "0"),
+        lambda fake: fake.set(KEYS.tasks(APP), "no hash"),
+        lambda fake: fake.set(f"rq:queue:{KEYS.app_queue(APP)}", "no list"),
+        lambda fake: fake.hset(KEYS.begun(APP), "no number", "e"),
+    ],
+)
+def test_damaged_states_of_tasks_do_not_stop_a_commit_that_returns_them(
+    damage: Callable[[fakeredis.FakeRedis], object], work: Worklist, fake: fakeredis.FakeRedis
+) -> None:
+    fill(work, 2)
+    take(work, 2)
+    damage(fake)
+    assert work.put_back(APP, "e") == 2
+    assert queued(fake) == [job_id(CLUSTER, APP, 0), job_id(CLUSTER, APP, 1)]
+    assert not {b"0", b"1"} & {*fake.hkeys(KEYS.begun(APP))}
+
+
+def test_running_tasks_of_another_type_return_nothing(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    fill(work, 2)
+    fake.set(KEYS.begun(APP), "no hash")
+    assert work.put_back(APP, "e") == 0
+
+
+def test_only_records_of_rq_workers_are_deleted_with_an_app(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    fill(work, 1)
+    log = Keys(CLUSTER).log
+    fake.set(log, "the log")
+    fake.set("rq:worker:one", "a worker")
+    fake.sadd(f"rq:workers:{KEYS.app_queue(APP)}", "rq:worker:one", log)
+    work.forget(APP)
+    assert fake.get(log) == b"the log"
+    assert not fake.exists("rq:worker:one")
+
+
+def test_a_forged_number_of_jobs_does_not_keep_the_master_busy(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    for forged in (str(10**15), "no number"):
+        fill(work, 1)
+        fake.hset(KEYS.tasks(APP), "filled", forged)
+        work.forget(APP)
+        fake.delete(KEYS.tasks(APP))
+    assert work.open_apps() == []
+
+
+def test_a_queue_whose_name_is_no_text_is_no_app(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    fake.sadd("rq:queues", b"rq:queue:\xff\xfe")
+    assert work.open_apps() == []
 
 
 EXECUTORS = st.sampled_from(["e", "f", "g"])
