@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_who_signed_a_command_is_in_the_log(fake: Any, ring: Keyring) -> None:
     sent(fake, ring).notify(ACME)
     scheduler.turn()
     [fact] = [fact for fact in scheduler.log.facts() if fact.command is not None]
-    assert fact.by == By(local(client_module.os.getuid()).account, "", "operator", ring.door)
+    assert fact.by == By(local(os.getuid()).account, "", "operator", ring.door)
 
 
 def test_without_keys_on_both_sides_messages_have_three_fields(fake: Any) -> None:
