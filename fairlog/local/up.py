@@ -136,7 +136,7 @@ class Tree:
                 registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
                 if serving is None or any(registered.get(worker.name) != worker.pid for worker in self.workers):
                     return False
-                Client(store, self.plan.cluster, timeout_s=_ANSWER_S).view("cluster")
+                Client(store, self.plan.cluster, timeout_s=_ANSWER_S).hear()
         except (RedisError, NoMaster):
             return False
         return serving.pid in {master.pid for master in self.masters}

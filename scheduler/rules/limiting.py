@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from scheduler.rules.ledger import Standing
 
 
+PENDING_OF_USER, PENDING_OF_COMPANY = 1_000, 10_000
+"""`max_pending_apps` where it is not set and the log has had accounts (semantics N1)."""
+
+
 def check_limit(name: str, value: int | None, kinds: Collection[str]) -> None:
     """Raises: InvalidCommand unless a limit of that name may have the value (semantics N1)."""
     if name not in NAMES and kind_of(name) not in kinds:
@@ -57,13 +61,19 @@ def limit_set(limits: Limits, companies: Container[str], kinds: Collection[str],
     return [LimitSet(name=name, value=value, company=company, user=user)]
 
 
-def check_submission(limits: Limits, claims: Claims, app: AppRegistered, at: int) -> None:
-    """Raises: LimitExceeded if a limit of the app's user or company refuses it at `at` (ms) (semantics N2)."""
-    for user in (app.user, ""):
-        _check(limits, (app.company, user), claims.standing(app.company, user), app, at)
+def check_submission(limits: Limits, claims: Claims, app: AppRegistered, at: int, *, closed: bool) -> None:
+    """Raises: LimitExceeded if a limit of the app's user or company refuses it at `at` (ms) (semantics N1, N2).
+
+    `closed`: the log has had accounts, so that pending apps are limited where no limit is set.
+    """
+    for user, pending in ((app.user, PENDING_OF_USER), ("", PENDING_OF_COMPANY)):
+        standing = claims.standing(app.company, user)
+        _check(limits, (app.company, user), standing, app, at, pending if closed else None)
 
 
-def _check(limits: Limits, holder: Holder, standing: Standing, app: AppRegistered, at: int) -> None:
+def _check(  # noqa: PLR0917 - what a limit is about
+    limits: Limits, holder: Holder, standing: Standing, app: AppRegistered, at: int, most_pending: int | None
+) -> None:
     request = app.requested
     for name, asked, text in (
         ("max_tasks", app.tasks, "the app has {} tasks; split it"),
@@ -79,6 +89,7 @@ def _check(limits: Limits, holder: Holder, standing: Standing, app: AppRegistere
         if limit is not None and asked > limit:
             raise LimitExceeded(name, holder_text(*holder), limit, text.format(asked))
     limit = limits.of(holder, "max_pending_apps")
+    limit = most_pending if limit is None else limit
     if limit is not None and standing.pending >= limit:
         pending = "1 app is" if standing.pending == 1 else f"{standing.pending} apps are"
         text = f"{pending} pending; submit this one when another one has been admitted"

@@ -18,7 +18,7 @@ from scheduler.model.resources import MAX_AMOUNT, Resources
 from scheduler.rules.accounts import KINDS, OF_A_COMPANY, RESERVED, Account
 from scheduler.rules.kinds import amounts_named
 from scheduler.rules.permission import MATRIX
-from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_name, check_range, shorten
+from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_name, check_number, check_range, shorten
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event
@@ -117,6 +117,7 @@ def _add(state: ClusterState, command: commands.AddAccount) -> list[Event]:
 
 def _issue(state: ClusterState, command: commands.IssueToken, by: By, at: int) -> events.TokenIssued:
     accounts, account = state.accounts, _account(state, command.account)
+    check_number("scopes", command.scopes or (), len(MATRIX))
     if not _TOKEN.fullmatch(command.token) or not _HASH.fullmatch(command.hash):
         raise InvalidCommand("a token needs an id of 8 to 32 lower-case letters and digits, and a hex SHA-256")
     if command.token in accounts.tokens:

@@ -403,8 +403,8 @@ class ClusterState:
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self._index_admitted(app)
-        if self.limits.values:
-            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
+        if self.limits.values or self.closed:
+            self._count_apps()
         self.queue.hold_back(held_back)
 
     def _index_admitted(self, app: App) -> None:
@@ -505,10 +505,14 @@ class ClusterState:
     def _limit_set(self, event: events.LimitSet) -> None:
         """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
         self.limits.set(event)
-        if not self.claims.counts_apps:
-            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
+        self._count_apps()
         for name in (event.company,) if event.company else self.companies:
             self.queue.set_limits(name, self.limits)
+
+    def _count_apps(self) -> None:
+        """Count the apps of companies and users from now on: there are limits (semantics N1)."""
+        if not self.claims.counts_apps:
+            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
 
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
@@ -1237,6 +1241,7 @@ class ClusterState:
 
     def _account_added(self, event: events.AccountAdded) -> None:
         self.closed = True
+        self._count_apps()
         self.accounts.add(event)
 
     def _account_changed(self, event: events.AccountChanged) -> None:

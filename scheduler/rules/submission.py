@@ -76,8 +76,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         reclaim_signal=command.reclaim_signal or "",
     )
     if state.settings.admission == "fair":
-        if state.limits.values:
-            check_submission(state.limits, state.claims, registered, at)
+        if state.limits.values or state.closed:
+            check_submission(state.limits, state.claims, registered, at, closed=state.closed)
         _check_purchase(company, registered)
         if sizes:
             _check_size(state, sizing, command.cores)

@@ -121,45 +121,51 @@ class Client:
     def send(self, command: Command, *, command_id: str | None = None, by: By | None = None) -> Receipt:
         """Carry out `command`; returns after the commit. Raises: CommandRejected; NoMaster after `timeout_s`."""
         identity = command_id or _new_id()
-        return _receipt(identity, self._ask(identity, "command", write_command(command), by))
+        return _receipt(identity, self._ask(identity, write_command(command), by))
 
     def send_many(self, commands: Sequence[Command], *, by: By | None = None) -> list[Receipt | CommandRejected]:
         """Carry out `commands` in order, in batches; the result of a refused one is its refusal. Raises: NoMaster."""
-        outcomes: list[Receipt | CommandRejected] = []
-        for part in _batches(commands):
-            identity = _new_id()
-            answers = _checked(self._ask(identity, "command", _written(part), by))["answers"]
-            outcomes += [_outcome(f"{identity}.{number}", answer) for number, answer in enumerate(answers)]
-        return outcomes
+        return [outcome for part in _batches(commands) for outcome in self.send_batch(part, by=by)]
+
+    def send_batch(
+        self, commands: Sequence[Command], *, command_id: str | None = None, by: By | None = None
+    ) -> list[Receipt | CommandRejected]:
+        """As `send_many`, at most `BATCH` commands under one id; that of command i, from 0, is `ID.i`."""
+        identity = command_id or _new_id()
+        answers = _checked(self._ask(identity, _written(commands), by))["answers"]
+        return [_outcome(f"{identity}.{number}", answer) for number, answer in enumerate(answers)]
 
     def notify(self, *commands: Command, by: By | None = None) -> None:
         """Put `commands` into the inbox in order, in one step, without waiting for an answer."""
         self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")], by)
 
-    def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
-        """The answer of the active master to the view `name` (`scheduler.rules.views`), as JSON values.
+    def hear(self) -> None:
+        """Return once the active master has answered an empty batch. Raises: NoMaster."""
+        self._ask(_new_id(), "[]", None)
 
-        Raises: CommandRejected if the view or its subject is unknown; NoMaster without an answer within `timeout_s`.
-        """
-        body = json.dumps({"name": name, "arguments": arguments})
-        return _checked(self._ask(_new_id(), "view", body, None))["view"]
-
-    def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
+    def submit(
+        self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None, by: By | None = None
+    ) -> Receipt:
         """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
-        if not secrets:
-            return self.send(command)
-        check_variables((part for item in secrets.items() for part in item), len(secrets))
-        sealed = seal(self._secret_key, self.keys.cluster, command.app, secrets)
-        ours = self._put_aside(command.app, [part for item in sealed.items() for part in item])
+        ours = self.put_aside(command.app, secrets)
         try:
-            return self.send(command)
+            return self.send(command, command_id=command_id, by=by)
         except CommandRejected:
             if ours:
-                self.store.delete(self.keys.secrets(command.app))
+                self.forget(command.app)
             raise
 
-    def _put_aside(self, app: str, secrets: Sequence[bytes]) -> bool:
-        """Store the secrets; returns whether this call stored them. Raises: DuplicateApp if others are stored."""
+    def forget(self, app: str) -> None:
+        """Delete the secrets of an app that is not submitted."""
+        self.store.delete(self.keys.secrets(app))
+
+    def put_aside(self, app: str, values: Mapping[str, str]) -> bool:
+        """Store an app's secrets; whether this call stored them. Raises: DuplicateApp if others are stored."""
+        if not values:
+            return False
+        check_variables((part for item in values.items() for part in item), len(values))
+        sealed = seal(self._secret_key, self.keys.cluster, app, values)
+        secrets = [part for item in sealed.items() for part in item]
         deadline = time.monotonic() + self.timeout_s
         unheard = False
         while True:
@@ -173,7 +179,7 @@ class Client:
                 raise DuplicateApp(app)
             return unheard or put == 2
 
-    def _ask(self, identity: str, kind: str, body: str, by: By | None) -> dict[str, Any]:
+    def _ask(self, identity: str, body: str, by: By | None) -> dict[str, Any]:
         """Send one message and wait; send it again under the same id if it has left the inbox without an answer."""
         lane = self._lane(by)
         places = [self.keys.lane(lane), self._queue, self.keys.sent(identity)]
@@ -182,7 +188,7 @@ class Client:
         fields: list[str] = []
         while True:
             try:
-                fields = fields or self._fields(by, identity, kind, body, identity)
+                fields = fields or self._fields(by, identity, body, identity)
                 _in_lane(lane, self._ask_for(keys=places, args=[self._bell, kept_ms, LANE_LIMIT, *fields]))
                 wait_s = max(0.01, min(deadline - time.monotonic(), RESEND_S))  # BLPOP reads 0 as forever
                 popped = self.store.blpop([self.keys.reply(identity)], wait_s)
@@ -203,13 +209,14 @@ class Client:
         time.sleep(RECONNECT_S)
 
     def _put(self, messages: Sequence[str], by: By | None = None) -> None:
-        """Send messages, each an id, a kind, a body and a reply list; they follow each other."""
+        """Send messages, each an id, `command`, a body and a reply list; they follow each other."""
         if not messages:
             return
         lane = self._lane(by)
         flat: list[str] = []
         for start in range(0, len(messages), 4):
-            flat += self._fields(by, *messages[start : start + 4])
+            identity, _, body, reply = messages[start : start + 4]
+            flat += self._fields(by, identity, body, reply)
         number = len(flat) // (len(messages) // 4)
         places = [self.keys.lane(lane), self._queue]
         _in_lane(lane, self._send(keys=places, args=[self._bell, LANE_LIMIT, number, *flat]))
@@ -218,7 +225,7 @@ class Client:
         return OPERATORS if self.keyring is None else lane_of(by or self.by)
 
     def _fields(self, by: By | None, *message: str) -> list[str]:
-        """The fields and values of a message: its id, its kind, its body and the reply list. Raises: RedisError."""
+        """The fields and values of a message: its id, its body and the reply list. Raises: RedisError."""
         if self.keyring is None:
             return unsigned_fields(*message)
         return signed_fields(self.keyring, self.keys.cluster, by or self.by, self._store_ms(), *message)

@@ -1,7 +1,7 @@
 """The inbox: take the messages of clients and workers lane by lane, and encode the answers.
 
-A message is a command, a batch of commands (a JSON array), or a view. Command i of a batch, from 0, has the id
-`BATCH.i`; one answer to the batch holds the answers to its commands.
+A message is a command or a batch of commands (a JSON array). Command i of a batch, from 0, has the id `BATCH.i`; one
+answer to the batch holds the answers to its commands.
 
 Each lane is a stream, read in its order. A turn takes a message of each lane that has any, again and again, so nobody
 who fills a lane delays the others.
@@ -9,10 +9,9 @@ who fills a lane delays the others.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.json import Decoder, Encoder
@@ -44,16 +43,16 @@ _parts_of = Decoder(list[msgspec.Raw]).decode
 
 
 class Message(NamedTuple):
-    """One entry of the inbox: a command, a batch or a view. The answer goes to the list `reply_to`, "" for none.
+    """One entry of the inbox: a command or a batch. The answer goes to the list `reply_to`, "" for none.
 
-    `commands` are ids and JSON, empty for a view. `refusal` is set if all of it is refused, `aside` if nothing in it is
+    `commands` are ids and JSON. `refusal` is set if all of it is refused, `aside` if nothing in it is
     believed. `sent` is in ms, 0 if the message is not signed.
     """
 
     lane: str
     entry: str
     id: str
-    kind: str
+    kind: Literal["command", "batch"]
     body: bytes
     reply_to: str
     by: By = UNSIGNED
@@ -79,11 +78,9 @@ class Message(NamedTuple):
 def message_of(gate: Gate, lane: str, entry: bytes, flat: Sequence[bytes]) -> Message:
     """The message of an entry of a lane; `flat` holds its fields and values in turn."""
     found = gate.read(lane, flat)
-    made = Message(lane, entry.decode(), found.id, found.kind, found.body, found.reply_to, found.by, found.sent)
+    made = Message(lane, entry.decode(), found.id, "command", found.body, found.reply_to, found.by, found.sent)
     if found.wrong is not None:
         return made.put_aside(found.wrong)
-    if found.kind == "view":
-        return made
     return made._replace(commands=[(found.id, found.body)]) if found.body[:1] != b"[" else _batch(made)
 
 
@@ -177,19 +174,14 @@ def received(body: bytes) -> Command:
     return command
 
 
-def answer(message: Message, outcome: Callable[[str], int | CommandRejected], view: Callable[[bytes], Any]) -> str:
-    """The answer as JSON: the `outcome` of each command (a position or a refusal), or what `view` returns."""
+def answer(message: Message, outcome: Callable[[str], int | CommandRejected]) -> str:
+    """The answer as JSON: the `outcome` of each command, a position or a refusal."""
     if message.refusal is not None:
         said: dict[str, Any] = _said(message.refusal)
     elif message.kind == "batch":
         said = {"answers": [_said(outcome(name)) for name, _ in message.commands]}
-    elif message.kind == "command":
-        said = _said(outcome(message.id))
     else:
-        try:
-            return json.dumps({"id": message.id, "view": view(message.body)})
-        except CommandRejected as refusal:
-            said = _said(refusal)
+        said = _said(outcome(message.id))
     return _to_json({"id": message.id, **said}).decode()
 
 
@@ -197,15 +189,6 @@ def _said(outcome: int | CommandRejected) -> dict[str, int | str]:
     if isinstance(outcome, CommandRejected):
         return {"error": type(outcome).__name__, "message": str(outcome)}
     return {"seq": outcome}
-
-
-def question(body: bytes) -> tuple[str, dict[str, Any]]:
-    """The name and arguments of a view. Raises: InvalidCommand if they are malformed."""
-    try:
-        asked = json.loads(body)
-        return str(asked["name"]), dict(asked["arguments"])
-    except (ValueError, KeyError, TypeError):
-        raise InvalidCommand("a view must be a JSON object with a name and arguments") from None
 
 
 def answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:

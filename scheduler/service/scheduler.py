@@ -30,7 +30,6 @@ from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmi
 from scheduler.model.sender import By
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.rules.views import look
 from scheduler.service import inbox
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
@@ -340,22 +339,14 @@ class Scheduler:
                 return refusal_of(*self.state.refusals[identity])
             return self.state.commands.get(identity, 0)
 
-        def view(body: bytes) -> object:
-            try:
-                return look(self.state, *inbox.question(body))
-            except CommandRejected:
-                raise
-            except Exception as error:
-                raise _failure() from error
-
         answers: dict[str, list[str]] = {}
         for message in messages:
             if message.reply_to:
-                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome, view))
+                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome))
         return answers
 
     def _put_aside(self, message: Message, trace: str) -> None:
-        """Move a command or view that makes a turn raise to the dead letters."""
+        """Move a command that makes a turn raise to the dead letters."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         body = message.commands[0][1] if message.commands else message.body
         letter: Any = {"id": message.id, "command": body, "traceback": trace}
@@ -364,8 +355,6 @@ class Scheduler:
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
         self.log.begin_commit(self.position, None, keep_from={message.lane: inbox.next_entry(message.entry)}).finish()
-        if message.kind == "view":
-            message = message._replace(refusal=_failure())
         carry_out(self.store, inbox.answer_commands(self.keys, self._answers([message], failed)))
 
     def _worker_timeout_ms(self) -> int:

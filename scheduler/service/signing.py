@@ -1,6 +1,6 @@
 """Messages of the inbox: the fields in which clients write them, and what a master checks before it believes them.
 
-A signed message has the fields `id`, `command` (or `view`), `reply`, `by`, `sent`, `key` and `mac`: who sent it, as
+A signed message has the fields `id`, `command`, `reply`, `by`, `sent`, `key` and `mac`: who sent it, as
 JSON without the door; when, in ms by the store's clock; the id of a door key; and the HMAC-SHA256 by that key over
 cluster, lane, id, command, reply, by and sent, each framed by its length. So a message counts in its cluster and its
 lane only, and nothing of it can be changed. Without keys a message has the first three fields, and its sender is
@@ -27,9 +27,8 @@ AHEAD_MS = 60_000
 """How far the clock of a sender may be ahead of the store's."""
 UNSIGNED = local("unsigned")
 """Who sends the messages of a store without keys: whoever can write to it."""
-KINDS = ("command", "view")
-_SIGNED = tuple([b"id", kind, b"reply", b"by", b"sent", b"key", b"mac"] for kind in (b"command", b"view"))
-_UNSIGNED = tuple([b"id", kind, b"reply"] for kind in (b"command", b"view"))
+_UNSIGNED = [b"id", b"command", b"reply"]
+_SIGNED = [*_UNSIGNED, b"by", b"sent", b"key", b"mac"]
 
 
 class Sent(NamedTuple):
@@ -39,7 +38,6 @@ class Sent(NamedTuple):
     """
 
     id: str
-    kind: str
     body: bytes
     reply_to: str
     by: By = UNSIGNED
@@ -54,18 +52,18 @@ def lane_of(by: By) -> str:
     return f"company/{by.account.partition('/')[0]}" if by.role in {"user", "admin"} else OPERATORS
 
 
-def unsigned_fields(identity: str, kind: str, body: str, reply: str) -> list[str]:
+def unsigned_fields(identity: str, body: str, reply: str) -> list[str]:
     """The fields and values of a message without a signature, in turn."""
-    return ["id", identity, kind, body, "reply", reply]
+    return ["id", identity, "command", body, "reply", reply]
 
 
 def signed_fields(  # noqa: PLR0917 - a message's fields in order
-    ring: Keyring, cluster: str, by: By, sent: int, identity: str, kind: str, body: str, reply: str
+    ring: Keyring, cluster: str, by: By, sent: int, identity: str, body: str, reply: str
 ) -> list[str]:
     """The fields and values of a message of `by`, in turn, signed by the door key of the ring."""
     who = msgspec.json.encode([by.account, by.token, by.role]).decode()
     mac = ring.mac(ring.door, framed(cluster, lane_of(by), identity, body, reply, who, sent))
-    return [*unsigned_fields(identity, kind, body, reply), "by", who, "sent", str(sent), "key", ring.door, "mac", mac]
+    return [*unsigned_fields(identity, body, reply), "by", who, "sent", str(sent), "key", ring.door, "mac", mac]
 
 
 class Gate:
@@ -78,19 +76,19 @@ class Gate:
     def read(self, lane: str, flat: Sequence[bytes]) -> Sent:
         """The message of these fields and values, in turn, from the inbox's lane `lane`."""
         names = flat[::2]
-        if names not in _UNSIGNED and names not in _SIGNED:
+        if names not in (_UNSIGNED, _SIGNED):
             shown = ", ".join(name.decode(errors="backslashreplace")[:40] for name in names[:10])
             wrong = InvalidCommand(f"a message has the fields id, command and reply, not {shown}")
-            return Sent("", "command", b"", "", wrong=wrong)
+            return Sent("", b"", "", wrong=wrong)
         identity, body, reply = (str(flat[1], "utf-8", "replace"), flat[3], str(flat[5], "utf-8", "replace"))
-        found = Sent(identity, names[1].decode(), body, reply)
+        found = Sent(identity, body, reply)
         try:
             check_command_id(identity)
         except InvalidCommand as refusal:
             return found._replace(id="", reply_to="", wrong=refusal)
         if reply not in {"", identity}:
             return found._replace(reply_to="", wrong=InvalidCommand("a message is answered under its own id only"))
-        if len(names) == len(_UNSIGNED[0]):
+        if names == _UNSIGNED:
             if self._ring is None and lane == OPERATORS:
                 return found
             return found._replace(wrong=NotSigned("the message is not signed"))

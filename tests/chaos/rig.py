@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 from redis.exceptions import RedisError
@@ -252,7 +252,7 @@ class Rig:
         return self._position != before
 
     def _is_quiet(self) -> bool:
-        """Whether the inbox is empty, every app has ended, and the master's views agree with the log."""
+        """Whether the inbox is empty, every app has ended, and the master answers and has nothing to add to the log."""
         self._read_on()
         state = self._state
         if state.executors or any(app.ended is None for app in state.apps.values()) or not state.apps:
@@ -260,8 +260,8 @@ class Rig:
         with suppress(RedisError, NoMaster, CommandRejected), connect(self._store.url) as store:
             if store.xlen(Keys(CLUSTER).inbox) or any(store.hlen(Keys(CLUSTER).grants(w)) for w in state.workers):
                 return False
-            apps: Any = Client(store, CLUSTER, timeout_s=5).view("apps", everything=True)
-            return len(apps) == len(state.apps) and not self._read_on()
+            Client(store, CLUSTER, timeout_s=5).hear()
+            return not self._read_on()
         return False
 
     def _close(self) -> None:

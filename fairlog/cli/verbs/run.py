@@ -22,6 +22,7 @@ from fairlog.cli.params import (
     text_option,
 )
 from fairlog.cli.target import Target, target_options
+from fairlog.cli.verbs.accounts import worker_invite
 from fairlog.local.running import default_data, find_running
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
@@ -181,7 +182,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
     )
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
 @size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
@@ -211,9 +212,9 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
 @flag("--no-outlive", hidden=True)
 @_logs
 @target_options()
-@click.pass_obj
+@click.pass_context
 def worker(
-    target: Target,
+    ctx: click.Context,
     /,
     *,
     no_outlive: bool,
@@ -232,11 +233,14 @@ def worker(
     --drain it accepts nothing new after SIGTERM and stops once its executors have ended; a second SIGTERM stops it at
     once.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
     from workers.agent import run_agent  # noqa: PLC0415 (likewise)
     from workers.offer import discovered, divided, make_offers  # noqa: PLC0415 (likewise)
 
+    target = ctx.ensure_object(Target)
     url, cluster, _ = locate(target)
     log_to_stderr()
     for kind, addresses in map(discovered, discover):
@@ -257,6 +261,9 @@ def worker(
             f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
     run_agent(url, cluster, offers)
+
+
+worker.add_command(worker_invite)
 
 
 def _reporter() -> Callable[[str], None]:

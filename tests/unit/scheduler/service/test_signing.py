@@ -101,7 +101,7 @@ EDITS: dict[str, Callable[[dict[str, str]], object]] = {
 @pytest.mark.parametrize("what", EDITS)
 def test_a_message_that_was_changed_is_put_aside(fake: Any, ring: Keyring, what: str) -> None:
     scheduler = master(fake, ring)
-    flat = signed_fields(ring, KEYS.cluster, local(0), 1, "c1", "command", BODY, "c1")
+    flat = signed_fields(ring, KEYS.cluster, local(0), 1, "c1", BODY, "c1")
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     EDITS[what](fields)
     fake.xadd(KEYS.inbox, fields)
@@ -151,7 +151,7 @@ def test_a_refusal_of_what_is_not_signed_says_what_to_do(fake: Any, ring: Keyrin
 
 
 def test_the_signature_is_of_one_cluster_and_of_one_lane(ring: Keyring) -> None:
-    flat = [each.encode() for each in signed_fields(ring, "a", ANN, 1, "c1", "command", BODY, "c1")]
+    flat = [each.encode() for each in signed_fields(ring, "a", ANN, 1, "c1", BODY, "c1")]
     assert Gate("a", ring).read("company/acme", flat).wrong is None
     for cluster, lane in (("b", "company/acme"), ("a", "operators"), ("a", "company/evil"), ("a", "workers")):
         assert isinstance(Gate(cluster, ring).read(lane, flat).wrong, NotSigned)
@@ -159,18 +159,18 @@ def test_the_signature_is_of_one_cluster_and_of_one_lane(ring: Keyring) -> None:
 
 def test_a_door_speaks_for_no_master_and_in_the_lane_of_its_sender_only(ring: Keyring) -> None:
     by = By("master/m1", "", "master")
-    flat = [each.encode() for each in signed_fields(ring, "a", by, 1, "c1", "command", BODY, "c1")]
+    flat = [each.encode() for each in signed_fields(ring, "a", by, 1, "c1", BODY, "c1")]
     assert isinstance(Gate("a", ring).read(lane_of(by), flat).wrong, NotSigned)
 
 
 def test_a_message_signed_by_an_earlier_key_of_the_ring_is_taken(ring: Keyring) -> None:
-    flat = [each.encode() for each in signed_fields(ring, "a", ANN, 1, "c1", "command", BODY, "c1")]
+    flat = [each.encode() for each in signed_fields(ring, "a", ANN, 1, "c1", BODY, "c1")]
     assert Gate("a", ring.rotated()).read("company/acme", flat).by == By("acme/ann", "t1", "user", ring.door)
 
 
 def test_nobody_but_the_master_declares_a_worker_lost(fake: Any, ring: Keyring) -> None:
     scheduler = master(fake, ring)
-    flat = signed_fields(ring, KEYS.cluster, local(0), 1, "c1", "command", write_command(LoseWorker(worker="w")), "c1")
+    flat = signed_fields(ring, KEYS.cluster, local(0), 1, "c1", write_command(LoseWorker(worker="w")), "c1")
     put(fake, flat)
     scheduler.turn()
     assert NotAllowed.__name__ in answer(fake, "c1")
@@ -218,7 +218,7 @@ def test_a_message_that_waited_long_in_its_lane_is_carried_out(
     monkeypatch.setattr(state_module, "KNOWN_COMMANDS", 3)
     scheduler, client = master(fake, ring), sent(fake, ring)
     monkeypatch.setattr(scheduler._recall, "_since", 0)
-    flat = client._fields(None, "late", "command", write_command(RegisterCompany(company="late")), "")
+    flat = client._fields(None, "late", write_command(RegisterCompany(company="late")), "")
     for number in range(8):
         client.notify(RegisterCompany(company=f"c{number}"))
         scheduler.turn()
@@ -242,7 +242,7 @@ def test_a_master_recalls_the_last_messages_and_doubts_those_of_before(
     gate = Gate(KEYS.cluster, ring)
 
     def message(name: str, sent_ms: int) -> Any:
-        flat = signed_fields(ring, KEYS.cluster, local(0), sent_ms, name, "command", BODY, "")
+        flat = signed_fields(ring, KEYS.cluster, local(0), sent_ms, name, BODY, "")
         return message_of(gate, "operators", b"1-0", [each.encode() for each in flat])
 
     for number, name in enumerate(("a", "b", "c"), 1):
@@ -260,7 +260,7 @@ def test_a_master_recalls_the_last_messages_and_doubts_those_of_before(
 
 def test_a_message_of_the_future_is_put_aside(fake: Any, ring: Keyring) -> None:
     scheduler = master(fake, ring)
-    put(fake, signed_fields(ring, KEYS.cluster, local(0), 10**14, "c1", "command", BODY, "c1"))
+    put(fake, signed_fields(ring, KEYS.cluster, local(0), 10**14, "c1", BODY, "c1"))
     scheduler.turn()
     assert "ahead of the store" in answer(fake, "c1")
 

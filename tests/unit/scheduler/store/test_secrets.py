@@ -76,9 +76,7 @@ def test_a_value_cannot_be_moved_altered_or_replaced() -> None:
 
 def test_clients_seal_and_workers_open(fake: Redis) -> None:
     client = Client(fake, "c", timeout_s=0.05, secret_key=KEY)
-    stored = [part for item in seal(KEY, "c", "a", SECRETS).items() for part in item]
-    assert client._put_aside("a", stored)
-    assert not client._put_aside("a", stored)
+    assert client.put_aside("a", SECRETS)
     assert Worklist(fake, "c", secret_key=KEY).secrets("a") == SECRETS
     assert b"hush-hush" not in repr(fake.hgetall(Keys("c").secrets("a"))).encode()
     with pytest.raises(DuplicateApp):
