@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 KEYS_VARIABLE = "FAIRLOG_KEYS"
 """The environment variable that names the file."""
+KEYS_FILE = "keys.json"
+"""The file in the data folder of an `up`."""
 KEY_BYTES = 32
 _KINDS = ("doors", "masters")
 
@@ -73,12 +75,14 @@ class Keyring(NamedTuple):
         if mode & 0o077:
             raise BadKeys(f"{path} holds keys and has mode {mode:04o}; run `chmod 600 {path}`")
         try:
-            return cls._of(json.loads(text))
+            return cls.of_json(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadKeys(f"{path} is not a file of keys ({error}); `fairlog keys new FILE` makes one") from None
 
     @classmethod
-    def _of(cls, values: Any) -> Keyring:  # noqa: ANN401 - JSON
+    def of_json(cls, text: str | bytes) -> Keyring:
+        """The keyring that `as_json` has written. Raises: ValueError, KeyError, TypeError or AttributeError."""
+        values: Any = json.loads(text)
         doors, masters = ({name: _key(text) for name, text in values[kind].items()} for kind in _KINDS)
         if unknown := values.keys() - {*_KINDS, "apps"}:
             raise ValueError(f"unknown entry {min(unknown)!r}")
@@ -89,8 +93,7 @@ class Keyring(NamedTuple):
 
     def write(self, path: Path, *, anew: bool = False) -> None:
         """Write the keys to `path`, readable by its owner only; `anew` replaces an existing file. Raises: BadKeys."""
-        doors, masters = ({name: key.hex() for name, key in keys.items()} for keys in (self.doors, self.masters))
-        text = json.dumps({"doors": doors, "masters": masters, "apps": self.apps.hex()}, indent=2) + "\n"
+        text = self.as_json() + "\n"
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}") if anew else path
         try:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -106,6 +109,11 @@ class Keyring(NamedTuple):
             ) from None
         except OSError as error:
             raise BadKeys(f"{path} cannot be written: {error.strerror}") from error
+
+    def as_json(self) -> str:
+        """The keys as JSON."""
+        doors, masters = ({name: key.hex() for name, key in keys.items()} for keys in (self.doors, self.masters))
+        return json.dumps({"doors": doors, "masters": masters, "apps": self.apps.hex()}, indent=2)
 
     def rotated(self) -> Keyring:
         """These keys with a new door key and, if it holds such, a new master's key; these sign from now on.
