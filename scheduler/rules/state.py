@@ -111,6 +111,10 @@ class ClusterState:
         """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
         self.refused = self.refused_minute = 0
         """How many refusals are logged in the minute since 1970 in which the last one was."""
+        self.public_keys: dict[str, str] = {}
+        """The keys by which masters sign, id -> public half in hex; the last one signs (semantics I6)."""
+        self.sealed = self.sealed_at = 0
+        """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
@@ -348,6 +352,8 @@ class ClusterState:
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": [[name, seq, self.command_times[name]] for name, seq in self.commands.items()],
             "forgotten_at": self.forgotten_at,
+            "public_keys": list(self.public_keys.items()),
+            "sealed": [self.sealed, self.sealed_at],
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
             "closed": self.closed,
@@ -1239,6 +1245,13 @@ class ClusterState:
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
+    def _key_changed(self, event: events.KeyChanged) -> None:
+        self.public_keys.pop(event.key, None)
+        self.public_keys[event.key] = event.public
+
+    def _log_sealed(self, event: events.LogSealed) -> None:
+        self.sealed, self.sealed_at = event.seq, self.at
+
     def _account_added(self, event: events.AccountAdded) -> None:
         self.closed = True
         self._count_apps()
@@ -1308,6 +1321,8 @@ class ClusterState:
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,
+        events.KeyChanged: _key_changed,
+        events.LogSealed: _log_sealed,
         events.AccountAdded: _account_added,
         events.AccountChanged: _account_changed,
         events.AccountRemoved: _account_removed,

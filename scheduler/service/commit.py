@@ -14,6 +14,8 @@ from scheduler.model.errors import NotReplicated, StaleLog
 from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
 from scheduler.rules.assignments import changed_grants
 from scheduler.service.inbox import Message, answer_commands, dead_letters, next_entry
+from scheduler.service.keyring import Keyring
+from scheduler.service.receipts import Answer, signed_answers
 from scheduler.service.reconcile import has_variables, is_over
 from scheduler.store.codec import encode_turn
 from scheduler.store.doorbell import RING_LUA
@@ -41,6 +43,7 @@ class Decided(NamedTuple):
     - `record`: None if the turn has no events.
     - `position`: the log's end after the commit.
     - `taken`: the last entry that the turn took of each lane of the inbox.
+    - `at`: the time of the turn (ms).
     - `answers`: reply list -> answers.
     - `put_back`: app -> its removed executors, whose running tasks return to the queue.
     - `over`: apps of which nothing runs any more.
@@ -52,7 +55,8 @@ class Decided(NamedTuple):
     position: Position
     taken: Mapping[str, str]
     changes: GrantChanges
-    answers: Mapping[str, list[str]]
+    at: int
+    answers: Mapping[str, list[Answer]]
     put_back: Mapping[str, list[str]]
     over: list[str]
     with_secrets: list[str]
@@ -65,11 +69,14 @@ class Commits:
     `position` is the log's end, including the commit in flight.
     """
 
-    def __init__(self, log: EventLog, worklist: Worklist, heartbeats: Heartbeats) -> None:
+    def __init__(
+        self, log: EventLog, worklist: Worklist, heartbeats: Heartbeats, keyring: Keyring | None = None
+    ) -> None:
         self._log = log
         self._store, self._keys = log.store, log.keys
         self._worklist = worklist
         self._heartbeats = heartbeats
+        self._keyring = keyring if keyring is not None and keyring.master else None
         self.position = GENESIS
         self.failed = False
         """Whether the last commit was not confirmed, so that the state is ahead of the log."""
@@ -95,7 +102,7 @@ class Commits:
         return encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
 
     def decided(
-        self, turn: Turn, state: ClusterState, answers: Mapping[str, list[str]], messages: Sequence[Message]
+        self, turn: Turn, state: ClusterState, answers: Mapping[str, list[Answer]], messages: Sequence[Message]
     ) -> Decided:
         """What to commit for `turn`, which took `messages` and `state` has folded, and what follows from it."""
         touched: dict[str, None] = {}
@@ -120,7 +127,7 @@ class Commits:
         over = [name for name in touched if is_over(state, name)]
         taken = {message.lane: message.entry for message in messages if message.entry}
         aside = [message for message in messages if message.aside]
-        return Decided(record, position, taken, changes, answers, put_back, over, with_secrets, aside)
+        return Decided(record, position, taken, changes, turn.at, answers, put_back, over, with_secrets, aside)
 
     def elect(self, record: Record, changes: GrantChanges) -> None:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
@@ -215,7 +222,7 @@ class Commits:
         After a crash before or during this, clients ask again, ticks replace the rings, and the next master
         reconciles the tasks.
         """
-        commands = [*self._settle_commands(decided.position), *answer_commands(self._keys, decided.answers)]
+        commands = [*self._settle_commands(decided.position), *answer_commands(self._keys, self._signed(decided))]
         commands += dead_letters(self._keys, decided.aside)
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
         if decided.over:
@@ -223,6 +230,20 @@ class Commits:
         self._hear_back()
         if commands:
             self._follow_up = InFlight(self._store, commands), decided.over
+
+    def _signed(self, decided: Decided) -> Mapping[str, list[str]]:
+        """The answers of a turn that is in the log, with receipts if this master has a key."""
+        answers = [(name, answer) for name, answers in decided.answers.items() for answer in answers]
+        if not answers:
+            return {}
+        texts = [answer.text for _, answer in answers]
+        if self._keyring is not None:
+            (seq, digest), found = decided.position, [answer for _, answer in answers]
+            texts = signed_answers(self._keyring, self._keys.cluster, seq, digest, decided.at, found)
+        signed: dict[str, list[str]] = {}
+        for (name, _), text in zip(answers, texts, strict=True):
+            signed.setdefault(name, []).append(text)
+        return signed
 
     def _hear_back(self) -> None:
         """Wait for what the last commit caused, and delete the jobs of apps that are over."""
