@@ -11,7 +11,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduler.model.errors import NotReplicated, StaleLog
-from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
+from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved, LogSealed
 from scheduler.rules.assignments import changed_grants
 from scheduler.service.inbox import Message, answer_commands, dead_letters, next_entry
 from scheduler.service.keyring import Keyring
@@ -49,6 +49,7 @@ class Decided(NamedTuple):
     - `over`: apps of which nothing runs any more.
     - `with_secrets`: apps it registered whose secrets the client has stored.
     - `aside`: messages that are put aside.
+    - `seal`: the seal that the turn logs.
     """
 
     record: Record | None
@@ -61,6 +62,7 @@ class Decided(NamedTuple):
     over: list[str]
     with_secrets: list[str]
     aside: Sequence[Message] = ()
+    seal: LogSealed | None = None
 
 
 class Commits:
@@ -81,6 +83,8 @@ class Commits:
         self.failed = False
         """Whether the last commit was not confirmed, so that the state is ahead of the log."""
         self.refused_in_a_row = 0
+        self.sealed: LogSealed | None = None
+        """The last seal that this master has committed."""
         self._in_flight: tuple[Decided, CommitInFlight, float] | None = None
         """With the time when it was sent (monotonic)."""
         self._follow_up: tuple[InFlight, list[str]] | None = None
@@ -108,6 +112,7 @@ class Commits:
         touched: dict[str, None] = {}
         put_back: dict[str, list[str]] = {}
         with_secrets = []
+        seal: LogSealed | None = None
         for event, _ in turn.entries:
             match event:
                 case ExecutorRemoved():
@@ -118,6 +123,8 @@ class Commits:
                     touched[event.app] = None
                 case AppRegistered() if has_variables(state, event.app):
                     with_secrets.append(event.app)
+                case LogSealed():
+                    seal = event
                 case _:
                     pass
         record = self.encode(turn) if turn.entries else None
@@ -127,7 +134,7 @@ class Commits:
         over = [name for name in touched if is_over(state, name)]
         taken = {message.lane: message.entry for message in messages if message.entry}
         aside = [message for message in messages if message.aside]
-        return Decided(record, position, taken, changes, turn.at, answers, put_back, over, with_secrets, aside)
+        return Decided(record, position, taken, changes, turn.at, answers, put_back, over, with_secrets, aside, seal)
 
     def elect(self, record: Record, changes: GrantChanges) -> None:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
@@ -222,6 +229,7 @@ class Commits:
         After a crash before or during this, clients ask again, ticks replace the rings, and the next master
         reconciles the tasks.
         """
+        self.sealed = decided.seal or self.sealed
         commands = [*self._settle_commands(decided.position), *answer_commands(self._keys, self._signed(decided))]
         commands += dead_letters(self._keys, decided.aside)
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))

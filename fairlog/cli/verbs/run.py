@@ -167,6 +167,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
     """
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
+    from recovery.archive.seal_files import SEALS_VARIABLE  # noqa: PLC0415 (likewise)
     from recovery.failover.master import run_master  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(target)
@@ -181,6 +182,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
         archive_url=archive_url,
         archive_allow=archive_allow,
         keyring=keyring_of_environment(),
+        seals_url=os.environ.get(SEALS_VARIABLE, ""),
     )
 
 
