@@ -114,6 +114,8 @@ class Door:
             return await self._batch(request, who, values)
         if route.answer == "events":
             return await self._events(request, who, values)
+        if values.pop("fresh", False):
+            await self.reach((await self.read(self.handlers.replica.log.head)).seq)
         if route.name != "log":
             await self.reach(values.get("after", 0))
         return await self._read(route, request, who, values)

@@ -29,6 +29,7 @@ VERBS = {
     "down": ("run", "Stop the running `up` and its executors."),
     "status": ("cluster", "Show the active master, the standbys and the workers."),
     "demo": ("run", "Run a guided demonstration on a cluster of its own."),
+    "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
     "account": ("accounts", "Add, change, remove or list the accounts of people, robots and workers."),

@@ -11,7 +11,7 @@ import pytest
 
 from fairlog.api.handlers import Handlers, Viewed, read_request
 from fairlog.api.replica import NotThatLong
-from scheduler.model.commands import KillApp, LoseWorker, write_command
+from scheduler.model.commands import AddAccount, IssueToken, KillApp, LoseWorker, RegisterCompany, write_command
 from scheduler.model.errors import (
     CommandRejected,
     DuplicateApp,
@@ -21,6 +21,7 @@ from scheduler.model.errors import (
     UnknownApp,
     UnknownCompany,
 )
+from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
 from tests.unit.fairlog.api.served import ACME, KEYS, ROOT, WORKER, served, submission
@@ -187,3 +188,21 @@ def test_without_a_token_only_the_unix_socket_knows_the_caller(api: Handlers) ->
         api.principal("", at_home=False)
     with pytest.raises(NotAuthenticated):
         api.principal("fl_x", at_home=True)
+
+
+def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) -> None:
+    api.send(ROOT, RegisterCompany(company="bolt"))
+    for account, role in (("acme/ann", "user"), ("acme/adm", "admin"), ("bolt/bob", "user"), ("op/root", None)):
+        api.send(ROOT, AddAccount(account=account, role=role))  # type: ignore[arg-type]
+        token = f"t0{account.replace('/', '')}"
+        receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
+
+    def seen(account: str, role: Role, view: str) -> list[str]:
+        who = By(account, f"t0{account.replace('/', '')}", role)
+        return [each["account"] for each in listed(api.view(who, view, {}, after=receipt.seq))]
+
+    for view in ("accounts", "tokens"):
+        assert seen("acme/ann", "user", view) == ["acme/ann"]
+        assert sorted(seen("acme/adm", "admin", view)) == ["acme/adm", "acme/ann"]
+        assert len(seen("op/root", "operator", view)) == 4
+    assert "hash" not in str(value(api.view(ROOT, "tokens", {})))
