@@ -25,6 +25,7 @@ from fairlog.api.replica import Replica
 from recovery.archive.archive import open_log
 from recovery.failover.master import GC_THRESHOLD
 from scheduler.model.errors import FairlogError
+from scheduler.service.keyring import Keyring
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
@@ -57,8 +58,19 @@ class Where(NamedTuple):
     plain: bool = False
 
 
-def run_api(store_url: str, cluster: str, where: Where, *, archive_url: str = "", timeout_s: float = 30) -> None:
-    """Serve the API until SIGTERM or SIGINT. Raises: CannotListen, UnsuitableStore."""
+def run_api(
+    store_url: str,
+    cluster: str,
+    where: Where,
+    *,
+    archive_url: str = "",
+    keyring: Keyring | None = None,
+    timeout_s: float = 30,
+) -> None:
+    """Serve the API until SIGTERM or SIGINT; by the `keyring` it signs what it sends to the master.
+
+    Raises: CannotListen, UnsuitableStore.
+    """
     gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_S)
     sockets = _sockets(where)
@@ -67,7 +79,7 @@ def run_api(store_url: str, cluster: str, where: Where, *, archive_url: str = ""
         connect(store_url) as store,
         Replica(open_log(store, Keys(cluster), elsewhere=archive_url), feed.heard) as replica,
     ):
-        door = Door(Handlers(store, cluster, replica, timeout_s=timeout_s), feed)
+        door = Door(Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s), feed)
         asyncio.run(_serve(door, where, sockets))
 
 

@@ -103,10 +103,18 @@ class ClusterState:
         """Command id -> log position of the last event it caused."""
         self._oldest_commands: deque[str] = deque()
         """The same ids in the same order: a dict is slow to find its first key once many before it are gone."""
+        self.command_times: dict[str, int] = {}
+        """Command id -> when it was carried out last (ms)."""
+        self.forgotten_at = 0
+        """When the newest command was carried out whose id is forgotten (ms); 0 if none is."""
         self.refusals: dict[str, tuple[str, str]] = {}
         """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
         self.refused = self.refused_minute = 0
         """How many refusals are logged in the minute since 1970 in which the last one was."""
+        self.public_keys: dict[str, str] = {}
+        """The keys by which masters sign, id -> public half in hex; the last one signs (semantics I6)."""
+        self.sealed = self.sealed_at = 0
+        """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
@@ -342,7 +350,10 @@ class ClusterState:
             "drivers": to_builtins(self.drivers),
             "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
             "held_back": sorted(map(list, self.queue.held_back())),
-            "commands": list(self.commands.items()),
+            "commands": [[name, seq, self.command_times[name]] for name, seq in self.commands.items()],
+            "forgotten_at": self.forgotten_at,
+            "public_keys": list(self.public_keys.items()),
+            "sealed": [self.sealed, self.sealed_at],
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
             "closed": self.closed,
@@ -440,12 +451,14 @@ class ClusterState:
             if len(oldest) > KNOWN_COMMANDS:
                 forgotten = oldest.popleft()
                 del commands[forgotten]
+                self.forgotten_at = max(self.forgotten_at, self.command_times.pop(forgotten))
                 self.refusals.pop(forgotten, None)
         elif oldest[-1] != command:
             oldest.remove(command)
             oldest.append(command)
             del commands[command]
         commands[command] = self.head
+        self.command_times[command] = self.at
 
     def may_log_refusal(self, at: int) -> bool:
         """Whether one more refusal at time `at` (ms) is logged (semantics T3)."""
@@ -1242,6 +1255,13 @@ class ClusterState:
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
+    def _key_changed(self, event: events.KeyChanged) -> None:
+        self.public_keys.pop(event.key, None)
+        self.public_keys[event.key] = event.public
+
+    def _log_sealed(self, event: events.LogSealed) -> None:
+        self.sealed, self.sealed_at = event.seq, self.at
+
     def _account_added(self, event: events.AccountAdded) -> None:
         self.closed = True
         self._count_apps()
@@ -1311,6 +1331,8 @@ class ClusterState:
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,
+        events.KeyChanged: _key_changed,
+        events.LogSealed: _log_sealed,
         events.AccountAdded: _account_added,
         events.AccountChanged: _account_changed,
         events.AccountRemoved: _account_removed,
