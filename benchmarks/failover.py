@@ -19,12 +19,12 @@ from uuid import uuid4
 
 from benchmarks._common import show, wait_for
 from benchmarks.replay import QUEUED, WORKERS, History, write
+from fairlog.client import StoreClient
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
 from recovery.failover.master import SNAPSHOT_EVERY
 from recovery.replay.snapshot import positions
 from scheduler.model.commands import ConfigureCluster, RegisterCompany
-from scheduler.service.client import Client
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
@@ -40,7 +40,7 @@ class Masters:
     """Two master processes on one store: one active, one standby."""
 
     def __init__(self, url: str, lease_s: float) -> None:
-        self.client = Client(url, timeout_s=120)
+        self.client = StoreClient(url, timeout_s=120)
         self._command = [sys.executable, "-m", "fairlog", "master", "--store", url, "--lease", str(lease_s)]
         self._processes = {process.pid: process for process in (self._start(), self._start())}
         self._stand_ready()

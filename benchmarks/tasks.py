@@ -22,9 +22,9 @@ from redis import Redis
 from rq import Queue, Worker
 
 from benchmarks._common import show, wait_for
+from fairlog.client import StoreClient
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, SubmitApp
-from scheduler.service.client import Client
 from scheduler.store.task_queue import Worklist
 from workers.offer import make_offers
 
@@ -56,7 +56,7 @@ def fairlog_tasks(folder: Path, tasks: int) -> dict[str, Any]:
         run = f"run_agent({store.url!r}, {CLUSTER!r}, {offered})"
         agent = ("-c", f"from workers.agent import run_agent; from workers.offer import Offer; {run}")
         with process(folder / "log", *master), process(folder / "log", *agent):
-            client = Client(store.url, CLUSTER, timeout_s=60)
+            client = StoreClient(store.url, CLUSTER, timeout_s=60)
             client.send(RegisterCompany(company="acme"))
             wait_for(lambda: client.view("workers"), "the worker")
             began = time.monotonic()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairlog import errors
+    from fairlog.client import StoreClient as Client
     from scheduler.model.commands import (
         ChangeCompany,
         ConfigureCluster,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         SubmitApp,
         UndrainWorker,
     )
-    from scheduler.service.client import Client, Receipt
+    from scheduler.service.client import Receipt
 
     __version__: str
 
@@ -57,6 +58,8 @@ __all__ = [
     "errors",
 ]
 
+_ELSEWHERE = {"Client": ("fairlog.client", "StoreClient"), "Receipt": ("scheduler.service.client", "Receipt")}
+
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
@@ -67,6 +70,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'fairlog' has no attribute {name!r}")
     if name == "errors":
         return import_module("fairlog.errors")
-    module = "scheduler.service.client" if name in {"Client", "Receipt"} else "scheduler.model.commands"
-    found: object = getattr(import_module(module), name)
-    return found
+    module, found = _ELSEWHERE.get(name, ("scheduler.model.commands", name))
+    return getattr(import_module(module), found)

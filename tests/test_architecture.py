@@ -25,10 +25,11 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "recovery.failover": (*CORE, "recovery.replay", "recovery.archive"),
     "witness.audit": (*CORE, *RECOVERY),
     "witness": (*CORE, *RECOVERY),
-    "fairlog.local": (*CORE, *RECOVERY, "workers"),
-    "fairlog.cli": (*CORE, *RECOVERY, "workers", "witness", "fairlog.local", "fairlog.demo"),
-    "fairlog.demo": (*CORE, *RECOVERY, "workers", "witness", "fairlog.local", "fairlog.cli"),
-    "fairlog": (*CORE, *RECOVERY, "workers", "witness", "fairlog.local", "fairlog.cli", "fairlog.demo"),
+    "fairlog.api": (*CORE, *RECOVERY, "witness"),
+    "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.api"),
+    "fairlog.cli": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.demo"),
+    "fairlog.demo": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.cli"),
+    "fairlog": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.cli", "fairlog.demo"),
 }
 """Room -> the rooms that it may import from, besides the rooms within it and those that it lies in."""
 PACKAGES = ("scheduler", "workers", "recovery", "witness", "fairlog")
@@ -153,6 +154,7 @@ FORBIDDEN = {
     "recovery.failover": "witness.explain",
     "witness.audit": "workers.agent",
     "witness": "fairlog.cli.render",
+    "fairlog.api": "fairlog.cli.render",
     "fairlog.local": "fairlog.cli.render",
 }
 """Of each room, something that it may not import; what lies in `fairlog` may import everything else."""

@@ -9,8 +9,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from recovery.replay.rebuild import fold
+from scheduler.model.commands import KillApp
 from scheduler.model.errors import UnknownApp
-from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked, RevocationWithdrawn
+from scheduler.model.events import (
+    AppAdmitted,
+    CommandRefused,
+    DriverAllocated,
+    ExecutorAllocated,
+    ExecutorRevoked,
+    RevocationWithdrawn,
+)
+from scheduler.model.sender import NOBODY
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import exclusions
@@ -70,6 +79,7 @@ class _Story:
         self.drivers: list[dict[str, Any]] = []
         self.executors: list[dict[str, Any]] = []
         self.losses: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []
         self.batch: Batch | None = None
 
     def hear(self, fact: Fact) -> None:
@@ -83,6 +93,19 @@ class _Story:
         fold(self.state, fact)
         if about and (app := self.state.apps.get(self.name)) is not None and app is not self.app:
             self._begin(app)
+        if self.app is not None and fact.by is not NOBODY and getattr(fact.command, "app", None) == self.name:
+            self._note_sender(fact)
+
+    def _note_sender(self, fact: Fact) -> None:
+        """Note who sent a command about the app, by which permission, and whether it was refused (semantics I1, I3)."""
+        command = fact.command
+        if command is None or fact.by.role in ("worker", "master"):
+            return
+        refused = fact.event.error if isinstance(fact.event, CommandRefused) else None
+        reason = {"reason": command.reason} if isinstance(command, KillApp) and command.reason else {}
+        sender = {"account": fact.by.account, "token": fact.by.token, "role": fact.by.role, "door": fact.by.door}
+        what = {"command": type(command).__name__, "by": sender, **reason, "refused": refused}
+        self.asked.append({"seq": fact.seq, "at": fact.at, **what})
 
     def _pause(self, now: int) -> None:
         """Add the time from the previous turn to `now` (ms) to the cause that held between."""
@@ -143,6 +166,7 @@ class _Story:
                 "ms": sum(self.waited.values()),
                 "byCause": [{"cause": cause, "rule": rule, "ms": ms} for (cause, rule), ms in ordered],
             },
+            "askedFor": self.asked,
             "endedAt": app.ended_at or None,
             "detail": app.detail,
         }

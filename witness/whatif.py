@@ -19,10 +19,11 @@ from msgspec.structs import asdict, replace
 
 from scheduler.model import commands, events
 from scheduler.model.commands import Command, ConfigureCluster, Private, RegisterCompany, RegisterWorker
-from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompany
+from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, UnknownCompany
 from scheduler.model.events import ClusterConfigured, CommandRefused, Event, MasterElected, outlined, unplaced
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
+from scheduler.model.sender import ASSUMED, NOBODY, By
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
@@ -34,10 +35,11 @@ TICK_MS = 1_000
 _OF_THE_LOG = (
     commands.ChangeCompany | commands.EndApp | commands.EndedDriver | commands.EndedExecutor
     | commands.KillExecutors | commands.ReportBacklog | commands.ScaleApp | commands.StartedExecutor
+    | commands.AccountCommand
 )  # fmt: skip
 """Commands replaced by the events they caused, which apply only to an app whose events equal the logged ones.
 
-So are the refused ones of all kinds but submissions, which other rules may accept.
+So are the refused ones of all kinds but submissions, which other rules may accept if their sender was permitted.
 """
 _DECIDED = events.ExecutorsRequested | events.RoomReserved | events.WorkerSuspected | events.WorkerCleared
 """Events that follow from others by the rules (semantics L1, L2, C7, W8), like the removal of an expired app (X2)."""
@@ -69,7 +71,9 @@ def turns(facts: Iterable[Fact]) -> Iterator[LoggedTurn]:
 
 def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
     for number, fact in enumerate(turn):
-        refused = isinstance(fact.event, CommandRefused) and not isinstance(fact.command, commands.SubmitApp)
+        event = fact.event
+        submitted = isinstance(fact.command, commands.SubmitApp)
+        refused = isinstance(event, CommandRefused) and (not submitted or event.error == NotAllowed.__name__)
         if isinstance(fact.command, _OF_THE_LOG) or refused:
             for event in (caused.event for caused in turn[number : number + fact.caused]):
                 if isinstance(event, events.WorkerRemoved):
@@ -145,6 +149,10 @@ class _Observed(Turn):
         super().__init__(world.state, at)
         self._world = world
 
+    def take(self, command: Command, cause: str = "", by: By = ASSUMED) -> list[Event]:
+        """As a turn does, but nobody needs permission: the log's commands had it."""
+        return super().take(command, cause, by)
+
     def hear(self, fact: Event | None = None, cause: str = "") -> None:
         """Let the turn decide, unless the event given, one without a command, is a refusal (semantics W6, T3)."""
         if isinstance(fact, CommandRefused):
@@ -154,8 +162,8 @@ class _Observed(Turn):
         if fact is not None:
             self.record(fact, cause)
 
-    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
-        super().fold(event, cause, private)
+    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
+        super().fold(event, cause, private, by)
         self._world.meter.observe(self.state, event)
         if decision_of(event, cause) is not None:
             self._world.decisions.append((self.at, event))
@@ -269,6 +277,8 @@ class OtherWorld(World):
                     bought = self.rules.quotas.get(what.company)
                     stated = replace(what, amounts=Resources(*bought), part=None) if bought else what
                     turn.hear(stated, cause)
+                case _ if isinstance(what, events.AccountEvent | events.TokenEvent):
+                    turn.hear(what, cause)
                 case _ if isinstance(what, Command):
                     turn.take(what, cause)
                 case _:

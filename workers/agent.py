@@ -86,11 +86,20 @@ class Agent:
     Raises: WorkerBusy if the worker's files are in use by another agent.
     """
 
-    def __init__(self, store: str, cluster: str, offer: Offer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: str,
+        cluster: str,
+        offer: Offer,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        secret_key: bytes | None = None,
+    ) -> None:
         self.offer = offer
         self._url = store
         self._cluster = cluster
         self._clock = clock
+        self._secret_key = secret_key
         self._keys = Keys(cluster)
         self._store: Redis = connect(store)
         self._heartbeat = self._store.register_script(_HEARTBEAT_LUA)
@@ -372,6 +381,7 @@ class Agent:
             pin=hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) >= offer.cores,
             outlive_agent=offer.outlive_agent,
             grace_s=offer.grace_s,
+            secret_key=self._secret_key,
         )
         try:
             pid = self._forkserver.launch(spec, meanwhile=self._show_life)
@@ -458,27 +468,29 @@ def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
     return ExitNote(app=holder.app, reason="failed")
 
 
-def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
+def run_agent(store: str, cluster: str, offers: Sequence[Offer], secret_key: bytes | None = None) -> None:
     """Run an agent for each of `offers` until SIGTERM or SIGINT: one in this process, several in child processes.
+
+    `secret_key` opens the secrets of apps.
 
     Raises: CommandRejected if the master refuses the worker, WorkerBusy if it has an agent already.
     """
     if len(offers) == 1:
-        agent = Agent(store, cluster, offers[0])
+        agent = Agent(store, cluster, offers[0], secret_key=secret_key)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()
         return
-    Supervisor([partial(_run_child, store, cluster, offer, os.getpid()) for offer in offers]).run()
+    Supervisor([partial(_run_child, store, cluster, offer, os.getpid(), secret_key) for offer in offers]).run()
 
 
-def _run_child(store: str, cluster: str, offer: Offer, parent: int) -> None:
+def _run_child(store: str, cluster: str, offer: Offer, parent: int, secret_key: bytes | None) -> None:
     """Run one agent until process `parent` ends. The service manager sees only that process."""
     die_with_parent(parent)
     os.environ.pop(SOCKET_VARIABLE, None)
     log_to_stderr()
     try:
-        run_agent(store, cluster, [offer])
+        run_agent(store, cluster, [offer], secret_key)
     except FairlogError as error:
         sys.stderr.write(f"{masked(str(error))}\n")
         sys.exit(REFUSED)

@@ -7,6 +7,7 @@ of the store does not stop it.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -32,7 +33,7 @@ class Driver:
     def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
         self._grant = spec.grant.model_copy(update={"time_limit_s": None})
         self._worker = spec.worker
-        self._work = Worklist(connection, spec.cluster)
+        self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
         self._stop = False
@@ -50,7 +51,7 @@ class Driver:
             quiet_s = self._group.quiet_s()
             try:
                 if not begun:
-                    secrets = self._work.secrets(self._grant.app)
+                    secrets = partial(self._work.secrets, self._grant.app)
                     self._group.add(TaskStarter(self._grant, self._worker, self._files, secrets).start(Begun(0, 1)))
                     begun = True
                 self._check_store()

@@ -18,12 +18,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 import structlog
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker, WorkerStatus
@@ -61,7 +62,7 @@ _log = structlog.get_logger()
 class ExecutorSpec(BaseModel):
     """Everything that the process of an executor or driver is given."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
     grant: Grant
     worker: str
@@ -72,6 +73,8 @@ class ExecutorSpec(BaseModel):
     pin: bool = False
     outlive_agent: bool = True
     grace_s: float = 5
+    secret_key: bytes | None = Field(default=None, repr=False)
+    """The key that opens the secrets of apps."""
 
 
 class Executor(SimpleWorker):
@@ -88,7 +91,7 @@ class Executor(SimpleWorker):
         )
         self._spec = spec
         self._client = Client(connection, spec.cluster)
-        self._work = Worklist(connection, spec.cluster)
+        self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(grant, spec.grace_s, self._files.lock_file(grant.executor))
         self._grace_s: float = spec.grace_s
@@ -157,7 +160,7 @@ class Executor(SimpleWorker):
         if leaving is not None and (ended := self._leave(leaving)):
             return ended
         if self._starter is None:
-            self._starter = TaskStarter(grant, worker, self._files, self._work.secrets(grant.app))
+            self._starter = TaskStarter(grant, worker, self._files, partial(self._work.secrets, grant.app))
         if not self._filled:
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"

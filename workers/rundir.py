@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Leaving
 from scheduler.model.ids import app_of
+from scheduler.service.private import private_folder
 from workers.locks import is_locked, try_lock
 
 
@@ -62,9 +63,8 @@ class RunDir:
 
     def make(self) -> None:
         """Create the folders, accessible to this user only."""
-        self.root.mkdir(parents=True, exist_ok=True)
         for folder in (self.path, self._executors, self._logs):
-            folder.mkdir(mode=0o700, exist_ok=True)
+            private_folder(folder)
 
     def log_file(self, app: str, task: int | str) -> Path:
         """The file with the complete output of a task or the "driver"."""

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import count
 from math import ceil, floor
@@ -22,6 +22,8 @@ from pathlib import Path
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.model.text import MAX_DETAIL, one_line
+from scheduler.service.private import private_folder
+from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.task_queue import Begun, Completion, Outcome, output_bytes
 from workers.processes import descendants, send_signal
 from workers.rundir import RunDir
@@ -165,13 +167,20 @@ class Task:
 
 
 class TaskStarter:
-    """Starts the tasks of one executor."""
+    """Starts the tasks of one executor. `read_secrets` returns its app's, or raises UnreadableSecrets."""
 
-    def __init__(self, grant: Grant, worker: str, files: RunDir, secrets: Mapping[str, str]) -> None:
+    def __init__(self, grant: Grant, worker: str, files: RunDir, read_secrets: Callable[[], Mapping[str, str]]) -> None:
         self._grant = grant
         self._worker = worker
         self._files = files
         self._is_driver = grant.role == "driver"
+        self._unreadable = ""
+        """Why the app's secrets cannot be read."""
+        secrets: Mapping[str, str] = {}
+        try:
+            secrets = read_secrets()
+        except UnreadableSecrets as error:
+            self._unreadable = str(error)
         self._environment = task_environment(grant, files.lock_file(grant.executor), secrets)
         self._environment[STOP_AT_VARIABLE] = str(files.stop_at_file(grant.executor))
         self._slots: dict[int, Task] = {}
@@ -183,6 +192,8 @@ class TaskStarter:
     def start(self, begun: Begun) -> Task | Completion:
         """Start a task. Returns a completion that states the reason if it cannot start."""
         grant = self._grant
+        if self._unreadable:
+            return self._refuse(begun, "unstartable", 126, f"{self._unreadable} (worker {self._worker})")
         if grant.cwd is not None and not os.path.isdir(grant.cwd):  # noqa: PTH112 - Path.is_dir raises for some errors
             reason = f"directory {grant.cwd!r} does not exist or is not accessible on worker {self._worker}"
             return self._refuse(begun, "unstartable", 126, reason)
@@ -216,7 +227,7 @@ class TaskStarter:
 
     def _open_log(self, begun: Begun) -> int:
         path = self._files.log_file(self._grant.app, "driver" if self._is_driver else begun.task)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _not_started(self, begun: Begun, error: OSError) -> Completion:

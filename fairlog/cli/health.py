@@ -29,10 +29,9 @@ def live(session: Session) -> Health:
 def ready(session: Session) -> Health:
     """Whether a master is active, and this host runs a master or a worker that accepts grants."""
     host = socket.gethostname()
-    workers = session.ask_master("workers")
-    if workers is None:
+    if not session.is_served():
         return Health(ok=False, why=f"no master of the cluster {session.cluster} is active")
-    alive = {f"worker {worker['worker']}" for worker in workers if worker["status"] == "alive"}
+    alive = {f"worker {worker['worker']}" for worker in session.ask("workers") if worker["status"] == "alive"}
     found = [*_masters_of(session, host), *(name for name in _workers_of(session, host) if name in alive)]
     return Health(
         bool(found), f"a master is active, {host} has {', '.join(found)}" if found else _nothing(session, host)

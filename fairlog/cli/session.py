@@ -11,15 +11,16 @@ from redis.exceptions import RedisError
 from fairlog.cli.render import say
 from fairlog.local.running import find_running
 from recovery.archive.archive import open_log
+from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, E, up_to
-from recovery.replay.rebuild import fold, rebuild
+from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
 from scheduler.service.program_log import masked
-from scheduler.store.connection import SENTINEL, check_store, clock_ms, connect
+from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
 from scheduler.store.keys import Keys
 from scheduler.store.transient import in_words, is_there, passes
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from scheduler.service.client import Receipt
     from scheduler.store.codec import Fact
 
-VIEW_S = 2.0
-"""Seconds to wait for a view from the master before computing it from the log."""
+ANSWER_S = 2.0
+"""Seconds in which a master that serves answers."""
 
 
 class NoStore(FairlogError):
@@ -65,6 +66,7 @@ class Session:
         self.log = open_log(self.store, self.keys, elsewhere=target.archive)
         self.target = target
         self.at = target.at
+        self._reader = Reader(self.log)
         self._unsafe = target.unsafe_store
         try:
             self.store.ping()
@@ -116,25 +118,25 @@ class Session:
             raise
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        """The answer of the active master to a view (`scheduler.rules.views`); without a master, computed from the log.
+        """A view (`scheduler.rules.views`) of the state asked for, from the log.
 
         Raises: CommandRejected if the thing asked for is unknown, UnreadableRecord if the log cannot be read.
         """
-        answer = self.ask_master(view, **arguments)
-        return answer if answer is not None else look(self.folded(), view, arguments)
+        return look(self.folded(), view, arguments)
 
-    def ask_master(self, view: str, **arguments: object) -> Any | None:  # noqa: ANN401 (JSON)
-        """As `ask`, but None if no master answers or a past state is asked for."""
-        if self.at is not None or members(self.store, self.keys)[0] is None:
-            return None
+    def is_served(self) -> bool:
+        """Whether a master answers."""
+        if members(self.store, self.keys)[0] is None:
+            return False
         try:
-            return Client(self.store, self.cluster, timeout_s=VIEW_S).view(view, **arguments)
+            Client(self.store, self.cluster, timeout_s=ANSWER_S).hear()
         except NoMaster:
-            return None
+            return False
         except RedisError as error:
             if not is_there(error):
                 raise
-            return None
+            return False
+        return True
 
     def masters(self) -> tuple[Member | None, list[Member]]:
         """The active master and the standbys."""
@@ -152,7 +154,7 @@ class Session:
         """
         self.check()
         if self.at is None:
-            return rebuild(self.log)[0]
+            return self._reader.state()
         state = ClusterState()
         for fact in self.facts():
             fold(state, fact)
@@ -201,7 +203,7 @@ def locate(target: Target) -> tuple[str, str, Running | None]:
             else "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
         )
     try:
-        _ = "," in url or url.startswith(SENTINEL) or urlsplit(url).port
+        _ = "," in url or url.startswith((SENTINEL, SENTINEL_TLS)) or urlsplit(url).port
     except ValueError as error:
         raise UnsuitableStore(
             f"the store's URL {masked(url)!r} cannot be read: {error}; write it like redis://HOST:6379/0"

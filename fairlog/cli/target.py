@@ -66,7 +66,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--store": {
         "metavar": "URL",
-        "help": "URL of the store: redis://, rediss://, redis+sentinel:// or unix://PATH.  "
+        "help": "URL of the store: redis://, rediss://, redis+sentinel://, rediss+sentinel:// or unix://PATH.  "
         "[default: that of the running `up`]",
     },
 }

@@ -148,7 +148,7 @@ def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) ->
         raise Broken("resources are still held although every app has ended")
     for view, arguments in VIEWS.items():
         if ask(view, **arguments) != look(state, view, arguments):
-            raise Broken(f"the master's view of the {view} differs from the log's")
+            raise Broken(f"the reader's view of the {view} differs from the log's")
 
 
 def _has_head_within(state: ClusterState, name: str, cores: int, memory_mb: int) -> bool:

@@ -41,7 +41,7 @@ class Kills:
         self._worker: Kill | None = None
 
     def look(self, ended: int, workers: Sequence[dict[str, Any]]) -> None:
-        """Kill what is due after `ended` apps have ended; `workers` is the master's view of the workers."""
+        """Kill what is due after `ended` apps have ended; `workers` is the view of the workers."""
         if self._master is None and ended * MASTER_PART >= self._total:
             self._kill_master()
         elif self._master is not None and self._worker is None and ended * WORKER_PART >= self._total:

@@ -20,13 +20,14 @@ import click
 from redis.exceptions import RedisError
 
 from fairlog.cli import render
+from fairlog.client import StoreClient
 from fairlog.demo import checks
 from fairlog.demo import tasks as demo_tasks
 from fairlog.demo.kills import Kills
 from fairlog.local.up import Plan, Tree
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, NoMaster
-from scheduler.service.client import Client, Receipt
+from scheduler.service.client import Receipt
 from scheduler.store.codec import Fact
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
@@ -62,11 +63,11 @@ def run_demo() -> int:
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
         with Tree(plan, say=render.say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
-            client = Client(store, plan.cluster)
+            client = StoreClient(store, plan.cluster)
             orders, receipts = _submit(client)
             log = EventLog(store, Keys(plan.cluster))
             kills = Kills(tree, log, len(orders), click.echo)
-            _watch(tree, Client(store, plan.cluster, timeout_s=_ANSWER_S), orders, kills)
+            _watch(tree, StoreClient(store, plan.cluster, timeout_s=_ANSWER_S), orders, kills)
             facts = list(log.facts())
             story = checks.read_story(facts)
             checks.check_end(story, [order.app for order in orders], client.view)
@@ -79,7 +80,7 @@ def run_demo() -> int:
     return 0
 
 
-def _submit(client: Client) -> tuple[list[SubmitApp], list[Receipt]]:
+def _submit(client: StoreClient) -> tuple[list[SubmitApp], list[Receipt]]:
     """Register the companies and submit all apps in one batch, company by company. Returns apps and receipts."""
     receipts: list[Receipt] = []
     for company, bought in QUOTAS.items():
@@ -110,7 +111,7 @@ def _submit(client: Client) -> tuple[list[SubmitApp], list[Receipt]]:
     return orders, receipts
 
 
-def _watch(tree: Tree, client: Client, orders: Sequence[SubmitApp], kills: Kills) -> None:
+def _watch(tree: Tree, client: StoreClient, orders: Sequence[SubmitApp], kills: Kills) -> None:
     """Show progress and do the kills until every app has ended and no cores are granted.
 
     Raises: Broken after `DEADLINE_S` seconds.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import platformdirs
 
 from scheduler.model.errors import FairlogError
+from scheduler.service.private import private_folder, write_private
 from workers.locks import is_locked, try_lock
 
 RECORD = "up.json"
@@ -29,7 +30,10 @@ class DataInUse(FairlogError):
 
 
 class Running(NamedTuple):
-    """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started."""
+    """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started.
+
+    Its API is at `socket`, the path of a Unix socket, and at `api`, an http URL for those with a token.
+    """
 
     pid: int
     url: str
@@ -38,6 +42,8 @@ class Running(NamedTuple):
     store_pid: int | None
     started_at: float
     ready: bool = False
+    socket: str = ""
+    api: str = ""
 
 
 def default_data() -> Path:
@@ -50,7 +56,7 @@ def lock(data: Path) -> int:
 
     Raises: DataInUse if another `up` holds it, OSError if the folder cannot be used.
     """
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(data)
     deadline = time.monotonic() + _LOCK_S
     while (descriptor := try_lock(data / _LOCK)) is None:
         if time.monotonic() > deadline:
@@ -65,10 +71,10 @@ def announce(running: Running) -> None:
     """Let other commands find the `up`; replaces an earlier announcement."""
     data = Path(running.data)
     draft = data / f"{RECORD}.new"
-    draft.write_text(json.dumps(running._asdict(), indent=2) + "\n")
+    write_private(draft, json.dumps(running._asdict(), indent=2) + "\n")
     draft.replace(data / RECORD)
     link = _link(data)
-    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(link.parent)
     if not link.is_symlink():
         link.symlink_to(data)
 

@@ -24,6 +24,7 @@ from redis.retry import Retry
 
 from scheduler.model.errors import FairlogError
 from scheduler.service.child import Child, dies_with_us
+from scheduler.service.private import UMASK, private_folder
 from workers.locks import try_lock
 
 LONGEST_SOCKET_PATH = 103
@@ -84,6 +85,8 @@ class EmbeddedStore:
         name = blake2b(os.fsencode(self.data_dir.resolve()), digest_size=8).hexdigest()
         self._socket = _runtime_dir() / f"{name}.sock"
         self.url = f"unix://{self._socket}"
+        self.api_socket = self._socket.with_suffix(".api")
+        """A path beside the store's socket, for an API that serves this store."""
         self._log_path = self.data_dir / "store.log"
 
     def __enter__(self) -> Self:
@@ -109,7 +112,7 @@ class EmbeddedStore:
         if not os.access(program, os.X_OK):
             raise _cannot_run(f"{program} is not an executable program")
         try:
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(self.data_dir)
             lock = self._take_lock()
         except OSError as error:
             raise StoreUnavailable(f"the data folder {self.data_dir} cannot be used: {error.strerror}") from error
@@ -146,6 +149,7 @@ class EmbeddedStore:
             cwd=self.data_dir,
             environment={"GLIBC_TUNABLES": _ALLOCATOR, **os.environ},
             pass_fds=(lock,),
+            umask=UMASK,
         )
         child.start()
         return child

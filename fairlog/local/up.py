@@ -9,6 +9,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,14 +22,17 @@ from typing import NamedTuple, Self, cast
 import click
 from redis.exceptions import RedisError
 
+from fairlog.api.client import ApiClient, Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
+from recovery.archive.allowed import VARIABLE
 from recovery.failover.lease import members
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import Client
+from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
 from workers.processes import started_s
@@ -75,18 +79,27 @@ class Tree:
         self._logs = self.plan.data / "logs"
         self._lock: int | None = None
         self.store = EmbeddedStore(self.plan.data / "store")
-        self.masters = [self._child(f"master-{number}", ["master"]) for number in range(1, plan.masters + 1)]
+        self._reserved = socket.socket()
+        """Keeps the API's port free for it while it restarts."""
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._reserved.getsockname()[1]}"
+        listening = ["api", "--socket", str(self.store.api_socket), "--listen", self.address]
+        self.api = self._child("api", listening)
+        named = VARIABLE in os.environ
+        master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
+        self.masters = [self._child(f"master-{number}", master) for number in range(1, plan.masters + 1)]
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
-        self._children = (*self.masters, *self.workers)
+        self._children = (*self.masters, self.api, *self.workers)
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             undo.callback(self.stop)
             self._lock = running.lock(self.plan.data)
-            self._logs.mkdir(mode=0o700, exist_ok=True)
+            private_folder(self._logs)
             self.store.start()
             self._announce()
-            for module in ("recovery.failover.master", "workers.agent"):
+            for module in ("recovery.failover.master", "workers.agent", "fairlog.api.serve"):
                 import_module(module)  # once, for all children
             for child in self._children:
                 child.start()
@@ -123,7 +136,7 @@ class Tree:
         self._announce()
 
     def is_ready(self) -> bool:
-        """Whether a master of the tree answers and all its workers are registered."""
+        """Whether a master of the tree and its API answer and all its workers are registered."""
         keys = Keys(self.plan.cluster)
         try:
             with connect(self.store.url) as store:
@@ -132,15 +145,17 @@ class Tree:
                 registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
                 if serving is None or any(registered.get(worker.name) != worker.pid for worker in self.workers):
                     return False
-                Client(store, self.plan.cluster, timeout_s=_ANSWER_S).view("cluster")
-        except (RedisError, NoMaster):
+                Client(store, self.plan.cluster, timeout_s=_ANSWER_S).hear()
+            with ApiClient(f"unix:{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
+                api.check()
+        except (RedisError, NoMaster, Unreachable):
             return False
         return serving.pid in {master.pid for master in self.masters}
 
     def stop(self) -> None:
-        """Stop everything in order: workers with their executors, masters, the store."""
+        """Stop everything in order: workers with their executors, the API, masters, the store."""
         deadline = time.monotonic() + STOP_S
-        for layer in (self.workers, self.masters):
+        for layer in (self.workers, [self.api], self.masters):
             for child in layer:
                 child.ask_to_stop()
             for child in layer:
@@ -150,12 +165,13 @@ class Tree:
             running.withdraw(self.plan.data)
             os.close(self._lock)
             self._lock = None
+        self._reserved.close()
 
     def _announce(self) -> None:
         if self._findable:
             data, pid = str(self.plan.data), self.store.pid
             up = Running(os.getpid(), self.store.url, self.plan.cluster, data, pid, self._started_at, self._ready)
-            running.announce(up)
+            running.announce(up._replace(socket=str(self.store.api_socket), api=f"http://{self.address}"))
 
     def _worker(self, number: int) -> Child:
         name = f"worker-{number}"
@@ -208,7 +224,8 @@ def describe(plan: Plan) -> str:
         f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
         "  fairlog company add acme\n"
         "  fairlog submit --company acme --user ann --wait -- echo hello\n"
-        "  fairlog status; fairlog shares; fairlog log; fairlog down"
+        "  fairlog status; fairlog shares; fairlog log; fairlog down\n"
+        "its store has neither TLS nor users: only you, on this machine, can reach it"
     )
 
 
@@ -219,8 +236,7 @@ def start_detached(plan: Plan) -> Running:
     """
     data = plan.data.absolute()
     os.close(running.lock(data))
-    logs = data / "logs"
-    logs.mkdir(mode=0o700, exist_ok=True)
+    logs = private_folder(data / "logs")
     options = [
         *("--data", str(data), "--cluster", plan.cluster, "--masters", str(plan.masters)),
         *("--workers", str(plan.workers), "--cores", str(plan.cores), "--memory", str(plan.memory_mb)),

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import structlog
 from redis.exceptions import RedisError
 
+from recovery.archive.allowed import check_allowed
 from recovery.archive.archive import archive, archived_to, open_log
-from scheduler.model.errors import FairlogError
+from scheduler.model.errors import FairlogError, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.program_log import log_to_stderr, masked
@@ -34,12 +35,18 @@ _log = structlog.get_logger()
 
 
 class Archiver:
-    """Starts archiving for a master when it is due; `elsewhere` is a URL that replaces that of the settings, or ""."""
+    """Starts archiving for a master when it is due.
 
-    def __init__(self, log: EventLog, store_url: str, elsewhere: str = "") -> None:
+    `elsewhere` is a URL that replaces that of the settings, or ""; one of the settings must be `allowed`.
+    """
+
+    def __init__(self, log: EventLog, store_url: str, elsewhere: str = "", *, allowed: Sequence[str] = ()) -> None:
         self._log = log
         self._store_url = store_url
         self._elsewhere = elsewhere
+        self._allowed = allowed
+        self._refused = ""
+        """The URL that is not allowed and was reported."""
         self._child: Child | None = None
         self._look_at_s = 0.0
 
@@ -49,7 +56,8 @@ class Archiver:
             return
         self._look_at_s = time.monotonic() + LOOK_EVERY_S
         running = self._child is not None and self._child.pid is not None
-        if not running and is_due(self._log, settings, head, self._elsewhere) and claim(self._log):
+        due = not running and is_due(self._log, settings, head, self._elsewhere)
+        if due and self._may(settings.archive_url) and claim(self._log):
             self._start(settings)
 
     def stop(self) -> None:
@@ -57,6 +65,17 @@ class Archiver:
         if self._child is not None:
             self._child.ask_to_stop()
             self._child.wait(time.monotonic() + _STOP_S)
+
+    def _may(self, url: str) -> bool:
+        """Whether the operator allows the archive; reports once that it is not."""
+        try:
+            check_allowed("" if self._elsewhere else url, self._allowed)
+        except InvalidSetting as refusal:
+            if self._refused != url:
+                _log.warning("could not archive the log", reason=str(refusal))
+            self._refused = url
+            return False
+        return True
 
     def _start(self, settings: ClusterConfigured) -> None:
         url, retain = self._elsewhere or settings.archive_url, settings.archive_retain_events

@@ -93,7 +93,7 @@ def backup(log: EventLog, url: str, *, whole: bool = False, elsewhere: str = "",
     _check_archive([segment.under(elsewhere) for segment in segments])
     header = Header(log.keys.cluster, seq, digest, segments, taken and taken[0])
     at = 0
-    with written(url, private=True) as raw, gzip.open(raw, "wb") as file:
+    with written(url) as raw, gzip.open(raw, "wb") as file:
         lists = {"archive": [segment._asdict() for segment in segments], "snapshot": taken and taken[0]._asdict()}
         _write_line(file, {"format": FORMAT, **header._asdict(), **lists})
         for record in watched(log.read(header.after, to=seq)):

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from scheduler.model.errors import FairlogError
+from scheduler.service.private import private_folder
 
 DRAFT = ".draft"
 _INSTALL = "pip install 'fairlog[archive]'"
@@ -64,8 +65,8 @@ def path_of(url: str) -> Path | None:
 
 
 @contextmanager
-def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """A new file at `url`, created when the block ends without error; if `private`, readable by its owner only.
+def written(url: str) -> Iterator[IO[bytes]]:
+    """A new file at `url`, created when the block ends without error; on this machine, with mode 0600.
 
     Raises: Unreachable if it cannot be written.
     """
@@ -77,7 +78,7 @@ def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
             _upload(copy, url)
         return
     try:
-        with whole_file(path, private=private) as draft, draft.open("wb") as file:
+        with whole_file(path, private=True) as draft, draft.open("wb") as file:
             yield file
     except OSError as error:
         raise Unreachable(f"{_named(url)} cannot be written: {_reason(error)}") from error
@@ -85,7 +86,7 @@ def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """A draft that replaces the file `path`, synced, when the block ends without error.
+    """A draft that replaces the file `path`, synced, when the block ends without error; if `private`, with mode 0600.
 
     Raises: Unreachable if `path` has no file name or its folder does not exist; OSError if it cannot be written.
     """
@@ -123,10 +124,13 @@ def opened(url: str) -> Iterator[IO[bytes]]:
 
 
 def make_folder(url: str) -> None:
-    """Create the folder `url` unless it exists. Raises: Unreachable if it cannot be created."""
+    """Create the folder `url` unless it exists; on this machine, with mode 0700.
+
+    Raises: Unreachable if it cannot be created.
+    """
     with _Errors(url, "written"):
         if (path := path_of(url)) is not None:
-            path.mkdir(parents=True, exist_ok=True)
+            private_folder(path)
         else:
             system, place = _elsewhere(url)
             system.makedirs(place, exist_ok=True)

@@ -1,54 +1,59 @@
-"""Fold the log as it grows, without writing it: the state that a standby keeps ready."""
+"""Fold the log as it grows, without writing it: the state of a standby, and the one that reads are answered from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import structlog
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild
 from recovery.replay.snapshot import latest
 from scheduler.model.errors import UnreadableRecord
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import Fact
+from scheduler.rules.views import look
+from scheduler.service.program_log import program_log
+from scheduler.store.codec import Record, told
 from scheduler.store.eventlog import GENESIS, Bell, EventLog, Position
-
-_log = structlog.get_logger()
 
 
 class Follower:
     """Folds the log as it grows; `state` is the fold of the log up to `position`.
 
     It starts from the last snapshot. If the chain breaks, it folds the log again, once: a store that failed over may
-    have lost a tail that was folded.
+    have lost a tail that was folded. `guard` is held while `state` and `position` change, by one whole turn at a time
+    or by another state.
     """
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, guard: AbstractContextManager[object] | None = None) -> None:
         self.log = log
         self.state, self.position = ClusterState(), GENESIS
+        self._guard = nullcontext() if guard is None else guard
 
-    def follow(self, wait_ms: int, bell: Bell | None = None) -> bool:
-        """Fold the next turns, waiting up to `wait_ms` or until the bell; returns whether there were any.
+    def follow(self, wait_ms: int, bell: Bell | None = None) -> Sequence[Record]:
+        """Fold the next turns, waiting up to `wait_ms` or until the bell; returns them.
+
+        If it starts over, the state is that of the end of the log, and no turns are returned.
 
         Raises: UnreadableRecord or InvariantViolated naming the position of the failure.
         """
         if self.position == GENESIS:
             self.resume(*latest(self.log) or (ClusterState(), GENESIS))
         try:
-            facts = self.log.follow(self.position, wait_ms=wait_ms, bell=bell)
+            records = self.log.follow(self.position, wait_ms=wait_ms, bell=bell)
         except UnreadableRecord as reason:
             self._start_over(str(reason))
-            return True
-        for fact in facts:
-            self._fold(fact)
-        return bool(facts)
+            return ()
+        for record in records:
+            self._fold(record)
+        return records
 
     def resume(self, state: ClusterState, position: Position) -> None:
         """Go on from a state that was folded elsewhere."""
-        self.state, self.position = state, position
+        with self._guard:
+            self.state, self.position = state, position
 
-    def give(self, progress: Callable[[int], object] | None = None) -> tuple[ClusterState, Position]:
-        """Give away the state at the log's end; the follower restarts empty.
+    def catch_up(self, progress: Callable[[int], object] | None = None) -> None:
+        """Fold the log to its end.
 
         If the log no longer holds `position`, it is folded again. On a store error the follower keeps its state.
 
@@ -59,6 +64,10 @@ class Follower:
         reason = self._catch_up(progress)
         if reason is not None:
             self._start_over(reason, progress)
+
+    def give(self, progress: Callable[[int], object] | None = None) -> tuple[ClusterState, Position]:
+        """Give away the state at the log's end; the follower restarts empty. Raises: as `catch_up`."""
+        self.catch_up(progress)
         given = self.state, self.position
         self.resume(ClusterState(), GENESIS)
         return given
@@ -73,11 +82,11 @@ class Follower:
         while True:
             try:
                 due = self.position.seq + PROGRESS_EVERY
-                for fact in self.log.facts(self.position):
-                    self._fold(fact)
-                    if progress is not None and fact.digest and fact.seq >= due:
-                        due = fact.seq + PROGRESS_EVERY
-                        progress(fact.seq)
+                for record in self.log.read(self.position):
+                    self._fold(record)
+                    if progress is not None and record.last >= due:
+                        due = record.last + PROGRESS_EVERY
+                        progress(record.last)
                 head = self.log.head()
             except UnreadableRecord as unreadable:
                 return str(unreadable)
@@ -86,11 +95,30 @@ class Follower:
             if head.seq <= self.position.seq:
                 return f"the log ends before position {self.position.seq}"
 
-    def _fold(self, fact: Fact) -> None:
-        fold(self.state, fact)
-        self.position = Position(fact.seq, fact.digest)
+    def _fold(self, record: Record) -> None:
+        facts = told(record)
+        with self._guard:
+            for fact in facts:
+                fold(self.state, fact)
+            self.position = Position(record.last, record.digest)
 
     def _start_over(self, reason: str, progress: Callable[[int], object] | None = None) -> None:
-        _log.warning("the log no longer holds what was folded and is folded again", reason=reason)
+        program_log().warning("the log no longer holds what was folded and is folded again", reason=reason)
         self.resume(ClusterState(), GENESIS)
         self.resume(*rebuild(self.log, progress=progress))
+
+
+class Reader:
+    """Views of the present state of a cluster, for whoever may read its store; the first one folds the whole log."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._follower = Follower(log)
+
+    def state(self) -> ClusterState:
+        """The state at the end of the log; do not change it. Raises: as `Follower.catch_up`."""
+        self._follower.catch_up()
+        return self._follower.state
+
+    def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
+        """The view `name` of `scheduler.rules.views`. Raises: CommandRejected if it or its subject is unknown."""
+        return look(self.state(), name, arguments)

@@ -7,8 +7,9 @@ election is refused.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from scheduler.rules.validate import MAX_LEASE_S
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import Bell
 
@@ -20,21 +21,29 @@ if TYPE_CHECKING:
 MEMBER_SEEN_MS = 5_000
 
 _TAKE_LUA = """
-local holder = redis.call('GET', KEYS[1])
+local function text(key)
+  if redis.call('TYPE', key)['ok'] == 'string' then return redis.call('GET', key) end
+  redis.call('DEL', key)
+end
+local holder = text(KEYS[1])
 if holder and holder ~= ARGV[1] then
-  local term, left = redis.call('GET', KEYS[2]), redis.call('PTTL', KEYS[1])
-  if not term or left <= tonumber(term) then
-    local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
-    return {left, last and last[1] or '0-0'}
+  local term, left = tonumber(text(KEYS[2]) or ''), redis.call('PTTL', KEYS[1])
+  if not term or term < 1 or term > tonumber(ARGV[3]) then term = tonumber(ARGV[2]) end
+  if left < 0 or left > term then
+    redis.call('PEXPIRE', KEYS[1], math.floor(term))
+    left = term
   end
+  local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
+  return {left, last and last[1] or '0-0'}
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], ARGV[2])
 """
-"""KEYS: lease, its term, handovers; ARGV: the member, the term (ms).
+"""KEYS: lease, its term, handovers; ARGV: the member, its term and the longest term (ms).
 -> nothing if the lease was taken, otherwise its remaining time (ms) and the id of the last handover.
 
-A lease with more time left than its term is free: the store failed over to a server whose clock is behind.
+A lease that never expires, or has more time left than its term, gets one term: something else than a master wrote it,
+or the store failed over to a server whose clock is behind. A living holder renews it before that is over.
 """
 _RELEASE_LUA = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then
@@ -82,7 +91,9 @@ class Lease:
     def take(self) -> bool:
         """Take or renew the lease; False if another member holds it."""
         keys = self._keys
-        held: Any = self._take([keys.lease, keys.lease_term, keys.handover], [self._member, self._ttl_ms])
+        held: Any = self._take(
+            [keys.lease, keys.lease_term, keys.handover], [self._member, self._ttl_ms, MAX_LEASE_S * 1000]
+        )
         if not held:
             return True
         self.left_ms, self.bell = int(held[0]), Bell(keys.handover, held[1].decode())
@@ -99,9 +110,18 @@ class Lease:
 
 def members(store: Redis, keys: Keys) -> tuple[Member | None, list[Member]]:
     """The holder of the lease, None without one, and the standbys, by id."""
-    holder = store.get(keys.lease)
-    serving = Member(**json.loads(holder)) if holder else None
+    serving = _member(cast("bytes | None", store.get(keys.lease)))
     since = clock_ms(store.time()) - MEMBER_SEEN_MS
     texts: Any = store.zrangebyscore(keys.masters, since, "+inf")
-    seen = [Member(**json.loads(text)) for text in texts]
-    return serving, sorted(member for member in seen if member != serving)
+    seen = {member for text in texts if (member := _member(text)) is not None}
+    return serving, sorted(seen - {serving})
+
+
+def _member(text: bytes | None) -> Member | None:
+    """The member; None if there is none, or something else than a master wrote the text."""
+    try:
+        found = Member(**json.loads(text or b""))
+    except (ValueError, TypeError):
+        return None
+    sound = isinstance(found.id, str) and isinstance(found.pid, int) and isinstance(found.host, str)
+    return found if sound else None

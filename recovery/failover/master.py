@@ -6,7 +6,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -14,6 +14,7 @@ from uuid import uuid4
 import structlog
 from redis.exceptions import RedisError
 
+from recovery.archive.allowed import check_command
 from recovery.archive.archive import open_log
 from recovery.archive.archiver import Archiver
 from recovery.failover.follower import Follower
@@ -23,13 +24,14 @@ from scheduler.model.errors import Deposed, StaleLog
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.scheduler import Scheduler
-from scheduler.store.connection import check_store, connect
+from scheduler.store.connection import check_store, connect, dangers
 from scheduler.store.doorbell import DoorbellWorker
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.transient import BACK_OFF_S
 
 if TYPE_CHECKING:
+    from scheduler.model.commands import Command
     from scheduler.rules.state import ClusterState
     from scheduler.store.eventlog import Position
 
@@ -54,11 +56,12 @@ def run_master(
     lease_s: float = 3.0,
     replicas: int = 0,
     archive_url: str = "",
+    archive_allow: Sequence[str] = (),
 ) -> None:
     """Run a master of `cluster` until SIGTERM or SIGINT: one is active, the others stand by.
 
     A commit is answered once `replicas` replicas of the store have it. Store outages are waited out with back-off.
-    `archive_url` overrides the URL of the archive that the log names.
+    `archive_url` overrides the URL of the archive that the log names, which must be one of `archive_allow` or below.
 
     Raises: UnsuitableStore if the store may lose data; UnreadableRecord or InvariantViolated if the log cannot be
     trusted from some position on, which an operator must resolve.
@@ -68,9 +71,12 @@ def run_master(
     with connect(store_url) as store:
         check = partial(check_store, store, unsafe=unsafe)
         log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
-        archiver = Archiver(log, store_url, archive_url)
-        master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver)
+        archiver = Archiver(log, store_url, archive_url, allowed=archive_allow)
+        accepts = partial(check_command, allowed=archive_allow)
+        master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver, accepts=accepts)
         check()
+        for danger in dangers(store, store_url):
+            _log.warning(danger)
         master.worker.stop_on_signals()
         master.run()
 
@@ -79,6 +85,7 @@ class Master:
     """One master process on the store of `log`.
 
     `check` raises if the store is unsuitable. It is called again after each outage: another server may answer then.
+    `accepts` raises for a command that this host refuses, as in `Scheduler`.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class Master:
         snapshot_every: int = SNAPSHOT_EVERY,
         check: Callable[[], object] = lambda: None,
         archiver: Archiver | None = None,
+        accepts: Callable[[Command], object] = lambda _: None,
     ) -> None:
         store, keys = log.store, log.keys
         self.member = member
@@ -97,7 +105,7 @@ class Master:
         self.log = log
         self.follower = Follower(log)
         self.snapshotter = Snapshotter(log, snapshot_every)
-        self.scheduler = Scheduler(log, member.id, self._rebuild)
+        self.scheduler = Scheduler(log, member.id, self._rebuild, accepts)
         self.worker = DoorbellWorker(
             keys.master_queue, store, self.answer, due_in_s=self._due_in_s, leaving=self.lease.release
         )

@@ -24,6 +24,8 @@ class By(Struct, frozen=True, array_like=True, gc=False):
 
 
 NOBODY = By()
+ASSUMED = By("assumed")
+"""Who sends what is only tried out, such as the commands of a what-if: it needs no permission, and no log has it."""
 
 
 def local(uid: int | str) -> By:

@@ -29,8 +29,12 @@ LEAST_MB_PER_CORE = 256
 
 def usable_executors(app: App) -> int:
     """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
-    need, size, spec = app.need, app.need.executor, app.spec
-    if app.ended is not None or not app.admitted or app.expired_at or not size.cores:
+    spec = app.spec
+    if app.ended is not None or (spec.cores is not None and app.requested.cores <= app.granted.cores + app.done_cores):
+        return 0
+    need = app.need
+    size = need.executor
+    if not app.admitted or app.expired_at or not size.cores:
         return 0
     simple = spec.driver is None and spec.cores is not None  # most apps: save the calls
     cores = app.requested.cores - app.granted.cores - app.done_cores if simple else app.left_cores

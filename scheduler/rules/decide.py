@@ -19,6 +19,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
+from scheduler.model.text import MAX_DETAIL
 from scheduler.rules import membership
 from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, scaled
@@ -434,6 +435,8 @@ def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
 
 def _kill(state: ClusterState, command: commands.KillApp) -> list[Event]:
     """The app ends; its executors stop and hold their grants until they are gone (semantics A5)."""
+    if len(command.reason) > MAX_DETAIL or not command.reason.isprintable():
+        raise InvalidCommand(f"a reason must be at most {MAX_DETAIL} printable characters on one line")
     _living(state, command.app)
     check_line("the reason", command.reason)
     return [facts.AppRemoved(app=command.app, reason="killed")]

@@ -297,6 +297,8 @@ class App(Struct):
     troubles: dict[str, Trouble] = {}
     """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
     private: Private | None = None
+    asked: dict[str, str] = {}
+    """What was done with it by command -> the account that did it last (semantics I1)."""
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""

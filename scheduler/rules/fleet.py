@@ -237,44 +237,43 @@ class Fleet:
         """Move every changed worker to its current shape."""
         shapes, by_rank = self._workers, self._by_rank
         for worker, (kept, free) in self._moved.items():
-            if kept == free:
-                continue
-            rank, workers = shapes[kept]
-            if len(workers) > 1:
+            if kept != free:
+                old, workers = shapes[kept]
                 del workers[bisect_left(workers, worker)]
-                by_rank[rank] -= 1
-            else:
-                self._delete(worker, kept)
-            known = shapes.get(free)
-            if known is not None:
-                rank, workers = known
+                if not workers:
+                    self._drop(kept)
+                new, workers = shapes[free] if free in shapes else self._add(free)
                 insort(workers, worker)
-                by_rank[rank] += 1
-            else:
-                self._insert(worker, free)
+                if old != new:
+                    by_rank[old] -= 1
+                    by_rank[new] += 1
         self._moved.clear()
 
     def _insert(self, worker: str, shape: Shape) -> None:
-        known = self._workers.get(shape)
-        if known is None:
-            rank = self._rank(shape)
-            self._workers[shape] = rank, [worker]
-            insort(self._by_cores, shape)
-            insort(self._by_memory, (shape.memory_mb, shape))
-        else:
-            rank, workers = known
-            insort(workers, worker)
+        rank, workers = self._workers.get(shape) or self._add(shape)
+        insort(workers, worker)
         self._by_rank[rank] += 1
 
     def _delete(self, worker: str, shape: Shape) -> None:
         rank, workers = self._workers[shape]
-        if len(workers) == 1:
-            del self._workers[shape]
-            del self._by_cores[bisect_left(self._by_cores, shape)]
-            del self._by_memory[bisect_left(self._by_memory, (shape.memory_mb, shape))]
-        else:
-            del workers[bisect_left(workers, worker)]
+        del workers[bisect_left(workers, worker)]
+        if not workers:
+            self._drop(shape)
         self._by_rank[rank] -= 1
+
+    def _add(self, shape: Shape) -> tuple[int, list[str]]:
+        """Index a shape that no worker has yet."""
+        added: tuple[int, list[str]] = self._rank(shape), []
+        self._workers[shape] = added
+        insort(self._by_cores, shape)
+        insort(self._by_memory, (shape.memory_mb, shape))
+        return added
+
+    def _drop(self, shape: Shape) -> None:
+        """Forget a shape that no worker has any more."""
+        del self._workers[shape]
+        del self._by_cores[bisect_left(self._by_cores, shape)]
+        del self._by_memory[bisect_left(self._by_memory, (shape.memory_mb, shape))]
 
     def _rank(self, shape: Shape) -> int:
         return bisect_right(self._ascending, shape.cores) if shape.memory_mb >= self._minimum.memory_mb else 0

@@ -35,22 +35,21 @@ class _Holders:
     def __contains__(self, admitted: int) -> bool:
         return admitted in self.unplaced or admitted in self._placed
 
-    def __bool__(self) -> bool:
-        return bool(self.unplaced or self._placed)
-
     def misplace(self) -> None:
         """Put all of them in order anew."""
         for one in list(self._placed.values()):
             self.take_out(one.app)
             self.unplaced[one.app.admitted] = one.app
 
-    def take_out(self, app: App) -> None:
-        if self.unplaced.pop(app.admitted, None) is None:
+    def take_out(self, app: App) -> bool:
+        """Whether none is left."""
+        if self.unplaced.pop(app.admitted, None) is None and app.admitted in self._placed:
             _, place, lost = self._placed.pop(app.admitted)
             places = self._first if lost is None else self._spared
             del places[bisect_left(places, place)]
             if lost is not None:
                 del self._spared_since[bisect_left(self._spared_since, (lost, place))]
+        return not (self.unplaced or self._placed)
 
     def in_order(self, after: int, turns: int) -> Iterator[App]:
         for _, (_, admitted) in self._spared_since[: bisect_left(self._spared_since, (after + 1,))]:
@@ -92,10 +91,8 @@ class Holders:
     def drop(self, app: App) -> None:
         """The app has no executors any more, or has ended."""
         holders = self.companies.get(app.spec.company)
-        if holders is not None and app.admitted in holders:
-            holders.take_out(app)
-            if not holders:
-                del self.companies[app.spec.company]
+        if holders is not None and holders.take_out(app):
+            del self.companies[app.spec.company]
 
     def move(self, app: App) -> None:
         """The app has another priority, or lost an executor to a claim."""

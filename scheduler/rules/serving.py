@@ -88,11 +88,10 @@ def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> 
         return bool(stays) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
-        while wanted(app):
-            granted = _placed(state, app, at, parts[app.spec.company] - app.standings[1].held)
-            if not granted:
-                break
+        while granted := _placed(state, app, at, parts[app.spec.company] - app.standings[1].held):
             yield granted
+            if not (app.owed and wanted(app)):
+                break
 
 
 def _to_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Grants:
@@ -119,7 +118,7 @@ def _the_rest(state: ClusterState, at: int) -> Grants:
             yield granted
         return
     for app in state.owed.serve(wanted):
-        while granted := _placed(state, app, at):
+        while app.owed and (granted := _placed(state, app, at)):
             yield granted
 
 

@@ -39,6 +39,7 @@ from scheduler.model.events import (
     OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.accounts import Accounts
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.queue import AppQueue
@@ -148,10 +149,11 @@ class ClusterState:
         self._by_submission: dict[int, App] = {}
         self.dependents = Dependents()
 
-    def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
+    def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
 
-        `private` is the private part of that command, None if it has none or it is withheld.
+        With the first event of a command come `private`, its private part, None if it has none or it is withheld, and
+        its sender `by`.
 
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
@@ -175,6 +177,10 @@ class ClusterState:
             self.queue.review()
         if private is not None and type(event) is AppRegistered:
             self.apps[event.app].private = private
+        if by is not NOBODY and (done := _ASKED.get(type(event))) and by.role in ("user", "admin", "operator"):
+            app = self.apps.get(event.app)  # type: ignore[union-attr]  # events of apps
+            if app is not None:
+                app.asked[done] = by.account
 
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
@@ -222,10 +228,10 @@ class ClusterState:
             for company in self.queue.changed:
                 self._timers.set(company, 0, self.queue.moments(company))
             self.queue.changed.clear()
-        if self._timers.changed:
-            for app in self._timers.changed.values():
+        if changed := self._timers.changed:
+            for app in changed.values():
                 self._set_timers(app)
-            self._timers.changed.clear()
+            changed.clear()
         if self._stepped_at != self.at:
             self._stepped_at = self.at
             for app in list(self.steppers.values()):
@@ -862,10 +868,11 @@ class ClusterState:
 
     def _stop(self, app: App) -> None:
         """The app is owed nothing more, and what it holds must stop (semantics A5, X2)."""
+        if app.executors:
+            self.holders.drop(app)
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        self.holders.drop(app)
         app.wanted = ()
         self.wishes.pop(app.spec.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
@@ -1316,6 +1323,17 @@ class ClusterState:
     """Type of event -> what folds it."""
 
 
+_ASKED: dict[type[Event], str] = {
+    AppRegistered: "submitted",
+    events.AppChanged: "scaled",
+    events.AppExtended: "extended",
+    events.AppReprioritized: "reprioritized",
+    events.AppHeld: "held",
+    events.AppReleased: "released",
+    events.ExecutorRevoked: "executors killed",
+    events.AppRemoved: "killed",
+}
+"""What an account did with an app, by the first event of its command (semantics I1)."""
 _FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._folds.items()}  # noqa: SLF001
 """Type of event -> its precondition, and what folds it."""
 

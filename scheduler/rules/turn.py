@@ -122,8 +122,10 @@ class Turn:
             if not self._begun:
                 self._begin()
             begin, private = len(self.entries), private_of(command) if type(command) is SubmitApp else None
+            sender = by
             for event in events:
-                self.record(event, cause, private)
+                self.record(event, cause, private, sender)
+                sender = NOBODY
             self.commands.append(tuple.__new__(Taken, (begin, len(self.entries) - begin, cause, by, command)))
         return events
 
@@ -156,14 +158,14 @@ class Turn:
             self.fold(event)
         return True
 
-    def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def record(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold an event that came in, and what follows from it; an election comes before all else."""
         kind = type(event)
         if not self._begun and kind is not MasterElected:
             self._begin()
         if kind is ExecutorAllocated:
             event = with_request(self.state, event)  # type: ignore[arg-type]  # it is one
-        self.fold(event, cause, private)
+        self.fold(event, cause, private, by)
         if kind in ENTAILING:
             for consequence in entailed(self.state, event, self.at):
                 self.fold(consequence, cause)
@@ -173,9 +175,9 @@ class Turn:
         for event in beginning(self.state, self.at):
             self.fold(event)
 
-    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold this event and nothing else."""
-        self.state.apply(event, self.at, cause, private)
+        self.state.apply(event, self.at, cause, private, by)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 

@@ -23,6 +23,8 @@ from scheduler.rules.placement.sizing import MEMORY_STEP_MB
 
 MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30
+MAX_LEASE_S = 3600
+"""The longest lease that a master may be started with."""
 MAX_TASKS = 100_000
 MAX_EXECUTORS = 1_000_000
 MAX_PRIORITY = 1_000

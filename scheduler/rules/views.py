@@ -66,6 +66,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "unlimited": spec.cores is None,
         "hasDriver": spec.driver is not None,
         "supervise": spec.supervise,
+        "askedBy": dict(found.asked) or None,
         "submittedSeq": found.submitted,
         "admittedSeq": found.admitted or None,
         "driver": _allocation("driver", found.driver) if found.driver is not None else None,
@@ -74,6 +75,40 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
             for held in found.executors.values()
         ],
     }
+
+
+def accounts(state: ClusterState, *, company: str | None = None) -> list[dict[str, Any]]:
+    """The accounts, of one company if it is named, with their roles and the numbers of their valid tokens."""
+    return [
+        {
+            "account": account.id,
+            "company": account.company,
+            "display": account.display,
+            "robot": account.robot,
+            "roles": list(account.roles),
+            "host": account.host,
+            "offer": None if account.offer is None else account.offer.by_kind(),
+            "tokens": len(state.accounts.tokens_of(account.id, state.at)),
+        }
+        for _, account in sorted(state.accounts.known.items())
+        if company is None or account.company == company
+    ]
+
+
+def tokens(state: ClusterState, *, account: str | None = None) -> list[dict[str, Any]]:
+    """The tokens that had not expired at the state's time, of one account if it is named, without their hashes."""
+    return [
+        {
+            "token": token.id,
+            "account": token.account,
+            "role": token.role,
+            "scopes": list(token.scopes),
+            "expires": token.expires,
+            "invitation": token.once,
+        }
+        for _, token in sorted(state.accounts.tokens.items())
+        if account in (None, token.account) and state.at < token.expires
+    ]
 
 
 def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
@@ -273,6 +308,8 @@ _VIEWS: tuple[Callable[..., Any], ...] = (
     limits,
     settings,
     cluster,
+    accounts,
+    tokens,
 )
 VIEWS = {view.__name__: view for view in _VIEWS}
 

@@ -16,6 +16,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from scheduler.service.private import private_file
+
 SHORT_LIFE_S = 5.0
 """A process that ended sooner is restarted after a growing pause."""
 PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -81,7 +83,7 @@ class Forked:
         self.returncode: int | None = None
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
-        output = None if log is None else log.open("ab")
+        output = None if log is None else os.fdopen(private_file(log), "ab")
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self.pid = os.fork()
@@ -170,6 +172,8 @@ class Child:
     cwd: Path | None = _OURS
     environment: Mapping[str, str] | None = None
     pass_fds: Sequence[int] = ()
+    umask: int = -1
+    """The umask of a command line; -1 = that of this process."""
     failures: list[str] = field(default_factory=list, init=False)
     _process: subprocess.Popen[bytes] | Forked | None = field(default=None, init=False)
     _started_s: float = field(default=0.0, init=False)
@@ -192,7 +196,7 @@ class Child:
         if callable(self.command):
             self._process = Forked(self.command, log=self.log, cwd=self.cwd)
             return
-        output = None if self.log is None else self.log.open("ab")
+        output = None if self.log is None else os.fdopen(private_file(self.log), "ab")
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own programs
                 self.command,
@@ -202,6 +206,7 @@ class Child:
                 cwd=self.cwd,
                 env=self.environment,
                 pass_fds=self.pass_fds,
+                umask=self.umask,
                 start_new_session=True,
             )
         finally:

@@ -14,6 +14,7 @@ from scheduler.model.commands import BATCH, check_variables, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys, bell_id, queue_key
+from scheduler.store.secrets import seal
 from scheduler.store.transient import passes
 
 if TYPE_CHECKING:
@@ -73,13 +74,17 @@ class Receipt(NamedTuple):
 class Client:
     """Sends commands to the master of `cluster` through `store` (a connection or a URL).
 
+    With a `secret_key` of 32 bytes, the store holds the secrets of apps sealed (`scheduler.store.secrets`).
     A command keeps its id until it is answered, so asking again after a lost answer does not carry it out twice.
     """
 
-    def __init__(self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30) -> None:
+    def __init__(
+        self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30, secret_key: bytes | None = None
+    ) -> None:
         self.store: Redis = connect(store) if isinstance(store, str) else store
         self.keys = Keys(cluster)
         self.timeout_s = timeout_s
+        self._secret_key = secret_key
         self._bell = bell_id(self.keys.master_queue)
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
@@ -93,40 +98,45 @@ class Client:
 
     def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
         """Carry out `commands` in order, in batches; the result of a refused one is its refusal. Raises: NoMaster."""
-        outcomes: list[Receipt | CommandRejected] = []
-        for part in _batches(commands):
-            identity = _new_id()
-            answers = _checked(self._ask(identity, "command", _written(part)))["answers"]
-            outcomes += [_outcome(f"{identity}.{number}", answer) for number, answer in enumerate(answers)]
-        return outcomes
+        return [outcome for part in _batches(commands) for outcome in self.send_batch(part)]
+
+    def send_batch(
+        self, commands: Sequence[Command], *, command_id: str | None = None
+    ) -> list[Receipt | CommandRejected]:
+        """As `send_many`, at most `BATCH` commands under one id; that of command i, from 0, is `ID.i`."""
+        identity = command_id or _new_id()
+        answers = _checked(self._ask(identity, "command", _written(commands)))["answers"]
+        return [_outcome(f"{identity}.{number}", answer) for number, answer in enumerate(answers)]
 
     def notify(self, *commands: Command) -> None:
         """Put `commands` into the inbox in order, in one step, without waiting for an answer."""
         self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")])
 
-    def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
-        """The answer of the active master to the view `name` (`scheduler.rules.views`), as JSON values.
+    def hear(self) -> None:
+        """Return once the active master has answered an empty batch. Raises: NoMaster."""
+        self._ask(_new_id(), "command", "[]")
 
-        Raises: CommandRejected if the view or its subject is unknown; NoMaster without an answer within `timeout_s`.
-        """
-        body = json.dumps({"name": name, "arguments": arguments})
-        return _checked(self._ask(_new_id(), "view", body))["view"]
-
-    def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
+    def submit(self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None) -> Receipt:
         """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
-        if not secrets:
-            return self.send(command)
-        check_variables((part for item in secrets.items() for part in item), len(secrets))
-        ours = self._put_aside(command.app, [os.fsencode(part) for item in secrets.items() for part in item])
+        ours = self.put_aside(command.app, secrets)
         try:
-            return self.send(command)
+            return self.send(command, command_id=command_id)
         except CommandRejected:
             if ours:
-                self.store.delete(self.keys.secrets(command.app))
+                self.forget(command.app)
             raise
 
-    def _put_aside(self, app: str, secrets: Sequence[bytes]) -> bool:
-        """Store the secrets; returns whether this call stored them. Raises: DuplicateApp if others are stored."""
+    def forget(self, app: str) -> None:
+        """Delete the secrets of an app that is not submitted."""
+        self.store.delete(self.keys.secrets(app))
+
+    def put_aside(self, app: str, values: Mapping[str, str]) -> bool:
+        """Store an app's secrets; whether this call stored them. Raises: DuplicateApp if others are stored."""
+        if not values:
+            return False
+        check_variables((part for item in values.items() for part in item), len(values))
+        sealed = seal(self._secret_key, self.keys.cluster, app, values)
+        secrets = [part for item in sealed.items() for part in item]
         deadline = time.monotonic() + self.timeout_s
         unheard = False
         while True:

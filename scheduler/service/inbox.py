@@ -1,12 +1,11 @@
 """The inbox: decode the messages of clients and workers, and encode the answers.
 
-A message is a command, a batch of commands (a JSON array), or a view. Command i of a batch, from 0, has the id
-`BATCH.i`; one answer to the batch holds the answers to its commands.
+A message is a command or a batch of commands (a JSON array). Command i of a batch, from 0, has the id `BATCH.i`; one
+answer to the batch holds the answers to its commands.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,9 +37,9 @@ _parts_of = Decoder(list[msgspec.Raw]).decode
 
 
 class Message(NamedTuple):
-    """One entry of the inbox: a command, a batch or a view. The answer goes to the list `reply_to`, "" for none.
+    """One entry of the inbox: a command or a batch. The answer goes to the list `reply_to`, "" for none.
 
-    `commands` are ids and JSON, empty for a view. `refusal` is set if the whole batch is refused.
+    `commands` are ids and JSON. `refusal` is set if the whole batch is refused.
     """
 
     entry: str
@@ -60,20 +59,16 @@ def message_of(entry: bytes, flat: Sequence[bytes]) -> Message:
     """The message of an inbox entry; `flat` holds its fields and values in turn."""
     if flat[::2] == _FIELDS:
         _, identity, _, body, _, reply_to = flat
-        kind = "command"
     else:
         pairs = iter(flat)
         fields = dict(zip(pairs, pairs, strict=True))
-        kind = "view" if b"view" in fields else "command"
-        identity, body, reply_to = (fields.get(name, b"") for name in (b"id", kind.encode(), b"reply"))
+        identity, body, reply_to = (fields.get(name, b"") for name in _FIELDS)
     name, answered = str(identity, "utf-8", "replace"), str(reply_to, "utf-8", "replace")
-    made = Message(entry.decode(), name, kind, body, answered if len(answered) <= MAX_REPLY else "")
+    made = Message(entry.decode(), name, "command", body, answered if len(answered) <= MAX_REPLY else "")
     try:
         check_command_id(name)
     except InvalidCommand as refusal:
         return made._replace(id=name[:80], refusal=refusal)
-    if kind == "view":
-        return made
     return made._replace(commands=[(name, body)]) if body[:1] != b"[" else _batch(made)
 
 
@@ -114,19 +109,14 @@ def received(body: bytes) -> Command:
     return command
 
 
-def answer(message: Message, outcome: Callable[[str], int | CommandRejected], view: Callable[[bytes], Any]) -> str:
-    """The answer as JSON: the `outcome` of each command (a position or a refusal), or what `view` returns."""
+def answer(message: Message, outcome: Callable[[str], int | CommandRejected]) -> str:
+    """The answer as JSON: the `outcome` of each command, a position or a refusal."""
     if message.refusal is not None:
         said: dict[str, Any] = _said(message.refusal)
     elif message.kind == "batch":
         said = {"answers": [_said(outcome(name)) for name, _ in message.commands]}
-    elif message.kind == "command":
-        said = _said(outcome(message.id))
     else:
-        try:
-            return json.dumps({"id": message.id, "view": view(message.body)})
-        except CommandRejected as refusal:
-            said = _said(refusal)
+        said = _said(outcome(message.id))
     return _to_json({"id": message.id, **said}).decode()
 
 
@@ -134,15 +124,6 @@ def _said(outcome: int | CommandRejected) -> dict[str, int | str]:
     if isinstance(outcome, CommandRejected):
         return {"error": type(outcome).__name__, "message": str(outcome)}
     return {"seq": outcome}
-
-
-def question(body: bytes) -> tuple[str, dict[str, Any]]:
-    """The name and arguments of a view. Raises: InvalidCommand if they are malformed."""
-    try:
-        asked = json.loads(body)
-        return str(asked["name"]), dict(asked["arguments"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise InvalidCommand("a view must be a JSON object with a name and arguments") from None
 
 
 def answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:

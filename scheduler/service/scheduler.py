@@ -14,21 +14,12 @@ from typing import NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, LoseWorker
-from scheduler.model.errors import (
-    CommandRejected,
-    Deposed,
-    FairlogError,
-    InternalError,
-    InvalidCommand,
-    StaleLog,
-    refusal_of,
-)
+from scheduler.model.commands import BATCH, Command, LoseWorker
+from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
 from scheduler.model.sender import By, local
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.rules.views import look
 from scheduler.service import inbox
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
@@ -66,10 +57,13 @@ class _Look(NamedTuple):
 class Scheduler:
     """The master `master` of one cluster: takes turns until another master is elected.
 
-    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted.
+    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted. `accepts` raises
+    CommandRejected for a command that this host refuses; that is no decision of the rules, and not logged.
     """
 
-    def __init__(self, log: EventLog, master: str, rebuild: Rebuild) -> None:
+    def __init__(
+        self, log: EventLog, master: str, rebuild: Rebuild, accepts: Callable[[Command], object] = lambda _: None
+    ) -> None:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
@@ -79,6 +73,7 @@ class Scheduler:
         self.heartbeats = Heartbeats(store, keys.heartbeats)
         self.commits = Commits(log, self.worklist, self.heartbeats)
         self._rebuild = rebuild
+        self._accepts = accepts
         self._taken = ""
         """The last inbox entry that a turn has taken; its commit may not be confirmed."""
         self._read_ahead: _Look | None = None
@@ -276,7 +271,9 @@ class Scheduler:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
-            command = inbox.received(body)
+            received = inbox.received(body)
+            self._accepts(received)
+            command = received
             turn.take(command, identity, UNSIGNED)
         except CommandRejected as refusal:
             refusals[identity] = refusal
@@ -303,20 +300,14 @@ class Scheduler:
                 return refusal_of(*self.state.refusals[identity])
             return self.state.commands.get(identity, 0)
 
-        def view(body: bytes) -> object:
-            try:
-                return look(self.state, *inbox.question(body))
-            except (TypeError, ValueError, LookupError, AttributeError) as error:
-                raise InvalidCommand("the arguments of a view are not of its kinds") from error
-
         answers: dict[str, list[str]] = {}
         for message in messages:
             if message.reply_to:
-                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome, view))
+                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome))
         return answers
 
     def _put_aside(self, message: Message, trace: str) -> None:
-        """Move a command or view that makes a turn raise to the dead letters."""
+        """Move a command that makes a turn raise to the dead letters."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         body = message.commands[0][1] if message.commands else message.body
         self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace}, maxlen=DEAD_LETTERS)
@@ -324,8 +315,6 @@ class Scheduler:
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
         self.log.begin_commit(self.position, None, keep_inbox_from=inbox.next_entry(message.entry)).finish()
-        if message.kind == "view":
-            message = message._replace(refusal=_failure())
         carry_out(self.store, inbox.answer_commands(self.keys, self._answers([message], failed)))
 
     def _worker_timeout_ms(self) -> int:

@@ -1,10 +1,13 @@
-"""Connect to the store, and check that its settings guarantee durability."""
+"""Connect to the store, and check that it guarantees durability and is no danger."""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -14,9 +17,13 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from scheduler.model.errors import UnsuitableStore
+from scheduler.store.known_holes import known_holes, server_of
 from scheduler.store.transient import passes
 
-SENTINEL = "redis+sentinel://"
+SENTINEL, SENTINEL_TLS = "redis+sentinel://", "rediss+sentinel://"
+PASSWORD_FILE = "FAIRLOG_STORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
+"""Environment variable: the file with the password of the user in the URL, if the URL has none."""
+_TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 ANSWER_S = 10
 """Answer timeout, on top of a command's own blocking time; after that the store counts as unavailable."""
 AT_ONCE_BYTES = 1024 * 1024
@@ -33,10 +40,15 @@ def connect(url: str) -> Redis:
     - `redis://HOST:PORT,HOST:PORT` names several servers. The one that reports itself primary is used; if two do, none
       is used until only one does.
 
+    `rediss://` and `rediss+sentinel://` use TLS: the server's certificate must name its host and be signed by an
+    authority of the system, or one in the file that `?ssl_ca_certs=FILE` names. `ssl_certfile` and `ssl_keyfile` name a
+    certificate of the client. `USER@` without a password takes it from the file that `FAIRLOG_STORE_PASSWORD_FILE`
+    names.
+
     The client never retries a command. The log shows whether a commit with a lost answer took place; callers repeat
     everything else. A server that does not answer within `ANSWER_S` counts as unavailable.
 
-    Raises: UnsuitableStore if the URL has none of these forms.
+    Raises: UnsuitableStore if the URL has none of these forms, or the file cannot be read.
     """
     options: dict[str, Any] = {
         "retry": Retry(NoBackoff(), 0),
@@ -44,8 +56,14 @@ def connect(url: str) -> Redis:
         "socket_timeout": ANSWER_S,
         "health_check_interval": 0,
     }
-    if url.startswith(SENTINEL):
-        return _primary_by_sentinels(url, options)
+    if url.startswith("rediss"):
+        _refuse_unchecked(url)
+        options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    password = _password_beside(url)
+    if url.startswith((SENTINEL, SENTINEL_TLS)):
+        return _primary_by_sentinels(url, options, password)
+    if password:
+        options["password"] = password
     try:
         if "," in url.partition("://")[2].partition("/")[0].rpartition("@")[2]:
             return _primary_of(url, options)
@@ -56,6 +74,30 @@ def connect(url: str) -> Redis:
         raise UnsuitableStore(
             f"the store's URL must begin with redis://, rediss://, unix:// or {SENTINEL}, not {url!r}"
         ) from error
+
+
+def _refuse_unchecked(url: str) -> None:
+    """Raises: UnsuitableStore if the URL turns off a check of the server's certificate."""
+    asked = {name: value.lower() for name, value in parse_qsl(urlsplit(url).query)}
+    checked = {"ssl_cert_reqs": ("required", "cert_required"), "ssl_check_hostname": ("true", "yes", "1")}
+    for name, right in checked.items():
+        if asked.get(name, right[0]) not in right:
+            raise UnsuitableStore(
+                f"the store's URL must not say {name}={asked[name]}: certificates and host names are always checked; "
+                "name the authority that signed the store's certificate with ?ssl_ca_certs=FILE"
+            )
+
+
+def _password_beside(url: str) -> str:
+    """The password of the URL's user that a file holds; "" if the URL has no user, or a password."""
+    account, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
+    path = os.environ.get(PASSWORD_FILE)
+    if not path or not account or ":" in account:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnsuitableStore(f"{PASSWORD_FILE} names {path}, which cannot be read: {error}") from error
 
 
 class _LocalConnection(UnixDomainSocketConnection):
@@ -73,9 +115,13 @@ def clock_ms(answer: Sequence[Any]) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
-    account, _, rest = url.removeprefix(SENTINEL).rpartition("@")
+def _primary_by_sentinels(url: str, options: dict[str, Any], password_beside: str) -> Redis:
+    scheme, _, behind = url.partition("://")
+    behind, _, query = behind.partition("?")
+    account, _, rest = behind.rpartition("@")
     places, _, service = rest.partition("/")
+    if scheme.startswith("rediss"):
+        options |= {"ssl": True, **{name: value for name, value in parse_qsl(query) if name in _TLS_FILES}}
     sentinels = [(host, port) for host, _, port in (place.rpartition(":") for place in places.split(","))]
     if not service or not all(host and port.isdecimal() for host, port in sentinels):
         raise UnsuitableStore(
@@ -85,7 +131,7 @@ def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     user, _, password = account.partition(":")
     asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
     sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
-    account_of = {"username": user or None, "password": password or None}
+    account_of = {"username": user or None, "password": password or password_beside or None}
     return _master_for(sentinel, service, {**account_of, **options})
 
 
@@ -151,9 +197,8 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
     Raises: UnsuitableStore naming the setting, its value and the required value; redis-py's errors if the store is
     unavailable.
     """
-    info: Any = store.info("server")
-    name, lowest = ("valkey", (7, 2)) if "valkey_version" in info else ("redis", (7, 0))
-    version = str(info[f"{name}_version"])
+    name, version = server_of(cast("Any", store.info("server")))
+    lowest = (7, 2) if name == "valkey" else (7, 0)
     if tuple(int(part) for part in version.split(".")[:2]) < lowest:
         raise UnsuitableStore(f"the store is {name} {version}; use version {lowest[0]}.{lowest[1]} or later")
     if unsafe:
@@ -170,6 +215,26 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
                 f"the store is configured with {setting} {actual}, which can lose data; run `CONFIG SET "
                 f"{setting} {due}` on it"
             )
+
+
+def dangers(store: Redis, url: str) -> list[str]:
+    """What makes the store at `url` less safe than it could be, in sentences. Raises: redis-py's errors."""
+    found = [known_holes(*server_of(cast("Any", store.info("server"))))]
+    if not url.startswith(("unix://", "rediss")) and not _is_here(url):
+        found.append(
+            "the connection to the store is neither encrypted nor checked; use rediss:// unless nobody else can reach "
+            "the network between"
+        )
+    if "@" not in url and not url.startswith("unix://"):
+        found.append("the store asks for no password; give it users with `fairlog store acl`")
+    return [each for each in found if each]
+
+
+def _is_here(url: str) -> bool:
+    """Whether all servers in the URL are on this machine."""
+    places = url.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")
+    hosts = [place.rpartition(":")[0] or place for place in places]
+    return all(host in {"localhost", "127.0.0.1", "[::1]"} for host in hosts)
 
 
 _DUE_SETTINGS: Mapping[str, str] = {

@@ -11,6 +11,7 @@ looks once a second, so the wait for a job ends at that moment instead, and the 
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -203,6 +204,10 @@ class DoorbellWorker(SimpleWorker):
             self._recorded()
         with suppress(RedisError):
             super().teardown()  # type: ignore[no-untyped-call]
+
+    def _set_ip_address(self, connection: Redis) -> None:  # noqa: ARG002 - RQ's
+        """Replaces RQ's method, which lists all clients of the store to find the address."""
+        self.ip_address = socket.gethostname()
 
     def subscribe(self) -> None:
         """Do not listen for remote commands: they cost a thread and a connection; SIGTERM does the same."""

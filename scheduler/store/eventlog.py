@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord
-from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, facts, record_of, stored, told
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, record_of, stored, told
 from scheduler.store.inflight import InFlight
 from scheduler.store.replication import Replication
 from scheduler.store.task_queue_lua import RETURN
@@ -200,8 +200,8 @@ class EventLog:
                 return
         self._check_tail(after.seq)
 
-    def follow(self, after: Position, *, wait_ms: int, bell: Bell | None = None) -> list[Fact]:
-        """The events of the next turns after `after`; waits up to `wait_ms` for the first one or the bell.
+    def follow(self, after: Position, *, wait_ms: int, bell: Bell | None = None) -> list[Record]:
+        """The next turns after `after`, verified; waits up to `wait_ms` for the first one or the bell.
 
         An empty result may also mean that the log ends before `after`, as after the loss of its tail.
         Raises: as `facts`.
@@ -213,7 +213,11 @@ class EventLog:
         if not page:
             return []
         older = self._archived_before(page, after.seq)
-        return list(facts(next(older, ()) or map(record_of, page), *after))
+        records = list(next(older, ()) or map(record_of, page))
+        for record in records:
+            check(record, *after)
+            after = Position(record.last, record.digest)
+        return records
 
     def at(self, seq: int) -> Position | None:
         """The end of the turn whose last position is `seq`, not verified; None if no turn ends there."""

@@ -8,7 +8,6 @@ clean-up does not mark abandoned jobs as failed.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -18,6 +17,7 @@ from rq.job import Job
 
 from scheduler.store import task_queue_lua
 from scheduler.store.keys import Keys, as_text, escaped
+from scheduler.store.secrets import unseal
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -137,10 +137,14 @@ class TaskState(NamedTuple):
 
 
 class Worklist:
-    """The task queues of one cluster's apps, for the master, the executors and the command line."""
+    """The task queues of one cluster's apps, for the master, the executors and the command line.
 
-    def __init__(self, connection: Redis, cluster: str = "default") -> None:
+    With a `secret_key`, secrets must be sealed with it (`scheduler.store.secrets`).
+    """
+
+    def __init__(self, connection: Redis, cluster: str = "default", *, secret_key: bytes | None = None) -> None:
         self._store = connection
+        self._secret_key = secret_key
         self._keys = Keys(cluster)
         self._fill = connection.register_script(task_queue_lua.FILL)
         self._step = connection.register_script(task_queue_lua.STEP)
@@ -286,9 +290,9 @@ class Worklist:
         return bool(self._store.hget(self._keys.grants(worker), executor))
 
     def secrets(self, app: str) -> dict[str, str]:
-        """The app's secrets: environment variable -> value."""
+        """The app's secrets: environment variable -> value. Raises: UnreadableSecrets if they cannot be opened."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.secrets(app)))
-        return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
+        return unseal(self._secret_key, self._keys.cluster, app, stored)
 
     def _queue(self, app: str) -> str:
         return f"{Queue.redis_queue_namespace_prefix}{self._keys.app_queue(app)}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 from redis.exceptions import RedisError
@@ -75,6 +75,7 @@ class Rig:
     def __init__(self, folder: Path, seed: int, *, replicated: bool, say: Callable[[str], None]) -> None:
         self.inflicted: Counter[str] = Counter()
         self._folder = folder
+        self._archive = (folder / "archive").as_uri()
         self._say = say
         self._traces = folder / "traces"
         self._histories = folder / "histories"
@@ -82,7 +83,10 @@ class Rig:
         for made in (self._traces, self._histories, self._logs):
             made.mkdir(parents=True)
         self._store: Store = Replicated(folder / "store") if replicated else Single(folder / "store")
-        self._masters = [self._fairlog(f"master-{n}", ["master", *self._master_options()]) for n in range(MASTERS)]
+        self._masters = [
+            self._fairlog(f"master-{n}", ["master", "--archive-allow", self._archive, *self._master_options()])
+            for n in range(MASTERS)
+        ]
         self._agents = [self._fairlog(f"worker-{n}", ["worker", *self._worker_options(n)]) for n in range(AGENTS)]
         self._clients = [self._client(number, seed) for number in range(CLIENTS)]
         self._held: dict[str, float] = {}
@@ -109,8 +113,7 @@ class Rig:
             child.start()
         with connect(self._store.url) as store:
             client = Client(store, CLUSTER, timeout_s=HOPELESS_S)
-            archive = {"archive_url": (self._folder / "archive").as_uri()}
-            client.send(ConfigureCluster(settings=SETTINGS | archive))
+            client.send(ConfigureCluster(settings=SETTINGS | {"archive_url": self._archive}))
             client.send(RegisterKind(kind=KIND))
             for company in COMPANIES:
                 client.send(RegisterCompany(company=company, borrow=True))
@@ -249,7 +252,7 @@ class Rig:
         return self._position != before
 
     def _is_quiet(self) -> bool:
-        """Whether the inbox is empty, every app has ended, and the master's views agree with the log."""
+        """Whether the inbox is empty, every app has ended, and the master answers and has nothing to add to the log."""
         self._read_on()
         state = self._state
         if state.executors or any(app.ended is None for app in state.apps.values()) or not state.apps:
@@ -257,8 +260,8 @@ class Rig:
         with suppress(RedisError, NoMaster, CommandRejected), connect(self._store.url) as store:
             if store.xlen(Keys(CLUSTER).inbox) or any(store.hlen(Keys(CLUSTER).grants(w)) for w in state.workers):
                 return False
-            apps: Any = Client(store, CLUSTER, timeout_s=5).view("apps", everything=True)
-            return len(apps) == len(state.apps) and not self._read_on()
+            Client(store, CLUSTER, timeout_s=5).hear()
+            return not self._read_on()
         return False
 
     def _close(self) -> None:

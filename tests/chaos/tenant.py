@@ -12,10 +12,10 @@ from uuid import uuid4
 from msgspec import to_builtins
 from redis.exceptions import RedisError
 
+from fairlog.client import StoreClient
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.service.child import die_with_parent
-from scheduler.service.client import Client
 from tests.chaos.history import History, Line
 
 REFUSED = "refused"
@@ -59,7 +59,7 @@ class Tenant:
         self._history = History(Path(tenancy.history))
         self._life = uuid4().hex[:6]
         self._draw = random.Random(f"{tenancy.seed} {tenancy.number} {self._life}")
-        self._client = Client(tenancy.url, tenancy.cluster, timeout_s=ANSWER_S)
+        self._client = StoreClient(tenancy.url, tenancy.cluster, timeout_s=ANSWER_S)
         self._apps = 0
         self._open: list[str] = []
         self._stopped = False

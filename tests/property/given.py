@@ -44,6 +44,7 @@ class Logged(NamedTuple):
     at: int
     cause: str
     private: Private | None = None
+    by: By = NOBODY
 
 
 Watch = Callable[[ClusterState, Event], None]
@@ -55,10 +56,10 @@ class _Turn(Turn):
         super().__init__(state, at)
         self.before = before
 
-    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         assert decode(encode(event), type=type(event)) == event
         self.before(self.state, event)
-        super().fold(event, cause, private)
+        super().fold(event, cause, private, by)
         check(self.state)
 
 
@@ -113,13 +114,13 @@ class Cluster:
             turn.entries, turn.commands, first=turn.first, at=turn.at, previous=previous, salt=salts.__next__
         )
         self.records.append(record)
-        self.log += [Logged(fact.event, fact.at, fact.cause, fact.private) for fact in told(record)]
+        self.log += [Logged(fact.event, fact.at, fact.cause, fact.private, fact.by) for fact in told(record)]
 
     def check_replay(self) -> None:
         """Fail unless the state is what its log tells: nothing but events has changed it."""
         again = ClusterState()
-        for event, at, cause, private in self.log:
-            again.apply(event, at=at, cause=cause, private=private)
+        for event, at, cause, private, by in self.log:
+            again.apply(event, at=at, cause=cause, private=private, by=by)
         assert again.digest() == self.state.digest(), "something that is not in the log changed the state"
 
     def company(

@@ -112,7 +112,7 @@ def test_folding_a_prefix_and_then_the_rest_is_folding_all(history: History) -> 
 @settings(max_examples=40)
 def test_a_history_read_from_its_records_has_the_same_events_and_state(history: History) -> None:
     cluster = played(history)
-    read = [Logged(fact.event, fact.at, fact.cause, fact.private) for fact in facts(cluster.records, *GENESIS)]
+    read = [Logged(fact.event, fact.at, fact.cause, fact.private, fact.by) for fact in facts(cluster.records, *GENESIS)]
     assert read == cluster.log
     assert _folded(read).digest() == cluster.state.digest()
 
@@ -238,8 +238,8 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
 
 def _folded(log: list[Logged], state: ClusterState | None = None) -> ClusterState:
     folded = ClusterState() if state is None else state
-    for event, at, cause, private in log:
-        folded.apply(event, at=at, cause=cause, private=private)
+    for event, at, cause, private, by in log:
+        folded.apply(event, at=at, cause=cause, private=private, by=by)
     return folded
 
 

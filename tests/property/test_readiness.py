@@ -82,7 +82,7 @@ class Reader:
 @settings(max_examples=100)
 def test_apps_become_ready_or_end_in_the_turn_that_decides_it(history: History) -> None:
     reader, at = Reader(), 0
-    for event, now, cause, _ in played(history).log:
+    for event, now, cause, *_ in played(history).log:
         if now != at:
             reader.settled()
             at = now

@@ -26,6 +26,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Event, RoomHeld
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
@@ -148,9 +149,9 @@ def ended(executor: str, *, done: bool = False) -> EndedExecutor:
 
 
 class _Checked(Turn):
-    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         is_lawful(self.state, event)
-        super().fold(event, cause, private)
+        super().fold(event, cause, private, by)
 
 
 @given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))

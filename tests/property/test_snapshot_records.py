@@ -24,15 +24,15 @@ def test_a_state_read_back_and_then_the_tail_is_the_full_replay(history: History
     cluster = played(history)
     cut %= len(cluster.log) + 1
     state = ClusterState()
-    for event, at, cause, private in cluster.log[:cut]:
-        state.apply(event, at=at, cause=cause, private=private)
+    for event, at, cause, private, by in cluster.log[:cut]:
+        state.apply(event, at=at, cause=cause, private=private, by=by)
     again = restored(list(lines(state)))
     check(again)
     assert again.digest() == state.digest()
     assert list(lines(again)) == list(lines(state))
-    for event, at, cause, private in cluster.log[cut:]:
-        again.apply(event, at=at, cause=cause, private=private)
-        state.apply(event, at=at, cause=cause, private=private)
+    for event, at, cause, private, by in cluster.log[cut:]:
+        again.apply(event, at=at, cause=cause, private=private, by=by)
+        state.apply(event, at=at, cause=cause, private=private, by=by)
         check(again)
         assert sorted(again.queue.held_back()) == sorted(state.queue.held_back())
     assert again.digest() == cluster.state.digest()

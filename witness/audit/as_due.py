@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.commands import Command, EndedDriver, EndedExecutor, KillApp
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import AppAdmitted, Event, MasterElected, RoomReserved, unplaced
+from scheduler.model.sender import ASSUMED
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.turn import beginning, consequences, decisions
@@ -109,7 +110,7 @@ class AsDue:
             self._rewind(began)
             for command in ended:
                 with suppress(CommandRejected):  # an app ends with its driver
-                    self._take(decide(self.state, command), at)
+                    self._take(decide(self.state, command, at, ASSUMED), at)
             if self._compared(logged, at, end) is None:
                 return None
         self._rewind(began)

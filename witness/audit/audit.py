@@ -257,7 +257,7 @@ class Audit:
         """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""
         event, state, ledger = logged.event, self.state, self._ledger
         try:
-            state.apply(event, logged.at, logged.cause, logged.private)
+            state.apply(event, logged.at, logged.cause, logged.private, logged.by)
         except InvariantViolated as error:
             state.head = logged.seq
             return deviation(state, logged.seq, event, f"nothing: {error.why}", error.rule)

@@ -232,16 +232,17 @@ def submit(
 
 @click.command()
 @flag("--executor", help="Kill executors, named by id. Their apps continue and get replacements.")
+@text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
 @names_argument("app")
 @on_cluster
-def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
+def kill(session: Session, *, app: tuple[str, ...], executor: bool, reason: str) -> int:
     """Kill apps, or single executors.
 
     The resources of a killed app or executor are free once its worker confirms that it has stopped.
     """
     if executor:
         return send_each(session, app, _kill_executor, "will stop", nothing="is not a running executor")
-    return send_each(session, app, lambda name: KillApp(app=name), "killed")
+    return send_each(session, app, lambda name: KillApp(app=name, reason=reason), "killed")
 
 
 def _kill_executor(name: str) -> KillExecutors:

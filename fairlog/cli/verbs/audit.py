@@ -66,6 +66,8 @@ def _print_story(told: dict[str, Any]) -> None:
         over = told["runtime"]["expiredAt"]
         since = "(X1)" if over is None else f"and was told to stop at {render.moment(over)} (X2)"
         click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may {since}")
+    for asked in told["askedFor"]:
+        _print_sender(told, asked)
     if told["detail"]:
         click.echo(f"ended     {one_line(told['detail'])}")
     if admission:
@@ -76,6 +78,21 @@ def _print_story(told: dict[str, Any]) -> None:
         click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
     _print_executors(told)
     _print_claims(told)
+
+
+def _print_sender(told: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Say who sent a command and in which role; who needs no account is named only for what is done to others."""
+    account, role = asked["by"]["account"], asked["by"]["role"]
+    if account.startswith("local/"):
+        if asked["command"] == "SubmitApp":
+            return
+        who = f"{account}, who owns the socket or the store"
+    else:
+        company = account.partition("/")[0] if role in ("user", "admin") else "the cluster"
+        who = f"{account}, {role} of {company}"
+    whose = "" if account == f"{told['company']}/{told['user']}" else f"; the app is {told['company']}/{told['user']}'s"
+    said = f": refused, {asked['refused']}" if asked["refused"] else f": {asked['reason']}" if "reason" in asked else ""
+    click.echo(f"asked     {asked['command']} at {asked['seq']} by {who}{whose}{said} (I3)")
 
 
 def _print_executors(told: dict[str, Any]) -> None:

@@ -58,14 +58,14 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
         return _print_health(session, check, as_json=as_json)
     if session.at is not None:
         return _past_status(session, as_json=as_json)
-    seen = session.ask_master("cluster")
     serving, standbys = session.masters()
-    if seen is None:
-        serving, seen = None, {"head": session.log.head().seq, "workers": []}
-        try:
-            seen = session.ask("cluster")
-        except (UnreadableRecord, InvariantViolated) as error:
-            render.say(f"Error: {error}")
+    if not session.is_served():
+        serving = None
+    seen: dict[str, Any] = {"head": session.log.head().seq, "workers": []}
+    try:
+        seen = session.ask("cluster")
+    except (UnreadableRecord, InvariantViolated) as error:
+        render.say(f"Error: {error}")
     agents, workers = session.agents(), []
     for worker in seen["workers"]:
         name, agent = worker["worker"], agents.get(worker["worker"], {})

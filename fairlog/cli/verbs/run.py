@@ -22,14 +22,18 @@ from fairlog.cli.params import (
     text_option,
 )
 from fairlog.cli.target import Target, target_options
+from fairlog.cli.verbs.accounts import worker_invite
 from fairlog.local.running import default_data, find_running
+from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
-from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
+from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SMALLEST_CORES = 4
 _SMALLEST_MB = 2048
+MAX_PORT = 65535
 
 
 class NotRunning(FairlogError):
@@ -41,6 +45,14 @@ def _memory(text: str) -> int:
     if not 1 <= memory_mb <= MAX_MEMORY_MB:
         raise click.BadParameter(f"a worker offers between 1 and {MAX_MEMORY_MB} MiB, not {memory_mb}")
     return memory_mb
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Host and port, written HOST:PORT. Raises: click.BadParameter."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > MAX_PORT:
+        raise click.BadParameter(f"an address is written like 127.0.0.1:8080, not {text!r}")
+    return host.strip("[]"), int(port)
 
 
 _logs = click.option(
@@ -139,7 +151,7 @@ def demo() -> int:
 @click.option(
     "--lease",
     "lease_s",
-    type=Seconds(1.0, 3600.0),
+    type=Seconds(1.0, MAX_LEASE_S),
     default=3.0,
     show_default=True,
     metavar="SECONDS",
@@ -147,10 +159,18 @@ def demo() -> int:
     show_envvar=True,
     help="Time without a sign of the active master after which a standby takes over.",
 )
+@text_option(
+    "--archive-allow",
+    multiple=True,
+    metavar="URL",
+    envvar=ALLOW_VARIABLE,
+    show_envvar=True,
+    help="Folder to which, or below which, the setting archive_url may point. Repeatable.",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def master(target: Target, replicas: int, lease_s: float) -> None:
+def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[str, ...]) -> None:
     """Run a master, active or standby.
 
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
@@ -161,10 +181,59 @@ def master(target: Target, replicas: int, lease_s: float) -> None:
     url, cluster, _ = locate(target)
     log_to_stderr()
     unsafe, archive_url = target.unsafe_store, target.archive
-    run_master(url, cluster, unsafe=unsafe, replicas=replicas, lease_s=lease_s, archive_url=archive_url)
+    run_master(
+        url,
+        cluster,
+        unsafe=unsafe,
+        replicas=replicas,
+        lease_s=lease_s,
+        archive_url=archive_url,
+        archive_allow=archive_allow,
+    )
 
 
 @click.command()
+@click.option(
+    "--socket",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    envvar="FAIRLOG_API_SOCKET",
+    show_envvar=True,
+    help="Listen on a Unix socket, in a folder that only you can enter. Whoever reaches it is an operator.",
+)
+@click.option(
+    "--listen",
+    "address",
+    type=read_address,
+    metavar="HOST:PORT",
+    envvar="FAIRLOG_API_LISTEN",
+    show_envvar=True,
+    help="Listen on TCP, for those with a token.",
+)
+@click.option("--tls-cert", "certificate", type=_FILE, metavar="FILE", help="Certificate chain for TLS on TCP, PEM.")
+@click.option("--tls-key", "key", type=_FILE, metavar="FILE", help="Its private key, PEM.")
+@flag("--plain-http", "plain", help="Allow TCP without TLS from other machines, behind a proxy that ends TLS.")
+@_logs
+@target_options()
+@click.pass_obj
+def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
+    """Serve the HTTP API, through which everybody else reaches the cluster.
+
+    Only masters and API servers need the store's credentials. Any number of them can run. An API server answers reads
+    from the log, which it follows; GET /openapi.json describes what can be asked.
+    """
+    from fairlog.api.serve import Where, run_api  # noqa: PLC0415 (the other verbs need none of it)
+    from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
+
+    if (where["certificate"] is None) != (where["key"] is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together; give both")
+    url, cluster, _ = locate(target)
+    log_to_stderr()
+    run_api(url, cluster, Where(**where), archive_url=target.archive)
+
+
+@click.group(invoke_without_command=True)
 @range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
 @size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
@@ -194,9 +263,9 @@ def master(target: Target, replicas: int, lease_s: float) -> None:
 @flag("--no-outlive", hidden=True)
 @_logs
 @target_options()
-@click.pass_obj
+@click.pass_context
 def worker(
-    target: Target,
+    ctx: click.Context,
     /,
     *,
     no_outlive: bool,
@@ -215,11 +284,14 @@ def worker(
     --drain it accepts nothing new after SIGTERM and stops once its executors have ended; a second SIGTERM stops it at
     once.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
     from workers.agent import run_agent  # noqa: PLC0415 (likewise)
     from workers.offer import discovered, divided, make_offers  # noqa: PLC0415 (likewise)
 
+    target = ctx.ensure_object(Target)
     url, cluster, _ = locate(target)
     log_to_stderr()
     for kind, addresses in map(discovered, discover):
@@ -240,6 +312,9 @@ def worker(
             f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
     run_agent(url, cluster, offers)
+
+
+worker.add_command(worker_invite)
 
 
 def _reporter() -> Callable[[str], None]:

@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -58,6 +59,7 @@ class Ask(NamedTuple):
         return self.need is None or self.need.hostable
 
 
+_LAST: CompanyKey = (inf, Share(1, 0), 0, "")
 K = TypeVar("K")
 Heads = tuple[Ask | None, Ask | None]
 """The asks of a user's two heads: of the one that fits the quota by itself, and of the first one at all."""
@@ -123,8 +125,6 @@ class CompanyQueue:
     """Users whose limits are to be compared again."""
     passed_over: dict[Ask, None] = field(default_factory=dict)
     """What its pending apps ask that the company's limits keep out now (semantics N2)."""
-    keeps: bool = True
-    """Whether one of its apps may keep it within its part."""
 
 
 class AppQueue:
@@ -145,6 +145,10 @@ class AppQueue:
         """The companies whose claims may have changed by the event that is folded now."""
         self._uncertain = False
         """Whether other companies may be active than when the order was last brought up to date."""
+        self._within: dict[str, None] = {}
+        """The companies of which an app may keep them within their part."""
+        self._within_version = -1
+        """The version of the parts that this regards."""
         self.basis = Basis()
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
@@ -273,6 +277,7 @@ class AppQueue:
         if company.active is not None:
             self.parts.remove(company.active)
         self._moved.pop(name, None)
+        self._within.pop(name, None)
         self._taking.pop(name, None)
         self._idle_borrowers.pop(name, None)
         self._moved.update(self._idle_borrowers)
@@ -503,14 +508,16 @@ class AppQueue:
         if not self.arrivals or (found := self._lone()) is not None:
             return found if self.arrivals else None
         self._settle()
-        companies, version = self.companies, self.parts.version
-        for _, _, _, name in self._order:
-            company = companies[name]
-            if company.keeps or company.part_version != version:
-                keeps = self._keeps(company, self._part(company))
-                company.keeps = any(map(keeps, company.asks))
-                if company.keeps and (found := self._first_of(name, company, keeps)) is not None:
-                    return found
+        if self._within_version != self.parts.version:
+            self._within_version = self.parts.version
+            self._within.update((key[-1], None) for key in self._order)
+        for company in sorted(map(self.companies.__getitem__, self._within), key=_place):
+            keeps = self._keeps(company, self._part(company))
+            name = company.tenant.company
+            if not company.order or not any(map(keeps, company.asks)):
+                del self._within[name]
+            elif (found := self._first_of(name, company, keeps)) is not None:
+                return found
         return None
 
     def _lone(self) -> Pending | None:
@@ -586,9 +593,7 @@ class AppQueue:
     def _part(self, company: CompanyQueue) -> Resources:
         if company.part_version != self.parts.version:
             company.part_version = self.parts.version
-            part = self.parts.of(company.tenant.quota, by_default=not company.limit.stops_idle)
-            if part != company.part:
-                company.part, company.keeps = part, True
+            company.part = self.parts.of(company.tenant.quota, by_default=not company.limit.stops_idle)
         return company.part
 
     @staticmethod
@@ -724,7 +729,6 @@ class AppQueue:
     def _note(self, name: str, company: CompanyQueue) -> None:
         """Mark the company: its place in the order or its next reservation may have changed."""
         self._moved[name] = None
-        company.keeps = True
         if not company.admitted:
             self._uncertain = True
         if company.timed or company.limit.holding or company.reserved:
@@ -766,6 +770,8 @@ class AppQueue:
         company.moved.clear()
         company.all_moved = False
         has_head, limit = bool(company.order), company.limit
+        if has_head:
+            self._within[name] = None
         placed = self._company_key(company.tenant, self.basis) if has_head else None
         if placed != company.placed:
             self._take_out_of_order(company)
@@ -808,6 +814,11 @@ class AppQueue:
         if company.placed is not None:
             del self._order[bisect_left(self._order, company.placed)]
             company.placed = None
+
+
+def _place(company: CompanyQueue) -> CompanyKey:
+    """Where the company stands in the order; those without a head come last."""
+    return company.placed or _LAST
 
 
 def _anybody(_: Ask) -> bool:

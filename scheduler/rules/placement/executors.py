@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import ExecutorAllocated, Locality
@@ -28,14 +28,17 @@ def allocation(
 
 def allocations(app: App, counts: Counts, size: Resources, locality: Locality | None = None) -> list[ExecutorAllocated]:
     """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
-    name, workers = app.spec.app, [worker for worker, count in counts for _ in range(count)]
-    numbered = enumerate(workers, app.next_executor)
-    return [ExecutorAllocated(name, executor_id(name, number), worker, size, locality) for number, worker in numbered]
+    name, numbers = app.spec.app, itertools.count(app.next_executor)
+    return [
+        ExecutorAllocated(name, executor_id(name, next(numbers)), worker, size, locality)
+        for worker, count in counts
+        for _ in range(count)
+    ]
 
 
 def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:
     """Up to `limit` executors, one to each candidate in turn, repeatedly (semantics P2)."""
-    chosen = list(islice(candidates, limit))
+    chosen = list(itertools.islice(candidates, limit))
     if len(chosen) == limit:
         return [(worker, 1) for worker, _ in chosen]
     counts = deal([free.holds(size) for _, free in chosen], limit)
@@ -49,7 +52,7 @@ def pack(candidates: Candidates, size: Resources, limit: int) -> Counts:
 
 def one_each(candidates: Candidates, _size: Resources, limit: int) -> Counts:
     """Up to `limit` executors, never two on a worker (semantics P7)."""
-    return [(worker, 1) for worker, _ in islice(candidates, limit)]
+    return [(worker, 1) for worker, _ in itertools.islice(candidates, limit)]
 
 
 def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
@@ -57,7 +60,7 @@ def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
 
     6 cores on two equal workers: 3 and 3 (P7).
     """
-    chosen = list(islice(candidates, min(limit, cores)))
+    chosen = list(itertools.islice(candidates, min(limit, cores)))
     counts = deal([free.cores for _, free in chosen], cores)
     return [(worker, count) for (worker, _), count in zip(chosen, counts, strict=True)]
 
@@ -67,7 +70,7 @@ def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
 
     12 cores on workers with 1, 7 and 4 free: 1, 7 and 4 (P7).
     """
-    return fill(((worker, free.cores) for worker, free in islice(candidates, min(limit, cores))), cores)
+    return fill(((worker, free.cores) for worker, free in itertools.islice(candidates, min(limit, cores))), cores)
 
 
 def one_probe(candidates: Candidates, probes: Container[str], size: Resources) -> Candidates:

@@ -165,14 +165,62 @@ def test_a_lease_below_a_second_is_refused(start: Start) -> None:
     assert start("--lease", "0.5").wait(HOPELESS_S) == 2
 
 
-def test_a_lease_with_more_time_left_than_its_term_is_free(connection: Redis, keys: Keys) -> None:
-    """The store has failed over, and the new primary's clock is behind."""
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("left_ms", [None, HOUR_MS, 1 << 40], ids=["without end", "an hour", "34 years"])
+@pytest.mark.parametrize("term", [None, b"60000", b"junk", b"-1", str(1 << 50).encode()])
+def test_a_lease_longer_than_its_term_gets_one_term(
+    connection: Redis, keys: Keys, left_ms: int | None, term: bytes | None
+) -> None:
+    """Somebody has written it, or the store has failed over and the new primary's clock is behind."""
+    lease = Lease(connection, keys, Member("m1", 1, "there"), 60_000)
+    connection.set(keys.lease, "nobody", px=left_ms)
+    if term is not None:
+        connection.set(keys.lease_term, term)
+    assert not lease.take()
+    assert 0 < lease.left_ms <= 60_000
+    assert 0 < connection.pttl(keys.lease) <= 60_000
+    connection.delete(keys.lease)
+    assert lease.take()
+
+
+def test_a_lease_without_end_is_taken_once_its_term_is_over(connection: Redis, keys: Keys) -> None:
+    lease = Lease(connection, keys, Member("m1", 1, "there"), 50)
+    connection.set(keys.lease, "nobody")
+    assert not lease.take()
+    wait_until(lease.take, "the lease to lapse")
+
+
+def test_a_living_holder_whose_lease_was_made_endless_keeps_it(connection: Redis, keys: Keys) -> None:
     holder, other = (Lease(connection, keys, Member(name, 1, "there"), 60_000) for name in ("m1", "m2"))
     assert holder.take()
-    assert not other.take()
-    connection.pexpire(keys.lease, 600_000)
-    assert other.take()
-    assert not holder.take()
+    for tamper in (connection.persist, lambda name: connection.pexpire(name, 100 * HOUR_MS)):
+        tamper(keys.lease)
+        assert not other.take()
+        assert holder.take()
+        assert 0 < connection.pttl(keys.lease) <= 60_000
+        assert not other.take()
+
+
+def test_a_lease_that_is_no_text_is_free(connection: Redis, keys: Keys) -> None:
+    lease = Lease(connection, keys, Member("m1", 1, "there"), 60_000)
+    connection.rpush(keys.lease, "nobody")
+    connection.rpush(keys.lease_term, "60000")
+    assert lease.take()
+
+
+@pytest.mark.parametrize("text", ["nobody", "[]", '{"id": "m1"}', '{"id": [], "pid": 1, "host": "h"}', b"\xff"])
+def test_a_holder_that_is_no_master_is_not_shown(connection: Redis, keys: Keys, text: str) -> None:
+    connection.set(keys.lease, text)
+    connection.zadd(keys.masters, {text: 1 << 50})
+    assert members(connection, keys) == (None, [])
+
+
+def test_a_master_serves_although_the_lease_was_made_endless(client: Client, keys: Keys, start: Start) -> None:
+    client.store.set(keys.lease, "nobody")
+    start("--lease", "1")
+    client.send(RegisterCompany(company="first"))
 
 
 @pytest.fixture

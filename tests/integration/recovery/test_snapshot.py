@@ -44,7 +44,7 @@ def log(connection: Redis, keys: Keys) -> EventLog:
     """A log of some hundred entries."""
     made = EventLog(connection, keys)
     position = GENESIS
-    for event, at, cause, _ in played(seeded(11, 120)).log:
+    for event, at, cause, *_ in played(seeded(11, 120)).log:
         record = encode_turn([(event, cause)], first=position.seq + 1, at=at, previous=position.digest)
         made.begin_commit(position, record).finish()
         position = Position(record.last, record.digest)

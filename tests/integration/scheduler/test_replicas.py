@@ -13,10 +13,10 @@ from redis import Redis
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
+from fairlog.client import StoreClient
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.model.errors import NotReplicated, UnsuitableStore
-from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
@@ -55,8 +55,8 @@ def _missing(log: EventLog) -> Iterator[None]:
         yield
 
 
-def _client(servers: Servers, port: int) -> Client:
-    return Client(servers.connect(f"redis://127.0.0.1:{port}"), "replicated")
+def _client(servers: Servers, port: int) -> StoreClient:
+    return StoreClient(servers.connect(f"redis://127.0.0.1:{port}"), "replicated")
 
 
 def test_a_command_is_acknowledged_once_the_replica_has_it(servers: Servers, primary: int) -> None:
@@ -318,7 +318,7 @@ def test_a_store_failover_keeps_every_acknowledged_command(servers: Servers, tmp
     shell = Shell(tmp_path / "home")
     shell.env |= {"FAIRLOG_STORE": url, "FAIRLOG_REPLICAS": "1"}
     kept, lost = (f"{name}-{uuid4().hex[:8]}" for name in ("kept", "lost"))
-    client = Client(servers.connect(url), timeout_s=HOPELESS_S)
+    client = StoreClient(servers.connect(url), timeout_s=HOPELESS_S)
     with (
         Service(shell, "master") as first,
         Service(shell, "master", name="second") as second,

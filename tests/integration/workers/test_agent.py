@@ -18,6 +18,7 @@ import psutil
 import pytest
 from redis import Redis
 
+from fairlog.client import StoreClient
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
 from scheduler.model.commands import (
@@ -38,7 +39,6 @@ from scheduler.model.events import (
     WorkerSuspected,
 )
 from scheduler.model.grants import Leaving
-from scheduler.service.client import Client
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
@@ -67,7 +67,7 @@ class Cluster:
         self.name = f"agents-{uuid4().hex[:8]}"
         self.keys = Keys(self.name)
         self.connection = Redis.from_url(store.url)
-        self.client = Client(self.connection, self.name, timeout_s=HOPELESS_S)
+        self.client = StoreClient(self.connection, self.name, timeout_s=HOPELESS_S)
         self.work = Worklist(self.connection, self.name)
         self.processes: list[subprocess.Popen[bytes] | Forked] = []
 

@@ -15,10 +15,13 @@ from rq.serializers import JSONSerializer
 
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.grants import Leaving
+from scheduler.store.secrets import seal
 from tests.integration.workers.worker_rig import WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
 from workers.forkserver import Forkserver
 from workers.rundir import RunDir
+
+KEY = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,29 @@ def test_a_task_sees_the_submitters_variables_and_its_executors_size(rig: Rig) -
     rig.connection.hset(rig.keys.secrets(rig.app), "SECRET", "a=b c")
     rig.run(grant)
     assert outputs(rig, 1) == [f"a=b c\n{rig.app}\n{grant.executor}\n2\n768\n"]
+
+
+def _put_sealed(rig: Rig) -> None:
+    for name, value in seal(KEY, rig.cluster, rig.app, {"SECRET": "a=b c"}).items():
+        rig.connection.hset(rig.keys.secrets(rig.app), name, value)
+
+
+@pytest.mark.parametrize("launcher", ["preloaded", "fresh"])
+def test_a_worker_with_the_key_opens_sealed_variables(rig: Rig, launcher: str) -> None:
+    grant = rig.grant(shell("echo $SECRET"))
+    _put_sealed(rig)
+    spec = rig.spec(grant, launcher=launcher).model_copy(update={"secret_key": KEY})
+    assert rig.forkserver.launch(spec)
+    rig.end_of(grant)
+    assert outputs(rig, 1) == ["a=b c\n"]
+
+
+def test_a_task_whose_secrets_cannot_be_read_fails_with_a_sentence(rig: Rig) -> None:
+    _put_sealed(rig)
+    assert rig.run(rig.grant(shell("echo $SECRET"))).unstartable
+    message = rig.work.states(rig.app)[0].message
+    assert message.startswith(f"cannot read the secrets of {rig.app}: they are sealed with the key ")
+    assert message.endswith(f"this host has no key for secrets (worker {WORKER})")
 
 
 def test_a_task_does_not_see_the_environment_of_the_agent(lone_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

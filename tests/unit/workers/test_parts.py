@@ -225,7 +225,7 @@ def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: 
     (tmp_path / "link").symlink_to(tmp_path)
     running = []
     for root in (tmp_path / "ours", tmp_path / "others"):
-        started = tasks.TaskStarter(grant, "w1", RunDir(root, "w1"), {}).start(Begun(0, 1))
+        started = tasks.TaskStarter(grant, "w1", RunDir(root, "w1"), dict).start(Begun(0, 1))
         assert isinstance(started, tasks.Task)
         running.append(started)
     ours, others = running
@@ -337,7 +337,7 @@ def test_tasks_that_state_amounts_find_their_part(amount: tuple[int, int], addre
 def test_a_task_takes_the_first_slot_in_which_none_runs(tmp_path: Path) -> None:
     held = {"gpu": ("a", "b")}
     grant = GRANT.model_copy(update={"command": ("sleep", "60"), "addresses": held, "per_task": (("gpu", 1, 1),)})
-    starter = tasks.TaskStarter(grant, "w1", RunDir(tmp_path, "w1"), {})
+    starter = tasks.TaskStarter(grant, "w1", RunDir(tmp_path, "w1"), dict)
     visible = []
     for task in range(3):
         started = starter.start(Begun(task, 1))

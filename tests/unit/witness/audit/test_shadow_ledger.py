@@ -46,7 +46,7 @@ def _worker(state: ClusterState, event: ExecutorAllocated) -> None:
 @settings(max_examples=60)
 def test_the_ledger_agree_with_the_ledgers_of_any_history_at_every_position(history: History) -> None:
     cluster, state, ledger = played(history), ClusterState(), ShadowLedger()
-    for event, at, cause, _ in cluster.log:
+    for event, at, cause, *_ in cluster.log:
         state.apply(event, at=at, cause=cause)
         assert ledger.post(event, state) is None
 
@@ -74,7 +74,7 @@ def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_t
     history: History, cores: int
 ) -> None:
     ledger, state = ShadowLedger(), ClusterState()
-    for event, at, cause, _ in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
+    for event, at, cause, *_ in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
         if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
             assert ledger.within_quota(event)
         state.apply(event, at=at, cause=cause)
@@ -88,7 +88,7 @@ def test_an_admission_beyond_the_cap_does_not_pass() -> None:
     cluster.submit("a1", company="acme", cores=12)
     cluster.submit("a2", company="acme", cores=8)
     ledger, state = ShadowLedger(), ClusterState()
-    for event, at, cause, _ in cluster.log:
+    for event, at, cause, *_ in cluster.log:
         state.apply(event, at=at, cause=cause)
         ledger.post(event, state)
     assert state.apps["a2"].state == "pending"

@@ -1,0 +1,342 @@
+"""The HTTP server, an ASGI application: routes from the table, problems for every error, events as they come.
+
+Starlette carries it: its routes, requests and streams are used, and nothing between them and our structs. FastAPI would
+describe the API from pydantic models, which our commands are not, and costs three times as long to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from msgspec import Raw
+from msgspec.json import Decoder, Encoder
+from redis.exceptions import RedisError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route as Mounted
+from starlette.routing import compile_path
+
+from fairlog.api.handlers import Viewed, company_of, request_of
+from fairlog.api.limits import Rates, cost_of
+from fairlog.api.openapi import description
+from fairlog.api.problems import (
+    MEDIA,
+    BadRequest,
+    NoSuchMethod,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    WrongMedia,
+    headers_of,
+    problem_of,
+    status_of,
+)
+from fairlog.api.replica import NotReady
+from fairlog.api.routes import ROUTES
+from scheduler.model.errors import FairlogError
+from scheduler.service.client import Receipt
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ExceptionHandler
+
+    from fairlog.api.feed import Feed, Told
+    from fairlog.api.handlers import Handlers
+    from fairlog.api.routes import Param, Route
+    from scheduler.model.sender import By
+
+MAX_BODY = 256 * 1024
+MAX_STREAMS = 2_000
+WAIT_S = 10.0
+"""The longest wait for a position that the log has not reached."""
+COMMANDS_AT_ONCE = 128
+READS_AT_ONCE = 8
+POSITION = "fairlog-position"
+"""The header with the log position of the state that an answer shows."""
+T = TypeVar("T")
+_to_json = Encoder().encode
+_plain = Decoder().decode
+_batch_of = Decoder(dict[str, list[Raw]]).decode
+
+
+class Door:
+    """What the routes share: the handlers, the feed, the rates, and the threads in which handlers run."""
+
+    def __init__(self, handlers: Handlers, feed: Feed, rates: Rates | None = None) -> None:
+        self.handlers, self.feed, self.rates = handlers, feed, rates or Rates()
+        self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
+        self._reads = CapacityLimiter(READS_AT_ONCE)
+
+    def who(self, request: Request) -> By:
+        """The caller. Raises: NotAuthenticated."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        said = token.strip() if kind.lower() == "bearer" else kind
+        return self.handlers.principal(said, at_home=request.app.state.at_home)
+
+    async def command(self, call: Callable[[], T]) -> T:
+        """Run a handler that waits for the master."""
+        return await to_thread.run_sync(call, limiter=self._commands)
+
+    async def read(self, call: Callable[[], T]) -> T:
+        """Run a handler that reads."""
+        return await to_thread.run_sync(call, limiter=self._reads)
+
+    async def reach(self, seq: int) -> None:
+        """Wait until the replica has folded the log up to `seq`. Raises: NotReady."""
+        replica = self.handlers.replica
+        if replica.head >= seq:
+            return
+        loop_time = self.feed.now()
+        while replica.head < seq:
+            left_s = loop_time + WAIT_S - self.feed.now()
+            if left_s <= 0:
+                raise NotReady(f"the log has not reached position {seq}; it ends at {replica.head}")
+            await self.feed.wait(left_s)
+
+    async def answer(self, route: Route, request: Request) -> Response:
+        """Answer a request. Raises: the errors that `problems` puts in words."""
+        if route.answer == "open":
+            return await self._open(route)
+        who = self.who(request)
+        self.rates.charge(who.token, company_of(who))
+        values = _values(route.params, request)
+        if route.takes is not None:
+            return await self._command(route, request, who, values)
+        if route.answer == "answers":
+            return await self._batch(request, who, values)
+        if route.answer == "events":
+            return await self._events(request, who, values)
+        if values.pop("fresh", False):
+            await self.reach((await self.read(self.handlers.replica.log.head)).seq)
+        if route.name != "log":
+            await self.reach(values.get("after", 0))
+        return await self._read(route, request, who, values)
+
+    async def _open(self, route: Route) -> Response:
+        if route.name == "openapi":
+            return _json(description())
+        self.handlers.replica.check()
+        return _json({"seq": self.handlers.replica.head})
+
+    async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+        body = await _body(request)
+        fields = _decoded(body) if body else {}
+        if not isinstance(fields, dict):
+            raise BadRequest("the body must be a JSON object with the fields of the command")
+        if told := [name for name in ("type", *route.names) if name in fields]:
+            raise BadRequest(f"leave {told[0]!r} out of the body: the path says it")
+        whole = {**fields, **request.path_params, "type": cast("Any", route.takes).__name__}
+        command, secrets = request_of(whole)
+        identity = values.get("Idempotency-Key", "")
+        receipt = await self.command(partial(self.handlers.send, who, command, secrets, command_id=identity))
+        return _json(_receipt(receipt), {POSITION: str(receipt.seq)})
+
+    async def _batch(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+        body = await _body(request)
+        try:
+            whole = _batch_of(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequest(f'the body must be {{"commands": […]}}: {error}') from None
+        if whole.keys() != {"commands"}:
+            raise BadRequest('the body must be {"commands": […]}')
+        bodies = [bytes(each) for each in whole["commands"]]
+        if more := cost_of(len(bodies)):
+            self.rates.charge(who.token, company_of(who), more)
+        identity = values.get("Idempotency-Key", "")
+        outcomes = await self.command(partial(self.handlers.send_many, who, bodies, command_id=identity))
+        answers = [_receipt(each) if isinstance(each, Receipt) else problem_of(each) for each in outcomes]
+        last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
+        return _json({"answers": answers}, {POSITION: str(last)})
+
+    async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
+        handlers, path = self.handlers, request.path_params
+        if route.view:
+            shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit") if name in values}
+            known = values.pop("If-None-Match", "")
+            viewed = await self.read(partial(handlers.view, who, route.view, {**path, **values}, **shared))
+            return _viewed(viewed, known)
+        if route.answer == "output":
+            task = _task(path["task"]) if "task" in path else None
+            output = await self.read(partial(handlers.output, who, path["app"], task, **values))
+            headers = {"x-content-type-options": "nosniff"}
+            return Response(output, media_type="application/octet-stream", headers=headers)
+        known = values.pop("If-None-Match", "")
+        calls: dict[str, Callable[..., Viewed]] = {
+            "log": handlers.entries,
+            "tasks": handlers.tasks,
+            "explain": handlers.explain,
+            "status": handlers.status,
+            "whoami": handlers.whoami,
+        }
+        return _viewed(await self.read(partial(calls[route.name], who, **path, **values)), known)
+
+    async def _events(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+        if self.feed.streams >= MAX_STREAMS:
+            raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
+        handlers, path = self.handlers, request.path_params
+        if "app" in path:
+            await self.read(partial(handlers.check_app, who, path["app"]))
+
+        def wanted(told: Told) -> bool:
+            return all(getattr(told, name) == value for name, value in path.items())
+
+        def allowed() -> Callable[[str, str], bool]:
+            who = self.who(request)
+            return handlers.replica.peek(lambda state: handlers.reader(state, who, values.get("reason", "")))
+
+        allowed()
+        start = values.get("Last-Event-ID") or values.get("after")
+        after = handlers.replica.head if start is None else int(start)
+        events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._reads)
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", POSITION: str(after)}
+        return StreamingResponse(_until_refused(events), media_type="text/event-stream", headers=headers)
+
+
+async def _until_refused(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The events, until an error ends the stream; who follows asks again and hears why."""
+    try:
+        async for part in events:
+            yield part
+    except (FairlogError, RedisError) as error:
+        yield b"event: end\ndata: %b\n\n" % _to_json(problem_of(error))
+
+
+def make_app(door: Door, *, at_home: bool) -> Starlette:
+    """The application; whoever runs it runs the replica.
+
+    `at_home`: only the account that runs it can reach it, so that a caller without a token is that account.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        door.feed.start()
+        yield
+        door.feed.close()
+
+    def endpoint(route: Route) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            return await door.answer(route, request)
+
+        return answer
+
+    routes = [Mounted(_pattern(route), endpoint(route), methods=[route.method], name=route.name) for route in ROUTES]
+    handlers: Mapping[Any, ExceptionHandler] = {
+        HTTPException: _not_routed,
+        FairlogError: _problem,
+        RedisError: _problem,
+        Exception: _problem,
+    }
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app.state.at_home = at_home
+    return app
+
+
+def _pattern(route: Route) -> str:
+    """The path as Starlette writes it; the name of an account has a slash."""
+    return route.path.replace("{account}", "{account:path}")
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    return Response(_to_json(problem_of(error)), status_of(error), headers_of(error), MEDIA)
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """What no route takes: an unknown path, or a method that the path does not have."""
+    raised = cast("HTTPException", error)
+    if raised.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = ", ".join(
+            route.method for route in ROUTES if compile_path(_pattern(route))[0].match(request.url.path)
+        )
+        made = await _problem(request, NoSuchMethod(f"{request.url.path} takes {allowed}, not {request.method}"))
+        made.headers["allow"] = allowed
+        return made
+    if raised.status_code == HTTPStatus.NOT_FOUND:
+        return await _problem(request, NotFound(f"there is nothing at {request.url.path}; see /openapi.json"))
+    return await _problem(request, BadRequest(str(raised.detail)))
+
+
+async def _body(request: Request) -> bytes:
+    """The body. Raises: TooLarge, WrongMedia."""
+    too_large = TooLarge(f"a request has at most {MAX_BODY} bytes; send a batch in parts")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MAX_BODY:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY:
+            raise too_large
+        parts.append(part)
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if size and media != "application/json":
+        raise WrongMedia("send the body as application/json")
+    return b"".join(parts)
+
+
+def _decoded(body: bytes) -> Any:  # noqa: ANN401 (JSON)
+    try:
+        return _plain(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+
+
+def _values(params: tuple[Param, ...], request: Request) -> dict[str, Any]:
+    """The parameters that the request has. Raises: BadRequest naming the one that is wrong."""
+    known = {param.name: param for param in params if param.place == "query"}
+    for name in request.query_params:
+        if name not in known:
+            raise BadRequest(f"there is no parameter {name[:40]!r} here; there are {', '.join(known) or 'none'}")
+    found = {name: _value(known[name], text) for name, text in request.query_params.items()}
+    for param in params:
+        if param.place == "header" and (text := request.headers.get(param.name)) is not None:
+            found[param.name] = _value(param, text)
+    return found
+
+
+def _value(param: Param, text: str) -> Any:  # noqa: ANN401 (as its schema says)
+    schema = param.schema
+    if schema["type"] == "boolean":
+        if text not in ("true", "false"):
+            raise BadRequest(f"{param.name} is true or false, not {text[:40]!r}")
+        return text == "true"
+    if schema["type"] == "integer" or param.name == "Last-Event-ID":
+        least, most = schema.get("minimum", 0), schema.get("maximum", 2**53)
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
+            raise BadRequest(f"{param.name} is a number from {least} to {most}, not {text[:40]!r}")
+        return int(text)
+    if not schema.get("minLength", 0) <= len(text) <= schema.get("maxLength", MAX_BODY):
+        raise BadRequest(f"{param.name} has at most {schema.get('maxLength')} characters, and is not empty")
+    return text
+
+
+def _task(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise BadRequest(f"a task is a number, not {text[:40]!r}")
+    return int(text)
+
+
+def _receipt(receipt: Receipt) -> dict[str, Any]:
+    return {"id": receipt.command_id, "seq": receipt.seq}
+
+
+def _json(value: object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_to_json(value), headers=headers, media_type="application/json")
+
+
+def _viewed(viewed: Viewed, known: str = "") -> Response:
+    """The answer to a read; 304 if the caller has it, whatever the log has done since."""
+    content = {"items": viewed.body, "next": viewed.next} if isinstance(viewed.body, list) else {"value": viewed.body}
+    tag = f'W/"{blake2b(_to_json(content), digest_size=16).hexdigest()}"'
+    headers = {"etag": tag, POSITION: str(viewed.seen.seq), "cache-control": "private, no-cache"}
+    if tag in known or known.strip() == "*":
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return _json({**viewed.seen._asdict(), **content}, headers)

@@ -1,0 +1,190 @@
+"""The log as it grows, for many streams: one reader, the replica, fans out to all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from anyio import to_thread
+from msgspec.json import Encoder
+
+from fairlog.api.handlers import encode_line
+from scheduler.model.ids import app_of
+from scheduler.store.codec import lines_of
+
+if TYPE_CHECKING:
+    from anyio import CapacityLimiter
+
+    from fairlog.api.replica import Replica
+    from scheduler.rules.state import ClusterState
+    from scheduler.store.codec import Line, Record
+
+KEPT_TURNS = 2_000
+"""Turns kept for streams that are a little behind; older ones are read from the log."""
+HEARTBEAT_S = 15.0
+TOGETHER_S = 0.02
+"""Turns within this time wake the streams once."""
+_to_json = Encoder().encode
+Allowed = Callable[[str, str], bool]
+"""(company, user) -> whether their private parts may be read."""
+
+
+class Told(NamedTuple):
+    """An event for streams: whose it is, and as a server-sent event with and without its private part."""
+
+    seq: int
+    app: str
+    company: str
+    owner: tuple[str, str] | None
+    public: bytes
+    whole: bytes
+
+    def shown(self, allowed: Allowed) -> bytes:
+        """The event as `allowed` lets it be seen."""
+        return self.whole if self.owner is not None and allowed(*self.owner) else self.public
+
+
+class _Turn:
+    """A turn, written once for all streams."""
+
+    def __init__(self, record: Record) -> None:
+        self.first, self.last = record.first, record.last
+        self._record = record
+        self._events: list[Told] | None = None
+
+    def events(self, state: ClusterState) -> list[Told]:
+        if self._events is None:
+            self._events = [_told(line, state) for line in lines_of(self._record)]
+        return self._events
+
+
+class Feed:
+    """The newest turns of the log, for the streams of one event loop; `heard` may be called from another thread."""
+
+    def __init__(self) -> None:
+        self._turns: list[_Turn] = []
+        self._lost = 0
+        """How often the log has lost turns that were told."""
+        self._news = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ringing: asyncio.TimerHandle | None = None
+        self._rung_at = 0.0
+        self.streams = 0
+        self.closed = False
+
+    def start(self) -> None:
+        """Use the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.closed = False
+
+    def now(self) -> float:
+        """The time (s) by the event loop's clock."""
+        return asyncio.get_running_loop().time()
+
+    def heard(self, record: Record | None) -> None:
+        """Pass a turn on; None if turns that were told are lost. Before `start`, nothing is kept."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._add, record)
+
+    def close(self) -> None:
+        """End all streams."""
+        self.closed = True
+        self._ring()
+
+    async def wait(self, wait_s: float) -> bool:
+        """Wait for the log to grow; whether it did."""
+        try:
+            await asyncio.wait_for(self._news.wait(), wait_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stream(
+        self,
+        replica: Replica,
+        after: int,
+        *,
+        wanted: Callable[[Told], bool],
+        allowed: Callable[[], Allowed],
+        limiter: CapacityLimiter,
+    ) -> AsyncIterator[bytes]:
+        """Server-sent events for the `wanted` events after position `after`, with a comment as heartbeat.
+
+        `allowed` is called before each part, and ends the stream by raising. If the log has lost turns since, the event
+        `rewound` names the position from which its events follow again.
+        """
+        lost = self._lost
+        self.streams += 1
+        try:
+            yield b": fairlog\n\n"
+            while not self.closed:
+                readable = allowed()
+                if lost != self._lost:
+                    lost = self._lost
+                    if after > replica.head:
+                        after = replica.head
+                        yield b'event: rewound\ndata: {"seq":%d}\n\n' % after
+                kept = self._since(replica, after)
+                if kept is None:
+                    kept = await to_thread.run_sync(partial(_read, replica, after), limiter=limiter)
+                last, found = kept
+                if last > after:
+                    part = b"".join(each.shown(readable) for each in found if each.seq > after and wanted(each))
+                    after = last
+                    if part:
+                        yield part
+                elif not await self.wait(HEARTBEAT_S):
+                    yield b":\n\n"
+        finally:
+            self.streams -= 1
+
+    def _since(self, replica: Replica, after: int) -> tuple[int, list[Told]] | None:
+        """The kept events after `after` and the position of the last one; None if older ones are needed."""
+        if after < (self._turns[0].first - 1 if self._turns else replica.head):
+            return None
+        turns = self._turns[bisect_right(self._turns, after, key=lambda turn: turn.last) :]
+        found = replica.peek(lambda state: [told for turn in turns for told in turn.events(state)])
+        return (turns[-1].last if turns else after), found
+
+    def _add(self, record: Record | None) -> None:
+        if record is None:
+            self._turns.clear()
+            self._lost += 1
+        else:
+            self._turns.append(_Turn(record))
+            if len(self._turns) > 2 * KEPT_TURNS:
+                del self._turns[:KEPT_TURNS]
+        if self._ringing is None and self._loop is not None:
+            due = max(self._loop.time(), self._rung_at + TOGETHER_S)
+            self._ringing = self._loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._ringing = None
+        self._rung_at = self._loop.time() if self._loop is not None else 0.0
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def _read(replica: Replica, after: int) -> tuple[int, list[Told]]:
+    """As `_since`, one turn from the log."""
+    for record in replica.log.read(replica.log.before(after)):
+        if record.last > after:
+            return record.last, replica.peek(_Turn(record).events)
+    return after, []
+
+
+def _told(line: Line, state: ClusterState) -> Told:
+    command = line.command or {}
+    app = str(line.data.get("app") or command.get("app") or app_of(str(line.data.get("executor", ""))) or "")
+    known = state.apps.get(app)
+    company = str(line.data.get("company") or command.get("company") or (known.spec.company if known else ""))
+    owner = None if line.private is None else (str(command.get("company", "")), str(command.get("user", "")))
+    whole = _event(line, encode_line(line, lambda *_: True))
+    return Told(line.seq, app, company, owner, _event(line, encode_line(line, lambda *_: False)), whole)
+
+
+def _event(line: Line, data: bytes) -> bytes:
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (line.seq, line.type.encode(), data)

@@ -1,0 +1,476 @@
+"""What the API does, as plain functions of who asks and what: no HTTP. Each answers or raises an error of fairlog.
+
+Commands go through the inbox; the master decides, also whether the caller may. What a caller certainly may not do is
+refused here already. Reads come from the replica.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from msgspec import Raw
+from msgspec.json import Decoder, Encoder
+from msgspec.structs import asdict, replace
+
+from fairlog.api.replica import Replica, Seen
+from recovery.failover.lease import members
+from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
+from scheduler.model.errors import (
+    CommandRejected,
+    FairlogError,
+    InvalidCommand,
+    NotAllowed,
+    NotAuthenticated,
+    UnknownApp,
+)
+from scheduler.model.sender import By, local
+from scheduler.rules.accounts import RESERVED
+from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
+from scheduler.rules.state import ClusterState
+from scheduler.rules.views import look
+from scheduler.service.client import Client, Receipt
+from scheduler.service.tokens import authenticate
+from scheduler.store.codec import lines_of
+from scheduler.store.connection import clock_ms
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import Worklist
+from witness.explain import explain
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from scheduler.store.codec import Fact, Line
+
+PAGE = 500
+"""The most items of a list, or events of the log, in one answer."""
+MAX_SECRETS = 128
+MAX_SECRET_BYTES = 64 * 1024
+MAX_ID = 128
+TOLD = 100_000
+"""The longest log (events) that is read from its start for one answer."""
+KEPT_VIEWS = 32
+NO_CURSOR = "the cursor is not one that an answer has given as `next`"
+_OWNED = ("apps", "app", "accounts", "tokens")
+"""Views whose items belong to somebody."""
+_to_json = Encoder().encode
+_plain = Decoder().decode
+T = TypeVar("T")
+
+
+class TooLong(FairlogError):
+    """The log is too long to be read from its start for one answer."""
+
+
+class Viewed(NamedTuple):
+    """An answer from the state at `seen`: a list of items as JSON, or one value as JSON. `next`: the next page."""
+
+    seen: Seen
+    body: Raw | list[Raw]
+    next: str | None = None
+
+
+class _Item(NamedTuple):
+    """A part of a view as JSON, and its name in a cursor."""
+
+    key: str
+    body: Raw
+
+
+class Handlers:
+    """The API of one cluster over its store and a replica of its log.
+
+    Every method may be called from several threads.
+    """
+
+    def __init__(self, store: Redis, cluster: str, replica: Replica, *, timeout_s: float = 30) -> None:
+        self.store, self.keys, self.replica = store, Keys(cluster), replica
+        self.work = Worklist(store, cluster)
+        self._timeout_s = timeout_s
+        self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
+        self._views_of: tuple[ClusterState | None, int] = (None, 0)
+        self._lock = Lock()
+        self._long_read = Lock()
+
+    def now_ms(self) -> int:
+        """The time (ms) by the store's clock."""
+        return clock_ms(cast("Any", self.store.time()))
+
+    # Who asks
+
+    def principal(self, token: str, *, at_home: bool) -> By:
+        """Who asks, by the token, or without one over the Unix socket (`at_home`) the user who runs this process.
+
+        Raises: NotAuthenticated saying what to do.
+        """
+        if token:
+            return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
+        if at_home:
+            return local(os.getuid())
+        raise NotAuthenticated(
+            "this address takes nobody without a token, `Authorization: Bearer fl_…`; while there are no accounts, use "
+            "the Unix socket of the API on its own machine"
+        )
+
+    # Commands
+
+    def send(
+        self, who: By, command: Command, secrets: Mapping[str, str] | None = None, *, command_id: str = ""
+    ) -> Receipt:
+        """Carry out a command once, however often it is sent under the same id.
+
+        Raises: CommandRejected; NoMaster if nobody has answered, so that it may still be carried out.
+        """
+        identity = _checked_id(command_id)
+        self._refuse_early(who, command)
+        client = self._client(who)
+        if isinstance(command, SubmitApp):
+            return client.submit(*_with_secrets(command, secrets or {}), command_id=identity)
+        return client.send(command, command_id=identity)
+
+    def send_many(self, who: By, bodies: Sequence[bytes], *, command_id: str = "") -> list[Receipt | CommandRejected]:
+        """Carry out commands (JSON) in order; the result of a refused one is its refusal. Raises: as `send`.
+
+        Commands that can be read go to the master in one batch even if some are not allowed: it refuses them, and a
+        batch that is sent again has the same ids.
+        """
+        if len(bodies) > BATCH:
+            raise InvalidCommand(f"a batch has at most {BATCH} commands, not {len(bodies)}; send it in parts")
+        identity = _checked_id(command_id)
+        outcomes: list[Receipt | CommandRejected | None] = [None] * len(bodies)
+        due: list[tuple[int, Command, Mapping[str, str]]] = []
+        refusals = 0
+        for number, body in enumerate(bodies):
+            try:
+                command, secrets = read_request(body)
+                due.append((number, command, secrets))
+            except CommandRejected as refusal:
+                outcomes[number] = refusal
+                continue
+            try:
+                self._refuse_early(who, command)
+            except NotAllowed as refusal:
+                outcomes[number] = refusal
+                refusals += 1
+        if len(due) > refusals:
+            for (number, _, _), outcome in zip(due, self._send_batch(who, due, identity), strict=True):
+                outcomes[number] = outcome
+        return cast("list[Receipt | CommandRejected]", outcomes)
+
+    def _send_batch(
+        self, who: By, due: Sequence[tuple[int, Command, Mapping[str, str]]], identity: str | None
+    ) -> list[Receipt | CommandRejected]:
+        client = self._client(who)
+        ours = {
+            command.app
+            for _, command, secrets in due
+            if type(command) is SubmitApp and client.put_aside(command.app, secrets)
+        }
+        outcomes = client.send_batch([command for _, command, _ in due], command_id=identity)
+        for (_, command, _), outcome in zip(due, outcomes, strict=True):
+            if isinstance(outcome, CommandRejected) and type(command) is SubmitApp and command.app in ours:
+                client.forget(command.app)
+        return outcomes
+
+    def _client(self, who: By) -> Client:  # noqa: ARG002 (a message does not carry its sender yet)
+        return Client(self.store, self.keys.cluster, timeout_s=self._timeout_s)
+
+    def _refuse_early(self, who: By, command: Command) -> None:
+        if isinstance(command, LoseWorker):
+            raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
+
+        def refuse(state: ClusterState) -> None:
+            if state.closed:
+                permit(state, command, who, _now_ms())
+
+        self.replica.read(refuse)
+
+    # Reads
+
+    def view(
+        self,
+        who: By,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        at: int | None = None,
+        after: int = 0,
+        cursor: str = "",
+        limit: int = PAGE,
+    ) -> Viewed:
+        """A view of the state at the end of the log, or at position `at`; of a list, the part after `cursor`.
+
+        Of apps, those that `who` may see. Raises: CommandRejected if the view or its subject is unknown, NotAllowed,
+        NotReady or NotThatLong as `Replica.read`.
+        """
+        limit = max(1, min(limit, PAGE))
+        seen, (body, following) = self.replica.read(
+            lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
+        )
+        return Viewed(seen, body, following)
+
+    def _look(
+        self,
+        state: ClusterState,
+        who: By,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        cursor: str = "",
+        limit: int = PAGE,
+    ) -> tuple[Raw | list[Raw], str | None]:
+        """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does."""
+        found, owned = self._items(state, name, arguments), name in _OWNED
+        if not owned:
+            may_read(state, who, "cluster-read", Subject(), _now_ms())
+        if isinstance(found, _Item):
+            if owned and not self._may_see(state, who, found.key, name):
+                raise UnknownApp(found.key)
+            return found.body, None
+        page: list[Raw] = []
+        last = ""
+        start = _after_cursor(found, cursor)
+        for place, item in enumerate(islice(found, start, None), start + 1):
+            if not owned or self._may_see(state, who, item.key, name):
+                if len(page) == limit:
+                    return page, last
+                page.append(item.body)
+                last = f"{place}.{item.key}"
+        return page, None
+
+    def _items(self, state: ClusterState, name: str, arguments: Mapping[str, Any]) -> list[_Item] | _Item:
+        """The view as JSON, kept for whoever asks the same of the same present state."""
+        asked = (name, *sorted(arguments.items()))
+        with self._lock:
+            if not self._are_of(state):
+                self._views.clear()
+                self._views_of = state, state.head
+            if (kept := self._views.get(asked)) is not None:
+                return kept
+        value = look(state, name, dict(arguments))
+        found = [_item(each) for each in value] if isinstance(value, list) else _item(value)
+        with self._lock:
+            if self._are_of(state):
+                self._views[asked] = found
+                if len(self._views) > KEPT_VIEWS:
+                    self._views.popitem(last=False)
+        return found
+
+    def _are_of(self, state: ClusterState) -> bool:
+        """Whether the kept views are of this state; another state may have the same position."""
+        return self._views_of[0] is state and self._views_of[1] == state.head
+
+    def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
+        """Whether `who` may see the item of a view: an app, an account, or a token as its account."""
+        if not state.closed:
+            return True
+        if view in ("accounts", "tokens"):
+            return _may(state, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
+        return _may(state, who, "read", _subject(state, who, key))
+
+    def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> None:
+        """Raises: UnknownApp unless `who` may see the app; NotAllowed unless `who` may read `verb` of it."""
+
+        def find(state: ClusterState) -> None:
+            if app not in state.apps or not self._may_see(state, who, app):
+                raise UnknownApp(app)
+            may_read(state, who, verb, _subject(state, who, app), _now_ms(), reason=reason)
+
+        self.replica.read(find)
+
+    def entries(self, who: By, *, after: int = 0, limit: int = PAGE, reason: str = "") -> Viewed:
+        """Events of the log after position `after`, as `fairlog log --json` prints them.
+
+        They have their private parts for those who may read them. `next` is the position to ask after; None at the end.
+        """
+        seen, allowed = self.replica.read(lambda state: self.reader(state, who, reason))
+        limit = max(1, min(limit, PAGE))
+        found: list[Raw] = []
+        last = after
+        for record in self.replica.log.read(self.replica.log.before(after), to=seen.seq):
+            for line in lines_of(record):
+                if line.seq > after and len(found) < limit:
+                    found.append(Raw(encode_line(line, allowed)))
+                    last = line.seq
+            if len(found) >= limit:
+                break
+        return Viewed(seen, found, str(last) if last < seen.seq and found else None)
+
+    def reader(self, state: ClusterState, who: By, reason: str = "") -> Callable[[str, str], bool]:
+        """Which users' private parts `who` may read. Raises: NotAllowed if not even the public log."""
+        may_read(state, who, "cluster-read", Subject(), _now_ms())
+        return lambda company, user: _may(state, who, "private", Subject(company, user), reason)
+
+    def tasks(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE) -> Viewed:
+        """The states of the app's tasks by index, after the task `cursor`. Raises: UnknownApp, NotAllowed."""
+        self.check_app(who, app)
+        if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
+            raise InvalidCommand(NO_CURSOR)
+        states, start = self.work.states(app), int(cursor or -1) + 1
+        page = [Raw(_to_json(task._asdict())) for task in states[start : start + max(1, min(limit, PAGE))]]
+        end = start + len(page)
+        return Viewed(self.replica.read(lambda _: None)[0], page, str(end - 1) if page and end < len(states) else None)
+
+    def whoami(self, who: By) -> Viewed:
+        """The caller's account, role, token and company, and the scopes of the token; None = all of the role."""
+        seen, token = self.replica.read(lambda state: state.accounts.tokens.get(who.token))
+        said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes}
+        return Viewed(seen, Raw(_to_json(said)))
+
+    def output(self, who: By, app: str, task: int | None, *, reason: str = "") -> bytes:
+        """The last 64 KiB of the output of a task, or of the driver (None). Raises: UnknownApp, NotAllowed."""
+        self.check_app(who, app, "private", reason=reason)
+        return self.work.driver_output(app) if task is None else self.work.output(app, task)
+
+    def explain(self, who: By, app: str) -> Viewed:
+        """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
+        self.check_app(who, app)
+        return self._from_log(lambda facts: explain(facts, app, now=self.now_ms))
+
+    def _from_log(self, tell: Callable[[Iterator[Fact]], object]) -> Viewed:
+        """What `tell` makes of the whole log. Raises: TooLong; NotReady while another such answer is made."""
+        seen, _ = self.replica.read(lambda _: None)
+        if seen.seq > TOLD:
+            raise TooLong(
+                f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
+                "of the command line on the store's machine, or on an exported log"
+            )
+        with self._long_read:
+            return Viewed(seen, Raw(_to_json(tell(self.replica.log.facts(to=seen.seq)))))
+
+    def status(self, who: By, *, after: int = 0) -> Viewed:
+        """The active master, the standbys, the workers with their processes, and the head of the log."""
+        seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
+        serving, standbys = members(self.store, self.keys)
+        agents = {
+            name.decode(): _plain(text)
+            for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
+        }
+        said = _plain(cast("Raw", cluster))
+        workers = [{"pid": None, "host": None, **agents.get(each["worker"], {}), **each} for each in said["workers"]]
+        return Viewed(
+            seen,
+            Raw(
+                _to_json(
+                    {
+                        "cluster": self.keys.cluster,
+                        "head": seen.seq,
+                        "master": serving and serving._asdict(),
+                        "standbys": [member._asdict() for member in standbys],
+                        "workers": workers,
+                        "tooLarge": said["tooLarge"],
+                    }
+                )
+            ),
+        )
+
+
+def company_of(who: By) -> str:
+    """The company of the account; "" if it has none."""
+    company = who.account.partition("/")[0]
+    return "" if company in RESERVED else company
+
+
+def _now_ms() -> int:
+    """The time by this machine's clock, by which tokens are judged here; the master judges by the store's."""
+    return round(time.time() * 1000)
+
+
+def _may(state: ClusterState, who: By, verb: Verb, subject: Subject, reason: str = "") -> bool:
+    try:
+        may_read(state, who, verb, subject, _now_ms(), reason=reason)
+    except NotAllowed:
+        return False
+    return True
+
+
+def _subject(state: ClusterState, who: By, app: str) -> Subject:
+    """Whose the app is, and the worker that asks if the app runs on it."""
+    found = state.apps[app]
+    kind, _, worker = who.account.partition("/")
+    held = [*found.executors.values(), *([found.driver] if found.driver else [])]
+    here = kind == "worker" and any(each.worker == worker for each in held)
+    return Subject(found.spec.company, found.spec.user, worker if here else "")
+
+
+def read_request(body: bytes) -> tuple[Command, Mapping[str, str]]:
+    """A command from JSON, and the secrets of a submission, its field `secrets`. Raises: InvalidCommand."""
+    if b'"secrets"' not in body:
+        return read_command(body), {}
+    try:
+        values = _plain(body)
+    except ValueError as error:
+        raise InvalidCommand(f"the command is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InvalidCommand("the command: it cannot be read: expected object")
+    return request_of(values)
+
+
+def request_of(values: dict[str, Any]) -> tuple[Command, Mapping[str, str]]:
+    """As `read_request`, of decoded JSON. Raises: InvalidCommand."""
+    secrets: Any = values.get("secrets", {}) if values.get("type") == SubmitApp.__name__ else {}
+    command = command_of({name: value for name, value in values.items() if name != "secrets" or not secrets})
+    if not secrets:
+        return command, {}
+    if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
+        raise InvalidCommand("secrets must be an object of texts by the names of their variables")
+    return _with_secrets(cast("SubmitApp", command), secrets)
+
+
+def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[SubmitApp, Mapping[str, str]]:
+    """The submission that names its variables, and their values. Raises: InvalidCommand."""
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in secrets.items())
+    if len(secrets) > MAX_SECRETS or size > MAX_SECRET_BYTES:
+        raise InvalidCommand(
+            f"an app has at most {MAX_SECRETS} variables of {MAX_SECRET_BYTES} bytes together, not {len(secrets)} of "
+            f"{size}"
+        )
+    if not command.env:
+        return replace(command, env=tuple(sorted(secrets))), secrets
+    if secrets and set(command.env) != set(secrets):
+        raise InvalidCommand("env and secrets must name the same variables; leave out env")
+    return command, secrets
+
+
+def encode_line(line: Line, allowed: Callable[[str, str], bool]) -> bytes:
+    """An event as JSON, with its private part only for those who may read it."""
+    command = line.command or {}
+    if line.private is not None and not allowed(command.get("company", ""), command.get("user", "")):
+        line.private = None
+    return _to_json(line.as_json())
+
+
+def _checked_id(command_id: str) -> str | None:
+    """The id; None for a new one. Raises: InvalidCommand."""
+    if len(command_id) > MAX_ID or not command_id.isascii() or not (command_id or "x").isprintable():
+        raise InvalidCommand(f"the id of a command has 1 to {MAX_ID} printable ASCII characters")
+    return command_id or None
+
+
+_KEYS = ("app", "worker", "kind", "token", "account", "company")
+
+
+def _item(value: Any) -> _Item:  # noqa: ANN401 (JSON values)
+    """A part of a view; its key are the names that tell it from the others."""
+    key = next((str(value[name]) for name in _KEYS if name in value), "")
+    if "limit" in value:
+        key = f"{value['company']}.{value['user']}.{value['limit']}"
+    return _Item(key, Raw(_to_json(value)))
+
+
+def _after_cursor(items: Sequence[_Item], cursor: str) -> int:
+    """The index after the item at which a page ended: where it is now, or where it was if it is gone."""
+    if not cursor:
+        return 0
+    place, _, key = cursor.partition(".")
+    if not (place.isascii() and place.isdecimal()) or len(place) > 9:
+        raise InvalidCommand(NO_CURSOR)
+    end = int(place)
+    if 0 < end <= len(items) and items[end - 1].key == key:
+        return end
+    return next((number for number, item in enumerate(items, 1) if item.key == key), min(end, len(items)))

@@ -1,0 +1,60 @@
+"""How often a token and a company may ask: token buckets, kept by each server for itself.
+
+A request costs one. A batch costs one more for every `TOGETHER` commands after the first `TOGETHER`, so that a token
+can send 4,000 commands a second in batches, and no more, and a company 40,000.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from fairlog.api.problems import TooMany
+
+TOGETHER = 200
+TOKEN_RATE, TOKEN_BURST = 20.0, 100.0
+COMPANY_RATE, COMPANY_BURST = 200.0, 200.0
+KEPT = 10_000
+"""The most buckets that are remembered; one that was not used for long is full anyway."""
+
+
+class Buckets:
+    """Buckets by name: each holds at most `burst` and gains `rate` a second."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str, cost: float) -> float:
+        """Take `cost`; returns 0, or the seconds until there is enough; then nothing is taken.
+
+        A cost above what a bucket holds is taken from a full one, which then is in debt.
+        """
+        now = self._clock()
+        held, since = self._held.pop(name, (self._burst, now))
+        held = min(self._burst, held + (now - since) * self._rate)
+        short = min(cost, self._burst) - held
+        self._held[name] = (held if short > 0 else held - cost), now
+        if len(self._held) > KEPT:
+            self._held.popitem(last=False)
+        return max(0.0, short) / self._rate
+
+
+class Rates:
+    """The rates of all callers of this server. Who has no token, the owner of the Unix socket, has none."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tokens = Buckets(TOKEN_RATE, TOKEN_BURST, clock)
+        self._companies = Buckets(COMPANY_RATE, COMPANY_BURST, clock)
+
+    def charge(self, token: str, company: str, cost: float = 1.0) -> None:
+        """Charge a request of `cost`. Raises: TooMany."""
+        for buckets, name, what in ((self._tokens, token, "token"), (self._companies, company, "company")):
+            if name and (wait_s := buckets.take(name, cost)):
+                raise TooMany(f"the {what} {name} asks too often; ask again in {wait_s:.1f} s", wait_s)
+
+
+def cost_of(commands: int) -> int:
+    """What a batch costs beside its request."""
+    return max(0, commands - 1) // TOGETHER

@@ -1,0 +1,190 @@
+"""The log folded in this process, as a standby does it, so that reads ask no master."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+
+from redis.exceptions import RedisError
+
+from recovery.failover.follower import Follower
+from recovery.replay.rebuild import rebuild
+from scheduler.model.errors import FairlogError, InvariantViolated, UnreadableRecord
+from scheduler.rules.state import ClusterState
+from scheduler.service.outage import Outage
+from scheduler.service.program_log import program_log
+from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.transient import in_words
+
+if TYPE_CHECKING:
+    from scheduler.store.codec import Record
+    from scheduler.store.eventlog import EventLog
+
+WAIT_MS = 500
+"""The longest wait for the log to grow, and so for the thread to stop."""
+UNREADABLE_S = 5.0
+"""Pause before a log that cannot be read is folded again."""
+T = TypeVar("T")
+
+
+class NotReady(FairlogError):
+    """The replica has no state to answer from now; ask again later."""
+
+
+class NotThatLong(FairlogError):
+    """The log has not reached the position."""
+
+
+class Seen(NamedTuple):
+    """The log position and the time (ms) of a state."""
+
+    seq: int
+    at: int
+
+
+class Guard:
+    """One writer among many readers, one at a time; the writer goes before the readers that wait.
+
+    As a context manager it is the writer's. A plain lock would keep the writer waiting behind every reader.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._wanted = False
+
+    def __enter__(self) -> None:
+        self._wanted = True
+        self.changed.acquire()
+        self._wanted = False
+
+    def __exit__(self, *_: object) -> None:
+        self.changed.notify_all()
+        self.changed.release()
+
+    def read(self, look: Callable[[], T]) -> T:
+        """What `look` returns; the writer waits meanwhile."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self._wanted)
+            return look()
+
+
+class Replica:
+    """The state at the end of the log, folded by a thread of its own; a context manager that runs the thread.
+
+    Only the thread changes the state, a whole turn at a time, while it holds the guard. Everyone else looks at it
+    through `read`, which holds the guard as well, and keeps nothing of it that can change. `heard` is called in the
+    thread with each turn after it is folded, and with None when the log has lost turns that were told.
+    """
+
+    def __init__(self, log: EventLog, heard: Callable[[Record | None], object] = lambda _: None) -> None:
+        self.log = log
+        self._heard = heard
+        self._guard = Guard()
+        self._follower = Follower(log, self._guard)
+        self._trouble = "the log is being read"
+        self._told = False
+        """Whether the log has had an entry."""
+        self._past: tuple[Position, ClusterState] | None = None
+        self._folding = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="replica", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def head(self) -> int:
+        """The position up to which the log is folded."""
+        return self._follower.position.seq
+
+    @property
+    def trouble(self) -> str:
+        """Why the state may be behind the log; "" if it is not."""
+        if self._told and not self.head:
+            return "the log is being read again"
+        return self._trouble
+
+    def read(self, look: Callable[[ClusterState], T], *, at: int | None = None, after: int = 0) -> tuple[Seen, T]:
+        """What `look` makes of the present state, or of that at position `at`; that state's position.
+
+        `look` must return nothing that the fold changes later. The state holds at least the log up to `after`.
+
+        Raises: NotReady if the log cannot be read now; NotThatLong if it has not reached `at` or `after`.
+        """
+        self.check()
+        for due in (after, at or 0):
+            if due > self.head:
+                raise NotThatLong(f"the log ends at position {self.head}, before {due}")
+
+        def now() -> tuple[Seen, T] | None:
+            state = self._follower.state
+            if at is not None and at != self.head:
+                return None
+            return Seen(self.head, state.at), look(state)
+
+        return self._guard.read(now) or self._look_back(look, at or 0)
+
+    def check(self) -> None:
+        """Raises: NotReady if the state may be behind the log."""
+        if trouble := self.trouble:
+            raise NotReady(trouble)
+
+    def peek(self, look: Callable[[ClusterState], T]) -> T:
+        """What `look` makes of the present state without the guard, for who must not wait.
+
+        It may look up single entries that are replaced whole, such as a token, and nothing else. Raises: NotReady.
+        """
+        self.check()
+        return look(self._follower.state)
+
+    def wait_for(self, seq: int, wait_s: float) -> bool:
+        """Wait until the log is folded up to `seq`; whether it is."""
+        with self._guard.changed:
+            return self._guard.changed.wait_for(lambda: self.head >= seq and not self.trouble, wait_s)
+
+    def _look_back(self, look: Callable[[ClusterState], T], at: int) -> tuple[Seen, T]:
+        """As `read`, of a past state. One is folded at a time, and the last one is kept."""
+        with self._folding:
+            if self._past is None or self._past[0].seq != at:
+                state, position = rebuild(self.log, to=at)
+                self._past = position, state
+            position, state = self._past
+            return Seen(position.seq, state.at), look(state)
+
+    def catch_up(self) -> None:
+        """Fold the log to its end; for who has no thread running. Raises: as `Follower.catch_up`."""
+        self._follower.catch_up()
+        with self._guard:
+            self._trouble = ""
+
+    def _run(self) -> None:
+        outage = Outage(replica=self.log.keys.cluster)
+        while not self._stopping.is_set():
+            try:
+                if outage or self._trouble:
+                    self._follower.check_against_log()
+                    self.catch_up()
+                    outage.is_over()
+                    self._heard(None)
+                before = self.head
+                self._told = self._told or before > 0
+                records = self._follower.follow(WAIT_MS)
+                if not records and self.head != before:
+                    self._heard(None)
+                for record in records:
+                    self._heard(record)
+            except RedisError as error:
+                pause_s = outage.goes_on(error)
+                self._trouble = in_words(error)
+                self._stopping.wait(pause_s)
+            except (UnreadableRecord, InvariantViolated) as error:
+                program_log().error("the log cannot be read", reason=str(error))
+                self._trouble = str(error)
+                self._follower.resume(ClusterState(), GENESIS)
+                self._stopping.wait(UNREADABLE_S)

@@ -1,0 +1,225 @@
+"""The table of what can be asked over HTTP. The server's routes and its description are made from it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from fairlog.api.handlers import PAGE
+from scheduler.model import commands
+from scheduler.model.commands import Command
+from scheduler.rules.permission import Verb
+
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open"]
+"""What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
+bytes, or JSON to anyone, without authentication."""
+
+
+class Param(NamedTuple):
+    """A parameter in the query or the header; those in a path are texts and named there."""
+
+    name: str
+    schema: dict[str, Any]
+    text: str
+    place: Literal["query", "header"] = "query"
+
+
+class Route(NamedTuple):
+    """A method and a path, the row of the matrix that allows it, and what answers it.
+
+    `takes` is the command that the body and the path are the fields of; `view` the view that is shown.
+    """
+
+    method: str
+    path: str
+    name: str
+    verb: Verb | Literal[""]
+    text: str
+    answer: Answer
+    takes: type[Command] | None = None
+    view: str = ""
+    params: tuple[Param, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters in the path."""
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+_SEQ = {"type": "integer", "minimum": 0, "maximum": 2**53}
+_AT = Param("at", _SEQ, "Show the state at this log position.")
+_AFTER = Param("after", _SEQ, "Wait until the state holds the log up to this position.")
+_FRESH = Param("fresh", {"type": "boolean"}, "Wait until the state holds all that is committed now.")
+_CURSOR = Param("cursor", {"type": "string", "maxLength": 300}, "Where to go on: `next` of the page before.")
+_LIMIT = Param("limit", {"type": "integer", "minimum": 1, "maximum": PAGE}, "The most items of the page.")
+_SEEN = Param("If-None-Match", {"type": "string"}, "The ETag of the answer that the caller has.", "header")
+_KEY = Param(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": 128, "pattern": r"^[!-~]+$"},
+    "The id of the command: however often it is sent, it is carried out once.",
+    "header",
+)
+_REASON = Param(
+    "reason", {"type": "string", "minLength": 1, "maxLength": 200}, "Why an operator reads what is private."
+)
+_FROM = Param("after", _SEQ, "Events after this log position.")
+_RESUME = Param("Last-Event-ID", {"type": "string", "pattern": "^[0-9]{1,15}$"}, "As `after`, and stronger.", "header")
+
+
+def _do(method: str, path: str, takes: type[Command], verb: Verb, text: str) -> Route:
+    name = takes.__name__[0].lower() + takes.__name__[1:]
+    return Route(method, path, name, verb, text, "receipt", takes, params=(_KEY,))
+
+
+_VERBS: dict[str, Verb] = {"apps": "read", "app": "read", "accounts": "users", "tokens": "tokens"}
+"""View -> the verb for one of its items; the others show the cluster."""
+
+
+def _see(path: str, name: str, text: str, *, many: bool = False, view: str = "", more: tuple[Param, ...] = ()) -> Route:
+    page = (_CURSOR, _LIMIT) if many else ()
+    return Route(
+        "GET",
+        path,
+        name,
+        _VERBS.get(view, "cluster-read"),
+        text,
+        "list" if many else "value",
+        view=view,
+        params=(_AT, _AFTER, _FRESH, *page, *more, _SEEN),
+    )
+
+
+def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
+    return Route("GET", path, name, verb, text, "events", params=(_FROM, _REASON, _RESUME))
+
+
+_FLAG = {"type": "boolean"}
+_NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
+    Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
+    Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
+    Route(
+        "GET",
+        "/v1/status",
+        "status",
+        "cluster-read",
+        "The masters and the workers.",
+        "value",
+        params=(_AFTER, _FRESH, _SEEN),
+    ),
+    Route(
+        "POST",
+        "/v1/commands",
+        "commands",
+        "",
+        "Carry out up to 1,000 commands in order.",
+        "answers",
+        params=(_KEY,),
+    ),
+    _do("POST", "/v1/apps", commands.SubmitApp, "submit", "Submit an app."),
+    _do("POST", "/v1/apps/{app}/kill", commands.KillApp, "kill", "Kill an app."),
+    _do("POST", "/v1/apps/{app}/scale", commands.ScaleApp, "submit", "Change an app's demand."),
+    _do("POST", "/v1/apps/{app}/hold", commands.HoldApp, "submit", "Keep a pending app from starting."),
+    _do("POST", "/v1/apps/{app}/release", commands.ReleaseApp, "submit", "Let an app on hold start."),
+    _do("POST", "/v1/apps/{app}/reprioritize", commands.ReprioritizeApp, "submit", "Change an app's priority."),
+    _do("POST", "/v1/apps/{app}/extend", commands.ExtendApp, "submit", "Let an app run longer."),
+    _do("POST", "/v1/apps/{app}/kill-executors", commands.KillExecutors, "submit", "Kill executors of an app."),
+    _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
+    _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
+    _do("DELETE", "/v1/companies/{company}", commands.RemoveCompany, "cluster", "Remove a company."),
+    _do("PUT", "/v1/limits", commands.SetLimit, "cluster", "Set or remove a limit."),
+    _do("POST", "/v1/resources", commands.RegisterKind, "cluster", "Register a kind of resources."),
+    _do("PATCH", "/v1/settings", commands.ConfigureCluster, "cluster", "Change settings."),
+    _do(
+        "POST",
+        "/v1/companies/{company}/show-apps",
+        commands.ShowApps,
+        "users",
+        "Whether a company's users see each other's apps.",
+    ),
+    _do("POST", "/v1/accounts", commands.AddAccount, "users", "Add an account."),
+    _do("PATCH", "/v1/accounts/{account}", commands.ChangeAccount, "users", "Change how an account is shown."),
+    _do("DELETE", "/v1/accounts/{account}", commands.RemoveAccount, "users", "Remove an account and its tokens."),
+    _do("POST", "/v1/accounts/{account}/grant-role", commands.GrantRole, "users", "Give an account a role."),
+    _do("POST", "/v1/accounts/{account}/revoke-role", commands.RevokeRole, "users", "Take a role from an account."),
+    _do("POST", "/v1/tokens", commands.IssueToken, "tokens", "Issue a token, of which only the hash is sent."),
+    _do("DELETE", "/v1/tokens/{token}", commands.RevokeToken, "tokens", "End a token."),
+    _do("POST", "/v1/workers", commands.RegisterWorker, "work", "Register a worker."),
+    _do("POST", "/v1/workers/{worker}/drain", commands.DrainWorker, "cluster", "Stop granting on a worker."),
+    _do("POST", "/v1/workers/{worker}/undrain", commands.UndrainWorker, "cluster", "Return a worker to service."),
+    _do("POST", "/v1/workers/{worker}/decommission", commands.DecommissionWorker, "cluster", "Retire a worker."),
+    _do("POST", "/v1/workers/{worker}/remove", commands.RemoveWorker, "cluster", "Remove a worker."),
+    _see(
+        "/v1/apps",
+        "apps",
+        "The apps in order of submission.",
+        many=True,
+        view="apps",
+        more=(Param("everything", _FLAG, "Include ended apps."),),
+    ),
+    _see("/v1/apps/{app}", "app", "An app with its executors.", view="app"),
+    Route(
+        "GET",
+        "/v1/apps/{app}/tasks",
+        "tasks",
+        "read",
+        "The states of an app's tasks.",
+        "list",
+        params=(_CURSOR, _LIMIT),
+    ),
+    Route(
+        "GET",
+        "/v1/apps/{app}/tasks/{task}/output",
+        "output",
+        "private",
+        "The last 64 KiB of a task's output.",
+        "output",
+        params=(_REASON,),
+    ),
+    Route(
+        "GET",
+        "/v1/apps/{app}/driver/output",
+        "driverOutput",
+        "private",
+        "The last 64 KiB of the driver's output.",
+        "output",
+        params=(_REASON,),
+    ),
+    Route("GET", "/v1/apps/{app}/explain", "explain", "read", "Why an app waits, or was placed as it was.", "value"),
+    _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
+    _see(
+        "/v1/workers",
+        "workers",
+        "The workers by id.",
+        many=True,
+        view="workers",
+        more=(Param("lost", _FLAG, "Include lost workers that are still remembered."),),
+    ),
+    _see(
+        "/v1/accounts",
+        "accounts",
+        "The accounts that the caller manages, and its own.",
+        many=True,
+        view="accounts",
+        more=(Param("company", _NAMED, "Only those of this company."),),
+    ),
+    _see(
+        "/v1/tokens",
+        "tokens",
+        "The valid tokens that the caller manages, without their hashes.",
+        many=True,
+        view="tokens",
+        more=(Param("account", _NAMED, "Only those of this account."),),
+    ),
+    _see("/v1/resources", "resources", "The kinds of resources.", many=True, view="resources"),
+    _see("/v1/companies", "companies", "The companies and their quotas.", many=True, view="companies"),
+    _follow("/v1/companies/{company}/events", "companyEvents", "cluster-read", "The events of a company's apps."),
+    _see("/v1/shares", "shares", "What companies and users hold.", view="shares"),
+    _see("/v1/limits", "limits", "The limits.", many=True, view="limits"),
+    _see("/v1/settings", "settings", "The settings in force.", view="settings"),
+    _see("/v1/cluster", "cluster", "The head of the log, the capacity and the number of apps.", view="cluster"),
+    Route(
+        "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)
+    ),
+    _follow("/v1/log/events", "logEvents", "cluster-read", "The events of the log as they are committed."),
+)

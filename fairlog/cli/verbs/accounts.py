@@ -1,0 +1,211 @@
+"""The verbs about who may do what: account, token, and the invitation of a worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from fairlog.cli import params, render
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.target import target_options
+from fairlog.cli.verbs.apps import send_each
+from scheduler.model import commands
+from scheduler.rules.permission import MATRIX
+from scheduler.service.tokens import new_token
+
+if TYPE_CHECKING:
+    from fairlog.cli.session import Session
+
+_ROLE = click.Choice(["user", "admin"])
+CompanyRole = Literal["user", "admin"]
+
+
+@click.group()
+@target_options()
+def account() -> None:
+    """Add, change, remove or list the accounts of people, robots and workers."""
+
+
+@account.command("add")
+@click.argument("name", type=params.read_text)
+@click.option("--role", type=_ROLE, help="Role of an account of a company.  [default: user]")
+@params.text_option("--display", default="", metavar="TEXT", help="Name to show to people.")
+@params.flag("--robot", help="A program: its tokens live for up to 90 days.")
+@on_cluster
+def account_add(session: Session, /, *, name: str, role: CompanyRole | None, display: str, robot: bool) -> None:
+    """Add the account COMPANY/NAME, op/NAME, auditor/NAME or worker/ID.
+
+    The first account ends that everybody who reaches the store may do everything. The owner of an `up` may still act as
+    an operator.
+    """
+    session.send(commands.AddAccount(account=name, role=role, display=display, robot=robot))
+    click.echo(f"account {name} added; `fairlog token new {name} --invitation` invites it")
+
+
+@account.command("grant")
+@click.argument("name", type=params.read_text)
+@click.argument("role", type=_ROLE)
+@on_cluster
+def account_grant(session: Session, *, name: str, role: CompanyRole) -> None:
+    """Give an account of a company a role."""
+    receipt = session.send(commands.GrantRole(account=name, role=role))
+    click.echo(f"{name} {'is now' if receipt.seq else 'was already'} {role}")
+
+
+@account.command("revoke")
+@click.argument("name", type=params.read_text)
+@click.argument("role", type=_ROLE)
+@on_cluster
+def account_revoke(session: Session, *, name: str, role: CompanyRole) -> None:
+    """Take a role from an account; its tokens in that role end."""
+    receipt = session.send(commands.RevokeRole(account=name, role=role))
+    click.echo(f"{name} is {role} {'no longer' if receipt.seq else 'not, as before'}")
+
+
+@account.command("rename")
+@click.argument("name", type=params.read_text)
+@click.argument("display", type=params.read_text)
+@on_cluster
+def account_rename(session: Session, *, name: str, display: str) -> None:
+    """Change the name that is shown to people."""
+    session.send(commands.ChangeAccount(account=name, display=display))
+    click.echo(f"{name} is shown as {display}")
+
+
+@account.command("remove")
+@params.names_argument("name")
+@on_cluster
+def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
+    """Remove accounts with their tokens; their apps stay."""
+    return send_each(session, name, lambda each: commands.RemoveAccount(account=each), "removed")
+
+
+@account.command("share")
+@click.argument("company", type=params.read_text)
+@click.option("--on/--off", "shown", default=True, help="Whether users may see them.  [default: on]")
+@on_cluster
+def account_share(session: Session, *, company: str, shown: bool) -> None:
+    """Let all users of a company see each other's apps, or no longer."""
+    session.send(commands.ShowApps(company=company, shown=shown))
+    click.echo(f"the users of {company} see {'all apps of the company' if shown else 'only their own apps'}")
+
+
+@account.command("list")
+@params.text_option("--company", metavar="C", help="Only the accounts of this company.")
+@params.as_json
+@on_cluster
+def account_list(session: Session, *, company: str | None, as_json: bool) -> None:
+    """List the accounts with their roles."""
+    render.print_records(
+        [{**each, "roles": ", ".join(each["roles"])} if not as_json else each for each in _accounts(session, company)],
+        "account roles display tokens",
+        headings=("ACCOUNT", "ROLES", "NAME", "TOKENS"),
+        empty="There is no account; `fairlog account add op/NAME` adds the first one, an operator's.",
+        as_json=as_json,
+    )
+
+
+def _accounts(session: Session, company: str | None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = session.ask("accounts", **({} if company is None else {"company": company}))
+    return found
+
+
+@click.group()
+@target_options()
+def token() -> None:
+    """Issue, revoke or list the tokens with which accounts prove who they are."""
+
+
+@token.command("new")
+@click.argument("account", type=params.read_text)
+@click.option("--role", type=_ROLE, help="Role in which the token acts.  [default: the strongest of the account]")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice([*MATRIX]),
+    multiple=True,
+    metavar="VERB",
+    help="What the token is good for. Repeatable.  [default: all that its role may do]",
+)
+@click.option(
+    "--lifetime",
+    type=params.read_duration,
+    metavar="TIME",
+    help="How long it is valid: 10m or 2h.  [default: the longest, 12 h for people]",
+)
+@params.flag("--invitation", help="A token that is good for one `fairlog login`, which replaces it.")
+@on_cluster
+def token_new(
+    session: Session,
+    *,
+    account: str,
+    role: CompanyRole | None,
+    scopes: tuple[str, ...],
+    lifetime: int | None,
+    invitation: bool,
+) -> None:
+    """Issue a token for an account and print it; it cannot be shown again."""
+    made = new_token()
+    session.send(
+        commands.IssueToken(
+            token=made.id,
+            account=account,
+            hash=made.hash,
+            role=role,
+            scopes=scopes or None,
+            lifetime_s=lifetime,
+            once=invitation,
+        )
+    )
+    click.echo(made.text)
+
+
+@token.command("list")
+@click.argument("account", type=params.read_text, required=False)
+@params.as_json
+@on_cluster
+def token_list(session: Session, *, account: str | None, as_json: bool) -> None:
+    """List the valid tokens."""
+    rows = session.ask("tokens", **({} if account is None else {"account": account}))
+    shown = [{**each, "expires": render.moment(each["expires"]), "scopes": ", ".join(each["scopes"])} for each in rows]
+    render.print_records(
+        rows if as_json else shown,
+        "token account role expires scopes",
+        headings=("TOKEN", "ACCOUNT", "ROLE", "VALID UNTIL", "SCOPES"),
+        empty="There is no valid token; `fairlog token new ACCOUNT` issues one.",
+        as_json=as_json,
+    )
+
+
+@token.command("revoke")
+@params.names_argument("token")
+@on_cluster
+def token_revoke(session: Session, *, token: tuple[str, ...]) -> int:
+    """Revoke tokens by id; they end at once."""
+    return send_each(session, token, lambda each: commands.RevokeToken(token=each), "revoked")
+
+
+@click.command("invite")
+@click.argument("worker", type=params.read_text)
+@params.text_option("--host", metavar="HOST", help="Host from which it registers.  [default: any]")
+@params.number_option("--cores", help="The most cores that it may offer. Requires --memory.  [default: any]")
+@params.size_option("--memory", "memory_mb", help="The most memory that it may offer. Requires --cores.")
+@params.kinds_option(
+    "--resource", "resources", metavar="KIND=N", help="The most of a kind that it may offer, such as gpu=4. Repeatable."
+)
+@on_cluster
+def worker_invite(
+    session: Session,
+    *,
+    worker: str,
+    host: str | None,
+    cores: int | None,
+    memory_mb: int | None,
+    resources: dict[str, int],
+) -> None:
+    """Add an account for a worker and print the invitation with which it joins."""
+    account, made = f"worker/{worker}", new_token()
+    session.send(commands.AddAccount(account=account, host=host, cores=cores, memory_mb=memory_mb, resources=resources))
+    session.send(commands.IssueToken(token=made.id, account=account, hash=made.hash, once=True))
+    click.echo(made.text)

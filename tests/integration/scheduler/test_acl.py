@@ -1,0 +1,257 @@
+"""The users of the store: what each needs is allowed, and nothing else, on every server that this machine has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from fairlog.cli.main import main
+from fairlog.local.store import bundled_server
+from scheduler.store.acl import ROLES, Role, acl_file, hash_of, new_password
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import COMMIT_LUA
+from scheduler.store.keys import Keys
+from tests.conftest import REDIS_SERVER
+from tests.integration.cli_rig import Shell
+from tests.integration.forked import Forked
+from tests.integration.servers import DURABLE, replication, until
+from tests.waiting import HOPELESS_S
+
+CLUSTER = "prod.a_1"
+KEYS = Keys(CLUSTER)
+PASSWORDS = {role.user: new_password() for role in ROLES}
+ADMIN = "user admin on nopass ~* &* +@all\n"
+
+
+class Guarded:
+    """A store with the ACL file, and a user of the test's own who may do everything."""
+
+    def __init__(self, program: Path, folder: Path, *settings: str) -> None:
+        self.folder = folder
+        folder.mkdir()
+        hashes = {user: hash_of(password) for user, password in PASSWORDS.items()}
+        (folder / "users.acl").write_text(acl_file(CLUSTER, hashes) + ADMIN)
+        self._socket = Path(f"/tmp/fl-{os.getpid()}-{os.urandom(3).hex()}.sock")  # noqa: S108 - a short path
+        options = ("--port", "0", "--unixsocket", str(self._socket), "--dir", str(folder), *DURABLE, *settings)
+        command = [str(program), *options, "--aclfile", str(folder / "users.acl")]
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log)
+        self.admin = Redis.from_url(f"unix://admin:any@{self._socket}")
+        until(self.admin.ping)
+
+    def url(self, user: str) -> str:
+        return f"unix://{user}:{PASSWORDS[user]}@{self._socket}"
+
+    def refused(self) -> list[tuple[str, str]]:
+        """What was refused so far, and to whom."""
+        return [(str(entry["username"]), str(entry["object"])) for entry in self.admin.acl_log()]
+
+    def close(self) -> None:
+        self.admin.close()
+        self._process.kill()
+        self._process.wait()
+        self._socket.unlink(missing_ok=True)
+
+
+@pytest.fixture(params=["embedded", "redis-server"])
+def program(request: pytest.FixtureRequest) -> Path:
+    if request.param == "redis-server" and REDIS_SERVER is None:
+        pytest.skip("no redis-server on the PATH")
+    return bundled_server() if request.param == "embedded" else Path(str(REDIS_SERVER))
+
+
+@pytest.fixture
+def guarded(program: Path, tmp_path: Path) -> Iterator[Guarded]:
+    with contextlib.closing(Guarded(program, tmp_path / "guarded")) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    shell.env |= {"FAIRLOG_CLUSTER": CLUSTER, "FAIRLOG_STORE": guarded.url("fairlog-api")}
+    archive = (tmp_path / "archive").as_uri()
+    runs = {
+        "fairlog-master": ("master", "--archive-allow", archive),
+        "fairlog-worker": (
+            "worker",
+            "--id",
+            "w1",
+            "--cores",
+            "8",
+            "--memory",
+            "8G",
+            "--run-dir",
+            str(tmp_path / "run"),
+        ),
+    }
+    with contextlib.ExitStack() as stack:
+        for user, verb in runs.items():
+            words = (*verb, "--store", guarded.url(user), "--cluster", CLUSTER)
+            process = Forked(main, *words, environment=shell.env, log=tmp_path / f"{user}.log")
+            stack.callback(process.wait, HOPELESS_S)
+            stack.callback(process.terminate)
+        shell.ok("company", "add", "acme")
+        submitted = shell.submit("--wait", "--tasks", "3", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN")
+        app = submitted.split()[0]
+        assert "hush" in shell.ok("logs", app)
+        held = shell.submit("--tasks", "2", "--", "sleep", "600").split()[0]
+        driven = shell.submit("--driver", "--wait", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN").split()[0]
+        assert "hush" in shell.ok("logs", driven, "--driver")
+        for verb in (
+            *(("status",), ("apps", "--all"), ("app", app), ("shares",), ("workers",), ("explain", held)),
+            *(("kill", held), ("settings",), ("log",), ("audit",), ("checkpoint",), ("status", "--ready")),
+            ("settings", "set", f"archive_url={archive}", "archive_after_events=5", "archive_retain_events=1"),
+        ):
+            shell.ok(*verb)
+        until(lambda: guarded.admin.llen(KEYS.archive))
+        shell.env["FAIRLOG_STORE"] = guarded.url("fairlog-auditor")
+        for verb in (("log",), ("audit",), ("checkpoint",), ("fairness",), ("archive", "--check"), ("backup", "b.gz")):
+            shell.ok(*verb)
+        shell.env["FAIRLOG_STORE"] = guarded.url("fairlog-master")
+        for verb in (("archive", "--retain", "1"), ("backup", "c.gz"), ("status",), ("drain", "w1")):
+            shell.ok(*verb)
+    assert guarded.refused() == []
+
+
+_NAMED = "grants snapshot reply sent secrets tasks begun later output driver-output"
+FAMILIES = sorted(
+    {
+        *(value.removeprefix(KEYS.prefix) for value in vars(KEYS).values() if value.startswith(KEYS.prefix)),
+        *(
+            f"{name}:x"
+            for name in [
+                "grants",
+                "snapshot",
+                "reply",
+                "sent",
+                "secrets",
+                "tasks",
+                "begun",
+                "later",
+                "output",
+                "driver-output",
+            ]
+        ),
+        *("inbox:acme", "reads", "rate:acme", "draft:1"),
+    }
+    - {""}
+)
+FOREIGN = ("fairlog:{other}:log", "fairlog:{prod.a_1", "other", "rq:queue:other", "rq:job:other__a__0", "rq:queues2")
+NEVER = (
+    *("flushall", "flushdb", "keys *", "scan 0", "randomkey", "dbsize", "config set dir /", "config rewrite", "save"),
+    *("bgsave", "bgrewriteaof", "shutdown", "replicaof no one", "failover", "cluster info", "monitor", "debug sleep 0"),
+    *("client kill id 1", "client list", "client pause 1", "module list", "module load x", "function list", "sync"),
+    *(
+        "function load x",
+        "fcall f 0",
+        "script flush",
+        "script kill",
+        "acl list",
+        "acl setuser default on",
+        "acl whoami",
+    ),
+    *("copy k k2", "migrate h 1 k 0 1", "restore k 0 x", "dump k", "sort k", "move k 1", "swapdb 0 1", "object help"),
+    *("subscribe c", "psubscribe *", "publish c m", "latency reset", "slowlog get", "getdel k", "append k v"),
+    *("memory doctor", "eval_ro x 0", "slaveof h 1", "lmove k k2 left left", "sunionstore k k2", "xgroup create k g 0"),
+)
+
+
+def _dry(guarded: Guarded, role: Role, *words: str) -> bool:
+    """Whether the user may run the command. It is not run."""
+    try:
+        said: Any = guarded.admin.execute_command("ACL", "DRYRUN", role.user, *words)  # type: ignore[no-untyped-call]
+    except ResponseError:  # this server has no such command
+        return False
+    return bool(said == b"OK")
+
+
+def _is_in(key: str, patterns: str) -> bool:
+    return any(key == each or (each.endswith("*") and key.startswith(each[:-1])) for each in patterns.split())
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.user)
+def test_each_user_reaches_the_keys_of_its_row_and_no_others(guarded: Guarded, role: Role) -> None:
+    commands = role.commands.split()
+    for family in FAMILIES:
+        key = KEYS.prefix + family
+        may_write, may_read = _is_in(family, role.write), _is_in(family, f"{role.write} {role.read}")
+        assert _dry(guarded, role, "GET", key) == ("get" in commands and may_read), family
+        assert _dry(guarded, role, "DEL", key) == ("del" in commands and may_write), family
+        assert _dry(guarded, role, "EVAL", "x", "1", key) == ("eval" in commands and may_write), family
+    for key in FOREIGN:
+        for words in (("GET", key), ("DEL", key), ("EVAL", "x", "1", key)):
+            assert not _dry(guarded, role, *words), key
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.user)
+def test_no_user_may_run_what_no_part_of_fairlog_runs(guarded: Guarded, role: Role) -> None:
+    key = f"{KEYS.prefix}inbox"
+    for line in NEVER:
+        words = [key if word in {"k", "k2"} else word for word in line.split()]
+        if words[0] not in role.commands.split():
+            assert not _dry(guarded, role, *words), line
+
+
+def test_the_verb_prints_the_file_and_keeps_passwords(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    folder, given = tmp_path / "deep" / "passwords", "0" * 64
+    words = ("store", "acl", "--cluster", CLUSTER, "--passwords", str(folder), "--hash", f"fairlog-replica={given}")
+    first = shell.run(*words)
+    assert first.out == shell.ok(*words), "passwords that are there are used again"
+    named = {path.name: path.read_text().strip() for path in folder.iterdir()}
+    hashes = {user: hash_of(password) for user, password in named.items()} | {"fairlog-replica": given}
+    assert first.out == acl_file(CLUSTER, hashes)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert not any(password in first.out + first.err for password in named.values())
+    printed = shell.run("store", "acl")
+    for role in ROLES:
+        password = printed.err.partition(f"{role.user} ({role.purpose}): password ")[2].split()[0]
+        assert f"user {role.user} on #{hash_of(password)} " in printed.out
+    assert "write USER=SHA256" in shell.run("store", "acl", "--hash", "nobody=00").err
+    assert "a cluster's name has" in shell.run("store", "acl", "--cluster", "a*").err
+
+
+def test_without_a_user_nothing_is_answered(guarded: Guarded) -> None:
+    url = "unix://" + guarded.url("fairlog-api").partition("@")[2]
+    for forged in (url, url.replace("//", "//default@"), url.replace("//", "//fairlog-api:wrong@")):
+        with connect(forged) as store, pytest.raises(RedisError):
+            store.get(KEYS.log)
+
+
+def test_a_client_cannot_forge_what_only_masters_write(guarded: Guarded) -> None:
+    for user in ("fairlog-api", "fairlog-worker", "fairlog-auditor"):
+        with connect(guarded.url(user)) as store:
+            attacks = {
+                "XADD": (KEYS.log, "1-0", "first", "1"),
+                "SET": (KEYS.lease, "me"),
+                "RPUSH": (KEYS.archive, "{}"),
+                "EVAL": (COMMIT_LUA, 4, KEYS.log, KEYS.inbox, KEYS.heartbeats, KEYS.agents, "0-0", "", "", "", ""),
+            }
+            for command, words in attacks.items():
+                with pytest.raises(RedisError, match="permission"):
+                    store.execute_command(command, *words)
+            with pytest.raises(RedisError, match=r"permission|can't access|can't run"):
+                store.eval(f"return redis.call('SET', '{KEYS.lease}', 'me')", 0)
+    assert guarded.admin.dbsize() == 0
+
+
+def test_a_replica_follows_by_its_own_user(program: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(contextlib.closing(Guarded(program, tmp_path / "first", "--port", port)))
+        account = ("--masteruser", "fairlog-replica", "--masterauth", PASSWORDS["fairlog-replica"])
+        follow = ("--replicaof", "127.0.0.1", port, "--repl-diskless-sync-delay", "0")
+        second = stack.enter_context(contextlib.closing(Guarded(program, tmp_path / "second", *account, *follow)))
+        until(lambda: replication(second.admin)["master_link_status"] == "up")
+        assert first.refused() == []

@@ -1,0 +1,316 @@
+"""The HTTP side: routes, problems, ETags, pages, limits and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, get_args
+
+import httpx
+import pytest
+from msgspec import to_builtins
+from redis.exceptions import ConnectionError as StoreGone
+
+from fairlog.api.app import MAX_BODY, Door, make_app
+from fairlog.api.feed import Feed
+from fairlog.api.limits import Buckets, Rates
+from fairlog.api.openapi import description
+from fairlog.api.problems import TooMany, status_of
+from fairlog.api.routes import ROUTES
+from scheduler.model import errors
+from scheduler.model.commands import Command, LoseWorker, Report
+from scheduler.rules.views import VIEWS
+from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
+
+if TYPE_CHECKING:
+    import fakeredis
+
+    from fairlog.api.handlers import Handlers
+
+Ask = Callable[..., Awaitable[httpx.Response]]
+
+
+@pytest.fixture
+def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
+    with served(fake, timeout_s=0.5) as made:
+        yield made
+
+
+@asynccontextmanager
+async def opened(api: Handlers, *, local: bool = True) -> AsyncIterator[tuple[httpx.AsyncClient, Door]]:
+    feed = Feed()
+    door = Door(api, feed)
+    api.replica._heard = feed.heard
+    app = make_app(door, at_home=local)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://api") as client,
+    ):
+        yield client, door
+
+
+def body(command: Command, *without: str) -> dict[str, Any]:
+    said: dict[str, Any] = to_builtins(command)
+    return {name: value for name, value in said.items() if name not in {"type", *without}}
+
+
+def run(api: Handlers, story: Callable[[httpx.AsyncClient], Awaitable[None]], *, local: bool = True) -> None:
+    async def told() -> None:
+        async with opened(api, local=local) as (client, _):
+            await story(client)
+
+    asyncio.run(told())
+
+
+def check_problem(answer: httpx.Response, status: int, title: str) -> None:
+    said = answer.json()
+    assert (answer.status_code, said["status"], said["title"]) == (status, status, title)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert said["type"] == f"urn:fairlog:error:{title}"
+    assert ("retry-after" in answer.headers) == (status in {429, 503})
+
+
+def test_an_app_is_submitted_seen_and_killed(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        assert (await client.post("/v1/companies", json=body(ACME))).status_code == 200
+        sent = await client.post("/v1/apps", json=body(submission("a")), headers={"idempotency-key": "k"})
+        assert sent.json()["id"] == "k"
+        seq = sent.json()["seq"]
+        assert sent.headers["fairlog-position"] == str(seq)
+        again = await client.post("/v1/apps", json=body(submission("a")), headers={"idempotency-key": "k"})
+        assert again.json() == sent.json()
+        seen = await client.get("/v1/apps/a", params={"after": seq})
+        assert seen.json()["value"]["state"] == "pending"
+        assert seen.json()["seq"] >= seq
+        killed = await client.post("/v1/apps/a/kill")
+        gone = await client.get("/v1/apps", params={"after": killed.json()["seq"]})
+        assert (gone.json()["items"], gone.json()["next"]) == ([], None)
+        past = await client.get("/v1/apps", params={"at": seq})
+        assert [app["app"] for app in past.json()["items"]] == ["a"]
+
+    run(api, story)
+
+
+def test_every_error_is_a_problem_with_its_status(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        await client.post("/v1/companies", json=body(ACME))
+        check_problem(await client.post("/v1/companies", json=body(ACME)), 409, "DuplicateCompany")
+        check_problem(await client.post("/v1/apps/x/kill"), 404, "UnknownApp")
+        check_problem(await client.get("/v1/apps/x"), 404, "UnknownApp")
+        check_problem(await client.post("/v1/apps", json={"app": "a"}), 422, "InvalidCommand")
+        check_problem(await client.post("/v1/apps", json={"type": "KillApp"}), 400, "BadRequest")
+        check_problem(
+            await client.post("/v1/apps", content=b"{", headers={"content-type": "application/json"}), 400, "BadRequest"
+        )
+        check_problem(
+            await client.post("/v1/apps", content=b"{}", headers={"content-type": "text/plain"}), 415, "WrongMedia"
+        )
+        check_problem(await client.post("/v1/apps", json={"name": "x" * MAX_BODY}), 413, "TooLarge")
+        check_problem(await client.get("/v1/apps", params={"at": "-1"}), 400, "BadRequest")
+        check_problem(await client.get("/v1/apps", params={"colour": "red"}), 400, "BadRequest")
+        check_problem(await client.get("/v1/apps", params={"at": 10**6}), 404, "NotThatLong")
+        check_problem(await client.get("/v1/nothing"), 404, "NotFound")
+        check_problem(await client.delete("/v1/apps"), 405, "NoSuchMethod")
+        check_problem(await client.get("/v1/apps", headers={"authorization": "Bearer fl_x"}), 401, "NotAuthenticated")
+        check_problem(await client.get("/v1/apps", headers={"authorization": "Basic eA=="}), 401, "NotAuthenticated")
+
+    run(api, story)
+
+
+def test_a_body_without_a_length_is_cut_off_at_the_limit(api: Handlers) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * 65536
+
+    async def story(client: httpx.AsyncClient) -> None:
+        check_problem(await client.post("/v1/apps", content=endless()), 413, "TooLarge")
+
+    run(api, story)
+
+
+def test_over_tcp_without_accounts_only_health_is_open(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        for route in ROUTES:
+            answer = await client.request(route.method, route.path.replace("{", "").replace("}", ""))
+            if route.answer == "open":
+                assert answer.status_code == 200
+            else:
+                check_problem(answer, 401, "NotAuthenticated")
+                assert answer.headers["www-authenticate"] == "Bearer"
+
+    run(api, story, local=False)
+
+
+def test_without_a_master_or_a_store_the_answer_is_to_try_again(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise StoreGone("refused")
+
+    def silent(*_: object) -> None:
+        raise errors.NoMaster("no master answered")
+
+    async def story(client: httpx.AsyncClient) -> None:
+        monkeypatch.setattr(api, "_client", silent)
+        check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "NoMaster")
+        monkeypatch.setattr(api, "_client", gone)
+        check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "Unavailable")
+
+    run(api, story)
+
+
+def test_a_batch_is_answered_command_by_command(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        commands = [to_builtins(each) for each in (ACME, submission("a"), submission("a"))]
+        answer = await client.post("/v1/commands", json={"commands": [*commands, {"type": "Fly"}]})
+        first, second, third, last = answer.json()["answers"]
+        assert answer.headers["fairlog-position"] == str(second["seq"])
+        assert first["seq"] <= second["seq"]
+        assert (third["status"], third["title"]) == (409, "DuplicateApp")
+        assert (last["status"], last["title"]) == (422, "InvalidCommand")
+        wrong: object
+        for wrong in ([], {}, {"commands": 1}, {"commands": [], "more": []}):
+            check_problem(await client.post("/v1/commands", json=wrong), 400, "BadRequest")
+
+    run(api, story)
+
+
+def test_an_answer_that_the_caller_has_is_not_sent_again(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        await client.post("/v1/companies", json=body(ACME))
+        first = await client.get("/v1/companies", params={"after": 3})
+        known = {"if-none-match": first.headers["etag"]}
+        worker = await client.post("/v1/workers", json=body(WORKER))
+        same = await client.get("/v1/companies", params={"after": worker.json()["seq"]}, headers=known)
+        assert (same.status_code, same.content) == (304, b"")
+        assert int(same.headers["fairlog-position"]) >= worker.json()["seq"]
+        await client.post("/v1/companies", json={"company": "next"})
+        other = await client.get("/v1/companies", params={"after": worker.json()["seq"] + 1}, headers=known)
+        assert other.status_code == 200
+
+    run(api, story)
+
+
+def test_a_wait_for_a_position_that_never_comes_ends(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlog.api.app.WAIT_S", 0.05)
+
+    async def story(client: httpx.AsyncClient) -> None:
+        check_problem(await client.get("/v1/apps", params={"after": 10**6}), 503, "NotReady")
+
+    run(api, story)
+
+
+def test_a_replica_that_cannot_read_the_log_says_so_and_recovers(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        api.replica._trouble = "log position 3: entry 3 was altered"
+        check_problem(await client.get("/v1/apps"), 503, "NotReady")
+        check_problem(await client.get("/v1/health"), 503, "NotReady")
+        assert await asyncio.to_thread(api.replica.wait_for, 1, 10)
+        assert (await client.get("/v1/health")).status_code == 200
+
+    monkeypatch.setattr("fairlog.api.replica.WAIT_MS", 5)
+    run(api, story)
+
+
+def test_the_log_comes_as_events_and_resumes_where_it_was_left(api: Handlers) -> None:
+    """The transport of the test cannot stream, so the feed is asked directly."""
+
+    async def told() -> None:
+        async with opened(api) as (client, door):
+            await client.post("/v1/companies", json=body(ACME))
+
+            async def follow(after: int, number: int) -> list[dict[str, Any]]:
+                found: list[dict[str, Any]] = []
+                stream = door.feed.stream(
+                    api.replica,
+                    after,
+                    wanted=lambda _: True,
+                    allowed=lambda: api.replica.peek(lambda state: api.reader(state, ROOT)),
+                    limiter=door._reads,
+                )
+                async for part in stream:
+                    found += [json.loads(line[6:]) for line in part.decode().splitlines() if line.startswith("data: ")]
+                    if len(found) >= number:
+                        await stream.aclose()  # type: ignore[attr-defined]
+                        return found
+                return found
+
+            async with asyncio.timeout(20):
+                before = await follow(0, 3)
+                assert [each["seq"] for each in before[:3]] == [1, 2, 3]
+                followers = [asyncio.create_task(follow(3, 2)) for _ in range(50)]
+                await client.post("/v1/companies", json={"company": "b"})
+                await client.post("/v1/apps", json=body(submission("a")))
+                for each in await asyncio.gather(*followers):
+                    assert [event["seq"] for event in each[:2]] == [4, 5]
+                    assert each[1]["private"]["command"] == ["true"]
+            assert door.feed.streams == 0
+
+    asyncio.run(told())
+
+
+def test_a_token_has_its_rate_and_a_company_its_own() -> None:
+    now = 0.0
+    rates = Rates(lambda: now)
+    for _ in range(100):
+        rates.charge("t1", "acme")
+    with pytest.raises(TooMany) as refused:
+        rates.charge("t1", "acme")
+    assert 0 < refused.value.after_s <= 0.05
+    for _ in range(100):
+        rates.charge("t2", "acme")
+    with pytest.raises(TooMany, match="the company acme"):
+        rates.charge("t3", "acme")
+    rates.charge("t3", "globex")
+    rates.charge("", "")
+    now = 1.0
+    for _ in range(20):
+        rates.charge("t1", "acme")
+
+
+def test_a_token_can_send_two_thousand_apps_a_second_in_batches() -> None:
+    now, sent = 0.0, 0
+    rates = Rates(lambda: now)
+    for _ in range(600):
+        try:
+            rates.charge("t", "acme", 5)
+            sent += 1000
+        except TooMany as refused:
+            now += refused.after_s
+    assert sent / max(now, 1) >= 2000
+
+
+def test_a_bucket_lends_what_it_can_never_hold() -> None:
+    now = 0.0
+    buckets = Buckets(1, 2, lambda: now)
+    assert buckets.take("a", 5) == 0
+    assert buckets.take("a", 1) == pytest.approx(4)
+
+
+def test_every_command_has_a_route_but_the_reports_of_workers() -> None:
+    routed = {route.takes for route in ROUTES if route.takes is not None}
+    assert routed == set(get_args(Command)) - set(get_args(Report)) - {LoseWorker}
+
+
+def test_every_view_has_a_route() -> None:
+    assert {route.view for route in ROUTES if route.view} == VIEWS.keys()
+
+
+def test_every_refusal_has_a_status_below_500() -> None:
+    for each in errors.CommandRejected.__subclasses__():
+        assert 400 <= status_of(each.__new__(each)) < 500
+
+
+def test_the_description_names_every_route_and_is_json() -> None:
+    said = json.loads(json.dumps(description()))
+    assert said["openapi"].startswith("3.1")
+    there = {(method.upper(), path) for path, methods in said["paths"].items() for method in methods}
+    assert there == {(route.method, route.path) for route in ROUTES}
+    hold = said["paths"]["/v1/apps/{app}/hold"]["post"]["requestBody"]
+    assert (hold["required"], hold["content"]["application/json"]["schema"]["properties"]) == (False, {})
+    submit = said["paths"]["/v1/apps"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"app", "company", "user", "secrets"} <= submit["properties"].keys()
+    assert "type" not in submit["properties"]

@@ -1,0 +1,208 @@
+"""What the API's handlers do, without HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from fairlog.api.handlers import Handlers, Viewed, read_request
+from fairlog.api.replica import NotThatLong
+from scheduler.model.commands import AddAccount, IssueToken, KillApp, LoseWorker, RegisterCompany, write_command
+from scheduler.model.errors import (
+    CommandRejected,
+    DuplicateApp,
+    InvalidCommand,
+    NotAllowed,
+    NotAuthenticated,
+    UnknownApp,
+    UnknownCompany,
+)
+from scheduler.model.sender import By, Role
+from scheduler.rules.views import look
+from scheduler.service.client import Receipt
+from tests.unit.fairlog.api.served import ACME, KEYS, ROOT, WORKER, served, submission
+
+if TYPE_CHECKING:
+    import fakeredis
+
+
+@pytest.fixture
+def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
+    with served(fake) as made:
+        made.send(ROOT, ACME)
+        yield made
+
+
+def value(viewed: Viewed) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(viewed.body))
+
+
+def listed(viewed: Viewed) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = value(viewed)
+    return found
+
+
+def test_a_command_is_carried_out_once_however_often_it_is_sent(api: Handlers) -> None:
+    receipt = api.send(ROOT, submission("a"), command_id="once")
+    assert receipt == ("once", receipt.seq)
+    assert api.send(ROOT, submission("a"), command_id="once") == receipt
+    with pytest.raises(DuplicateApp):
+        api.send(ROOT, submission("a"), command_id="twice")
+
+
+@pytest.mark.parametrize("identity", ["x" * 129, "a\nb", "é"])
+def test_an_id_that_is_long_or_not_printable_is_refused(api: Handlers, identity: str) -> None:
+    with pytest.raises(InvalidCommand, match="the id of a command"):
+        api.send(ROOT, submission("a"), command_id=identity)
+
+
+def test_each_command_of_a_batch_is_answered_in_order(api: Handlers) -> None:
+    bodies = [
+        write_command(submission("a")).encode(),
+        b'{"type":"Fly"}',
+        write_command(submission("b", company="nobody")).encode(),
+        write_command(submission("c")).encode(),
+    ]
+    first, unread, unknown, last = api.send_many(ROOT, bodies, command_id="all")
+    assert isinstance(first, Receipt)
+    assert isinstance(last, Receipt)
+    assert (first.command_id, last.command_id) == ("all.0", "all.2")
+    assert isinstance(unread, InvalidCommand)
+    assert isinstance(unknown, UnknownCompany)
+    assert api.send_many(ROOT, bodies, command_id="all")[3] == last
+    with pytest.raises(InvalidCommand, match="at most 1000"):
+        api.send_many(ROOT, [b"{}"] * 1001)
+
+
+def test_nobody_but_the_master_declares_a_worker_lost(api: Handlers) -> None:
+    with pytest.raises(NotAllowed):
+        api.send(ROOT, LoseWorker(worker="w1"))
+    (refusal,) = api.send_many(ROOT, [write_command(LoseWorker(worker="w1")).encode()])
+    assert isinstance(refusal, NotAllowed)
+
+
+def test_secrets_travel_with_the_app_and_never_enter_the_log(api: Handlers) -> None:
+    body = {"type": "SubmitApp", "app": "a", "company": "acme", "user": "ann", "tasks": 1, "command": ["true"]}
+    with_secrets = json.dumps({**body, "secrets": {"TOKEN": "hush-hush"}}).encode()
+    refused = json.dumps({**body, "app": "b", "company": "nobody", "secrets": {"TOKEN": "hush-hush"}}).encode()
+    outcomes = api.send_many(ROOT, [with_secrets, refused])
+    assert [isinstance(outcome, CommandRejected) for outcome in outcomes] == [False, True]
+    assert api.work.secrets("a") == {"TOKEN": "hush-hush"}
+    assert not api.work.secrets("b")
+    assert b"hush-hush" not in repr(api.store.xrange(KEYS.log)).encode()
+    with pytest.raises(UnknownCompany):
+        api.send(ROOT, *read_request(refused))
+    assert not api.work.secrets("b")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"secrets": ["A"]},
+        {"secrets": {"A": 1}},
+        {"secrets": {"A": "1"}, "env": ["B"]},
+        {"secrets": {"A": "x" * 70_000}},
+        {"secrets": {f"A{number}": "" for number in range(129)}},
+    ],
+)
+def test_secrets_that_are_none_or_too_many_are_refused(values: dict[str, object]) -> None:
+    body = {"type": "SubmitApp", "app": "a", "company": "acme", "user": "ann", **values}
+    with pytest.raises(InvalidCommand):
+        read_request(json.dumps(body).encode())
+
+
+def test_a_read_sees_what_was_acknowledged_before_it(api: Handlers) -> None:
+    receipt = api.send(ROOT, submission("a"))
+    assert api.replica.wait_for(receipt.seq, 10)
+    viewed = api.view(ROOT, "apps", {}, after=receipt.seq)
+    assert viewed.seen.seq >= receipt.seq
+    assert [app["app"] for app in listed(viewed)] == ["a"]
+    with pytest.raises(NotThatLong, match="the log ends at position"):
+        api.view(ROOT, "apps", {}, after=receipt.seq + 100)
+
+
+def test_a_read_at_a_position_shows_the_state_there(api: Handlers) -> None:
+    first, second = (api.send(ROOT, submission(app)) for app in "ab")
+    api.replica.wait_for(second.seq, 10)
+    before = api.view(ROOT, "apps", {}, at=first.seq)
+    assert (before.seen.seq, [app["app"] for app in listed(before)]) == (first.seq, ["a"])
+    assert listed(api.view(ROOT, "apps", {}, at=first.seq)) == listed(before)
+    assert [app["app"] for app in listed(api.view(ROOT, "apps", {}))] == ["a", "b"]
+
+
+def test_a_view_is_that_of_the_rules(api: Handlers) -> None:
+    api.replica.wait_for(api.send(ROOT, WORKER).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    for name, arguments in {"app": {"app": "a"}, "cluster": {}, "shares": {}, "settings": {}}.items():
+        _, due = api.replica.read(lambda state, of=(name, arguments): look(state, *of))  # type: ignore[misc]
+        assert value(api.view(ROOT, name, arguments)) == json.loads(json.dumps(due))
+    with pytest.raises(UnknownApp):
+        api.view(ROOT, "app", {"app": "b"})
+
+
+def test_a_list_comes_in_pages_that_go_on_where_the_last_one_ended(api: Handlers) -> None:
+    apps = [f"a{number}" for number in range(7)]
+    receipts = [api.send(ROOT, submission(app)) for app in apps]
+    api.replica.wait_for(receipts[-1].seq, 10)
+    page = api.view(ROOT, "apps", {}, limit=3)
+    assert [app["app"] for app in listed(page)] == apps[:3]
+    api.replica.wait_for(api.send(ROOT, KillApp(app="a0")).seq, 10)
+    page = api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
+    assert [app["app"] for app in listed(page)] == apps[3:6]
+    page = api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
+    assert ([app["app"] for app in listed(page)], page.next) == (apps[6:], None)
+    with pytest.raises(InvalidCommand, match="cursor"):
+        api.view(ROOT, "apps", {}, cursor="x")
+
+
+def test_the_log_comes_in_pages_with_the_private_parts_that_may_be_read(api: Handlers) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    whole = listed(api.entries(ROOT))
+    assert [each["seq"] for each in whole] == list(range(1, len(whole) + 1))
+    assert any("private" in each for each in whole)
+    pages: list[dict[str, Any]] = []
+    cursor: str | None = "0"
+    while cursor is not None:
+        page = api.entries(ROOT, after=int(cursor), limit=2)
+        pages += listed(page)
+        cursor = page.next
+    assert pages == whole
+
+
+def test_the_output_of_a_task_and_of_the_driver_is_read(api: Handlers) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    api.store.hset(KEYS.output("a"), "0", b"hello\n")
+    api.work.keep_driver_output("a", b"driving\n")
+    assert (api.output(ROOT, "a", 0), api.output(ROOT, "a", None)) == (b"hello\n", b"driving\n")
+    with pytest.raises(UnknownApp):
+        api.output(ROOT, "b", 0)
+
+
+def test_without_a_token_only_the_unix_socket_knows_the_caller(api: Handlers) -> None:
+    assert api.principal("", at_home=True).account.startswith("local/")
+    with pytest.raises(NotAuthenticated, match="without a token"):
+        api.principal("", at_home=False)
+    with pytest.raises(NotAuthenticated):
+        api.principal("fl_x", at_home=True)
+
+
+def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) -> None:
+    api.send(ROOT, RegisterCompany(company="bolt"))
+    for account, role in (("acme/ann", "user"), ("acme/adm", "admin"), ("bolt/bob", "user"), ("op/root", None)):
+        api.send(ROOT, AddAccount(account=account, role=role))  # type: ignore[arg-type]
+        token = f"t0{account.replace('/', '')}"
+        receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
+
+    def seen(account: str, role: Role, view: str) -> list[str]:
+        who = By(account, f"t0{account.replace('/', '')}", role)
+        return [each["account"] for each in listed(api.view(who, view, {}, after=receipt.seq))]
+
+    for view in ("accounts", "tokens"):
+        assert seen("acme/ann", "user", view) == ["acme/ann"]
+        assert sorted(seen("acme/adm", "admin", view)) == ["acme/adm", "acme/ann"]
+        assert len(seen("op/root", "operator", view)) == 4
+    assert "hash" not in str(value(api.view(ROOT, "tokens", {})))

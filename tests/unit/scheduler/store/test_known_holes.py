@@ -1,0 +1,40 @@
+"""A server with known holes is named, with a release that mends them."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.store.known_holes import known_holes
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "holes", "use"),
+    [
+        ("valkey", "9.1.0", ("CVE-2026-56684", "GHSA-fq2f-crmw-q97r"), "9.1.2"),
+        ("valkey", "9.1.1", ("GHSA-fq2f-crmw-q97r",), "9.1.2"),
+        ("valkey", "8.1.3", ("CVE-2025-49844", "CVE-2026-23479", "CVE-2026-56684"), "8.1.9"),
+        ("valkey", "9.0.3", ("CVE-2026-25243",), "9.0.5"),
+        ("redis", "7.0.15", ("CVE-2024-46981", "CVE-2025-49844"), "a later minor version"),
+        ("redis", "7.2.4", ("CVE-2024-46981",), "7.2.11"),
+        ("redis", "8.2.8", ("CVE-2026-81934",), "8.2.9"),
+    ],
+)
+def test_a_server_with_holes_is_named(name: str, version: str, holes: tuple[str, ...], use: str) -> None:
+    said = known_holes(name, version)
+    assert said.startswith(f"the store is {name} {version}, which has known security holes (")
+    assert all(hole in said for hole in holes)
+    assert f"; use {use}" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("valkey", "9.1.2"), ("valkey", "9.2.0"), ("valkey", "8.1.9"), ("redis", "8.10.1"), ("redis", "9.0.0")],
+)
+def test_a_mended_or_newer_server_is_not(name: str, version: str) -> None:
+    assert known_holes(name, version) == ""
+
+
+def test_no_sentence_lists_a_hole_twice() -> None:
+    for name, version in (("valkey", "8.1.0"), ("redis", "7.4.0")):
+        holes = known_holes(name, version).partition("(")[2].partition(")")[0].split(", ")
+        assert len(holes) == len(set(holes)) > 5
