@@ -145,6 +145,7 @@ CALLS: dict[str, list[list[str]]] = {
     "simulate": [[TYPED]],
     "up": [["--nonsense", TYPED]],
     "down": [[]],
+    **{verb: [["--nonsense", TYPED]] for verb in VERBS.keys() & {"api", "account", "token", "store", "login"}},
     "demo": [["--nonsense", TYPED]],
     "master": [["--nonsense", TYPED]],
     "worker": [["--nonsense", TYPED]],
