@@ -20,7 +20,7 @@ from scheduler.store.keys import Keys
 if TYPE_CHECKING:
     import fakeredis
 
-RING = Keyring.new().without_masters()
+RING = Keyring.new()._replace(masters={}, apps=b"")
 KEYS = Keys("api")
 ROOT = local(0)
 ACME = RegisterCompany(company="acme", cores=64, memory_mb=65536)
