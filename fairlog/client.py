@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from fairlog.api.client import UNIX, ApiClient
-from fairlog.local.running import find_running
+from fairlog.local.running import find_running, keyring_for
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.errors import FairlogError
@@ -50,7 +50,7 @@ def Client(  # noqa: N802 (used like a class)
     Raises: NoCluster if neither is there.
     """
     if url is not None and not url.startswith(("http://", "https://", UNIX)):
-        return StoreClient(url, cluster, timeout_s=timeout_s)
+        return StoreClient(url, cluster, keyring=keyring_for(url), timeout_s=timeout_s)
     if url is None and not os.environ.get("FAIRLOG_API"):
         running = find_running()
         if running is None:
