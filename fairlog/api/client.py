@@ -15,14 +15,13 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
 from scheduler.service.client import Receipt
 
-UNIX = "http+unix:"
-URL_VARIABLE, TOKEN_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN"
 BATCH_BYTES = 240_000
 """The most bytes of a batch, within the server's limit for a request."""
 RETRY_S = 0.2

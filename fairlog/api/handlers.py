@@ -315,9 +315,13 @@ class Handlers:
         return Viewed(self.replica.read(lambda _: None)[0], page, str(end - 1) if page and end < len(states) else None)
 
     def whoami(self, who: By) -> Viewed:
-        """The caller's account, role, token and company, and the scopes of the token; None = all of the role."""
+        """The caller's account, role, token and company; the token's scopes, end (ms) and whether it is an invitation.
+
+        Without a token, scopes are None = all of the role.
+        """
         seen, token = self.replica.read(lambda state: state.accounts.tokens.get(who.token))
         said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes}
+        said |= {"expires": token and token.expires, "once": token is not None and token.once}
         return Viewed(seen, Raw(_to_json(said)))
 
     def output(self, who: By, app: str, task: int | None, *, reason: str = "") -> bytes:

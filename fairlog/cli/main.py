@@ -33,6 +33,9 @@ VERBS = {
     "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
+    "login": ("login", "Log in with a token or an invitation, which is read from stdin or asked for."),
+    "logout": ("login", "Revoke the token that `fairlog login` has kept, and remove it."),
+    "whoami": ("login", "Show in which account and role your commands are sent, and where to."),
     "account": ("accounts", "Add, change, remove or list the accounts of people, robots and workers."),
     "token": ("accounts", "Issue, revoke or list the tokens with which accounts prove who they are."),
     "store": ("store", "Prepare the store that masters, API servers and workers use."),
@@ -64,6 +67,7 @@ VERBS = {
     "import": ("backup", "Import an exported log into a cluster that has no log."),
     "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),
     "audit": ("audit", "Check every decision in the log against the rules."),
+    "reads": ("audit", "List who read what is private: outputs and private parts of the log."),
     "checkpoint": ("audit", "Print the end of the log as SEQ:DIGEST."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
     "fairness": ("figures", "Report how fair the log was to companies and users."),
@@ -158,8 +162,8 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context) -> None:
     """Share a cluster among companies and their users, fairly and provably.
 
-    Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. Verbs use the cluster that --store
-    names, else the one in FAIRLOG_STORE, else the `up` running on this machine.
+    Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. Verbs use the store that --store or
+    FAIRLOG_STORE names, else the API that FAIRLOG_API names or `fairlog login` was given, else the `up` running here.
     """
     ctx.ensure_object(Target)
 
