@@ -10,6 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -128,7 +129,7 @@ class Handlers:
 
         Raises: CommandRejected; NoMaster if nobody has answered, so that it may still be carried out.
         """
-        identity = _checked_id(command_id)
+        identity = _identity(who, command_id)
         self._refuse_early(who, command)
         if isinstance(command, SubmitApp):
             return self._client.submit(*_with_secrets(command, secrets or {}), command_id=identity, by=who)
@@ -142,7 +143,7 @@ class Handlers:
         """
         if len(bodies) > BATCH:
             raise InvalidCommand(f"a batch has at most {BATCH} commands, not {len(bodies)}; send it in parts")
-        identity = _checked_id(command_id)
+        identity = _identity(who, command_id)
         outcomes: list[Receipt | CommandRejected | None] = [None] * len(bodies)
         due: list[tuple[int, Command, Mapping[str, str]]] = []
         refusals = 0
@@ -438,11 +439,17 @@ def encode_line(line: Line, allowed: Callable[[str, str], bool]) -> bytes:
     return _to_json(line.as_json())
 
 
-def _checked_id(command_id: str) -> str | None:
-    """The id; None for a new one. Raises: InvalidCommand."""
-    if len(command_id) > MAX_ID or not command_id.isascii() or not (command_id or "x").isprintable():
-        raise InvalidCommand(f"the id of a command has 1 to {MAX_ID} printable ASCII characters")
-    return command_id or None
+def _identity(who: By, key: str) -> str | None:
+    """The id of a command that is sent with an idempotency key, which is the caller's own; None for a new one.
+
+    Raises: InvalidCommand.
+    """
+    if len(key) > MAX_ID or not key.isascii() or not (key or "x").isprintable():
+        raise InvalidCommand(f"an idempotency key has 1 to {MAX_ID} printable ASCII characters")
+    if not key or not who.token:
+        return key or None
+    identity = f"{who.account}:{key}"
+    return identity if len(identity) <= MAX_ID else sha256(identity.encode()).hexdigest()
 
 
 _KEYS = ("app", "worker", "kind", "token", "account", "company")

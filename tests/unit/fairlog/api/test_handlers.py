@@ -11,7 +11,15 @@ import pytest
 
 from fairlog.api.handlers import Handlers, Viewed, read_request
 from fairlog.api.replica import NotThatLong
-from scheduler.model.commands import AddAccount, IssueToken, KillApp, LoseWorker, RegisterCompany, write_command
+from scheduler.model.commands import (
+    AddAccount,
+    HoldApp,
+    IssueToken,
+    KillApp,
+    LoseWorker,
+    RegisterCompany,
+    write_command,
+)
 from scheduler.model.errors import (
     CommandRejected,
     DuplicateApp,
@@ -37,6 +45,15 @@ def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
         yield made
 
 
+def signed_in(api: Handlers, account: str, role: Role = "user") -> By:
+    """A new account, which the replica knows, with a token."""
+    token = f"t0{account.replace('/', '')}"
+    api.send(ROOT, AddAccount(account=account, role=role if "acme/" in account else None))
+    receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
+    assert api.replica.wait_for(receipt.seq, 10)
+    return By(account, token, role)
+
+
 def value(viewed: Viewed) -> Any:
     return msgspec.json.decode(msgspec.json.encode(viewed.body))
 
@@ -54,9 +71,21 @@ def test_a_command_is_carried_out_once_however_often_it_is_sent(api: Handlers) -
         api.send(ROOT, submission("a"), command_id="twice")
 
 
+def test_an_account_cannot_take_the_key_of_another(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    first = api.send(ann, submission("a"), command_id="k")
+    other = api.send(bob, submission("b", user="bob"), command_id="k")
+    assert (first.command_id, other.command_id) == ("acme/ann:k", "acme/bob:k")
+    assert first.seq < other.seq
+    assert api.send(ann, submission("a"), command_id="k") == first
+    long, longer = (api.send(who, HoldApp(app=app), command_id="k" * 128) for who, app in ((ann, "a"), (bob, "b")))
+    assert len(long.command_id) == len(longer.command_id) == 64
+    assert long.command_id != longer.command_id
+
+
 @pytest.mark.parametrize("identity", ["x" * 129, "a\nb", "é"])
 def test_an_id_that_is_long_or_not_printable_is_refused(api: Handlers, identity: str) -> None:
-    with pytest.raises(InvalidCommand, match="the id of a command"):
+    with pytest.raises(InvalidCommand, match="an idempotency key has 1 to 128"):
         api.send(ROOT, submission("a"), command_id=identity)
 
 
