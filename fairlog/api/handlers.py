@@ -43,6 +43,7 @@ from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
+from scheduler.store.transient import LaneFull
 from witness.explain import explain
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ class Viewed(NamedTuple):
     seen: Seen
     body: Raw | list[Raw]
     next: str | None = None
+
+
+class _Due(NamedTuple):
+    """A command of a batch that goes to the master, its place in the batch, and its secrets."""
+
+    number: int
+    command: Command
+    secrets: Mapping[str, str]
 
 
 class _Item(NamedTuple):
@@ -145,12 +154,10 @@ class Handlers:
             raise InvalidCommand(f"a batch has at most {BATCH} commands, not {len(bodies)}; send it in parts")
         identity = _identity(who, command_id)
         outcomes: list[Receipt | CommandRejected | None] = [None] * len(bodies)
-        due: list[tuple[int, Command, Mapping[str, str]]] = []
-        refusals = 0
+        due: list[_Due] = []
         for number, body in enumerate(bodies):
             try:
                 command, secrets = read_request(body)
-                due.append((number, command, secrets))
             except CommandRejected as refusal:
                 outcomes[number] = refusal
                 continue
@@ -158,25 +165,29 @@ class Handlers:
                 self._refuse_early(who, command)
             except NotAllowed as refusal:
                 outcomes[number] = refusal
-                refusals += 1
-        if len(due) > refusals:
-            for (number, _, _), outcome in zip(due, self._send_batch(who, due, identity), strict=True):
-                outcomes[number] = outcome
+                secrets = {}
+            due.append(_Due(number, command, secrets))
+        if any(outcomes[each.number] is None for each in due):
+            for each, outcome in zip(due, self._send_batch(who, due, identity), strict=True):
+                outcomes[each.number] = outcome
         return cast("list[Receipt | CommandRejected]", outcomes)
 
-    def _send_batch(
-        self, who: By, due: Sequence[tuple[int, Command, Mapping[str, str]]], identity: str | None
-    ) -> list[Receipt | CommandRejected]:
+    def _send_batch(self, who: By, due: Sequence[_Due], identity: str | None) -> list[Receipt | CommandRejected]:
         client = self._client
-        ours = {
-            command.app
-            for _, command, secrets in due
-            if type(command) is SubmitApp and client.put_aside(command.app, secrets)
-        }
-        outcomes = client.send_batch([command for _, command, _ in due], command_id=identity, by=who)
-        for (_, command, _), outcome in zip(due, outcomes, strict=True):
-            if isinstance(outcome, CommandRejected) and type(command) is SubmitApp and command.app in ours:
-                client.forget(command.app)
+        ours: dict[int, SubmitApp] = {}
+        """Submissions whose secrets are put aside, by their place in `due`."""
+        try:
+            for place, (_, command, secrets) in enumerate(due):
+                if isinstance(command, SubmitApp) and client.put_aside(command, secrets):
+                    ours[place] = command
+            outcomes = client.send_batch([each.command for each in due], command_id=identity, by=who)
+        except (CommandRejected, LaneFull):
+            for command in ours.values():
+                client.forget(command)
+            raise
+        for place, command in ours.items():
+            if isinstance(outcomes[place], CommandRejected):
+                client.forget(command)
         return outcomes
 
     def _refuse_early(self, who: By, command: Command) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec import to_builtins
 
 from fairlog.api.handlers import Handlers, Viewed, read_request
 from fairlog.api.replica import NotThatLong
@@ -32,6 +33,7 @@ from scheduler.model.errors import (
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
+from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, KEYS, ROOT, WORKER, served, submission
 
 if TYPE_CHECKING:
@@ -126,6 +128,37 @@ def test_secrets_travel_with_the_app_and_never_enter_the_log(api: Handlers) -> N
     with pytest.raises(UnknownCompany):
         api.send(ROOT, *read_request(refused))
     assert not api.work.secrets("b")
+    assert not api.store.keys(f"{KEYS.prefix}unclaimed:*")
+
+
+def test_secrets_of_an_app_that_is_never_submitted_are_in_nobodys_way(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    api._client.put_aside(submission("a", user="bob"), {"PATH": "/planted"})
+    anns = submission("a", env=("PATH",))
+    api.send(ann, anns, {"PATH": "/bin"})
+    assert api.work.secrets("a") == {"PATH": "/bin"}
+    with pytest.raises(DuplicateApp):
+        api.send(bob, submission("a", user="bob", env=("WORD",)), {"WORD": "x"})
+    api._client.put_aside(submission("c"), {"PATH": "/bin"})
+    body = {**to_builtins(submission("c")), "secrets": {"PATH": "/planted"}}
+    refused, _ = api.send_many(bob, [json.dumps(body).encode(), write_command(submission("d", user="bob")).encode()])
+    assert isinstance(refused, NotAllowed)
+    api.send(ann, submission("c", env=("PATH",)), {"PATH": "/bin"})
+    assert api.work.secrets("c") == {"PATH": "/bin"}
+
+
+def test_secrets_of_what_does_not_fit_into_the_lane_are_not_kept(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.client.LANE_LIMIT", 0)
+    body = {**to_builtins(submission("a")), "secrets": {"WORD": "x"}}
+    for ask in (
+        lambda: api.send(ROOT, submission("a", env=("WORD",)), {"WORD": "x"}),
+        lambda: api.send_many(ROOT, [json.dumps(body).encode()]),
+    ):
+        with pytest.raises(LaneFull):
+            ask()
+    assert not api.store.keys(f"{KEYS.prefix}unclaimed:*")
 
 
 @pytest.mark.parametrize(
