@@ -19,6 +19,7 @@ from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
+from fairlog.api.private import Reads
 from fairlog.api.replica import Replica, Seen
 from recovery.failover.lease import members
 from scheduler.model import commands
@@ -60,6 +61,8 @@ KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
 _OWNED = ("apps", "app", "accounts", "tokens")
 """Views whose items belong to somebody."""
+_NO_PRIVATE: Mapping[str, object] = {"command": [], "env": [], "cwd": None}
+"""What an app's view shows in place of its private part."""
 _to_json = Encoder().encode
 _plain = Decoder().decode
 T = TypeVar("T")
@@ -104,6 +107,7 @@ class Handlers:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster)
+        self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
         self._lock = Lock()
@@ -212,17 +216,37 @@ class Handlers:
         after: int = 0,
         cursor: str = "",
         limit: int = PAGE,
+        reason: str = "",
     ) -> Viewed:
         """A view of the state at the end of the log, or at position `at`; of a list, the part after `cursor`.
 
-        Of apps, those that `who` may see. Raises: CommandRejected if the view or its subject is unknown, NotAllowed,
-        NotReady or NotThatLong as `Replica.read`.
+        Of apps, those that `who` may see; of an app, its private part for those who may see that. Raises:
+        CommandRejected if the view or its subject is unknown, NotAllowed, NotReady or NotThatLong as `Replica.read`.
         """
         limit = max(1, min(limit, PAGE))
         seen, (body, following) = self.replica.read(
             lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
+        if name == "app":
+            body = self._private_of(who, arguments["app"], cast("Raw", body), reason)
         return Viewed(seen, body, following)
+
+    def _private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
+        """The view of an app without its private part, unless `who` may see it, which is recorded then."""
+
+        def find(state: ClusterState) -> str | None:
+            subject = _subject(state, who, app) if app in state.apps else Subject()
+            return _named(who, app, subject) if _may(state, who, "private", subject, reason) else None
+
+        _, found = self.replica.read(find)
+        if found is not None:
+            self._note(who, "app", found, reason)
+            return body
+        return Raw(_to_json({**_plain(body), **_NO_PRIVATE}))
+
+    def _note(self, who: By, what: str, subject: str, reason: str) -> None:
+        if self.replica.peek(lambda state: state.closed):
+            self._reads.note(who, what, subject, reason)
 
     def _look(
         self,
@@ -283,24 +307,34 @@ class Handlers:
             return _may(state, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
         return _may(state, who, "read", _subject(state, who, key))
 
-    def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> None:
-        """Raises: UnknownApp unless `who` may see the app; NotAllowed unless `who` may read `verb` of it."""
+    def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> Subject:
+        """Whose the app is. Raises: UnknownApp unless `who` may see it; NotAllowed unless `who` may read `verb`."""
 
-        def find(state: ClusterState) -> None:
+        def find(state: ClusterState) -> Subject:
             if app not in state.apps or not self._may_see(state, who, app):
                 raise UnknownApp(app)
-            may_read(state, who, verb, _subject(state, who, app), _now_ms(), reason=reason)
+            subject = _subject(state, who, app)
+            may_read(state, who, verb, subject, _now_ms(), reason=reason)
+            return subject
 
-        self.replica.read(find)
+        return self.replica.read(find)[1]
 
     def entries(self, who: By, *, after: int = 0, limit: int = PAGE, reason: str = "") -> Viewed:
         """Events of the log after position `after`, as `fairlog log --json` prints them.
 
         They have their private parts for those who may read them. `next` is the position to ask after; None at the end.
         """
-        seen, allowed = self.replica.read(lambda state: self.reader(state, who, reason))
+        seen, may = self.replica.read(lambda state: self.reader(state, who, reason))
         limit = max(1, min(limit, PAGE))
         found: list[Raw] = []
+        private = False
+
+        def allowed(company: str, user: str) -> bool:
+            nonlocal private
+            shown = may(company, user)
+            private = private or shown
+            return shown
+
         last = after
         for record in self.replica.log.read(self.replica.log.before(after), to=seen.seq):
             for line in lines_of(record):
@@ -309,12 +343,21 @@ class Handlers:
                     last = line.seq
             if len(found) >= limit:
                 break
+        if private:
+            self._note(who, "log", company_of(who) or f"{after + 1}-{last}", reason)
         return Viewed(seen, found, str(last) if last < seen.seq and found else None)
 
     def reader(self, state: ClusterState, who: By, reason: str = "") -> Callable[[str, str], bool]:
         """Which users' private parts `who` may read. Raises: NotAllowed if not even the public log."""
         may_read(state, who, "cluster-read", Subject(), _now_ms())
         return lambda company, user: _may(state, who, "private", Subject(company, user), reason)
+
+    def open_stream(self, who: By, path: Mapping[str, str], reason: str = "") -> None:
+        """Record that `who` follows events with private parts. Raises: UnknownApp unless `who` may see the app."""
+        app = path.get("app")
+        own = self.check_app(who, app) if app else Subject(*who.account.split("/", 1))
+        if self.replica.read(lambda state: _may(state, who, "private", own, reason))[1]:
+            self._note(who, "events", _named(who, app or path.get("company", "all"), own), reason)
 
     def tasks(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE) -> Viewed:
         """The states of the app's tasks by index, after the task `cursor`. Raises: UnknownApp, NotAllowed."""
@@ -334,7 +377,8 @@ class Handlers:
 
     def output(self, who: By, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None). Raises: UnknownApp, NotAllowed."""
-        self.check_app(who, app, "private", reason=reason)
+        owner = self.check_app(who, app, "private", reason=reason)
+        self._note(who, "output", _named(who, app, owner), reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
 
     def explain(self, who: By, app: str) -> Viewed:
@@ -406,6 +450,14 @@ def _subject(state: ClusterState, who: By, app: str) -> Subject:
     held = [*found.executors.values(), *([found.driver] if found.driver else [])]
     here = kind == "worker" and any(each.worker == worker for each in held)
     return Subject(found.spec.company, found.spec.user, worker if here else "")
+
+
+def _named(who: By, app: str, owner: Subject) -> str:
+    """The subject of a recorded read: the app; the user whose it is if that is of the reader's company.
+
+    So what tenants cause to be recorded is bounded by their users, not by their apps.
+    """
+    return f"{owner.company}/{owner.user}" if owner.company == company_of(who) else app
 
 
 def read_request(body: bytes) -> tuple[Command, Mapping[str, str]]:

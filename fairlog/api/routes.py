@@ -159,7 +159,7 @@ ROUTES: tuple[Route, ...] = (
         view="apps",
         more=(Param("everything", _FLAG, "Include ended apps."),),
     ),
-    _see("/v1/apps/{app}", "app", "An app with its executors.", view="app"),
+    _see("/v1/apps/{app}", "app", "An app with its executors.", view="app", more=(_REASON,)),
     Route(
         "GET",
         "/v1/apps/{app}/tasks",

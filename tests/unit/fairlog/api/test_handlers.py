@@ -33,8 +33,9 @@ from scheduler.model.errors import (
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
+from scheduler.store.reads import reads
 from scheduler.store.transient import LaneFull
-from tests.unit.fairlog.api.served import ACME, KEYS, ROOT, WORKER, served, submission
+from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served, submission
 
 if TYPE_CHECKING:
     import fakeredis
@@ -50,7 +51,7 @@ def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
 def signed_in(api: Handlers, account: str, role: Role = "user") -> By:
     """A new account, which the replica knows, with a token."""
     token = f"t0{account.replace('/', '')}"
-    api.send(ROOT, AddAccount(account=account, role=role if "acme/" in account else None))
+    api.send(ROOT, AddAccount(account=account, role="user" if role == "user" else None))
     receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
     assert api.replica.wait_for(receipt.seq, 10)
     return By(account, token, role)
@@ -268,3 +269,46 @@ def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) ->
         assert sorted(seen("acme/adm", "admin", view)) == ["acme/adm", "acme/ann"]
         assert len(seen("op/root", "operator", view)) == 4
     assert "hash" not in str(value(api.view(ROOT, "tokens", {})))
+
+
+def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    root = signed_in(api, "op/root", "operator")
+    receipt = api.send(ann, submission("a", cwd="/srv"))
+    assert api.replica.wait_for(receipt.seq, 10)
+    for _ in range(3):
+        assert value(api.view(ann, "app", {"app": "a"}))["cwd"] == "/srv"
+        assert value(api.view(root, "app", {"app": "a"}))["cwd"] is None
+        assert value(api.view(root, "app", {"app": "a"}, reason="fire"))["command"] == ["true"]
+        api.output(ann, "a", 0)
+        api.output(root, "a", 0, reason="fire")
+        with pytest.raises(NotAllowed):
+            api.output(root, "a", 0)
+        with pytest.raises(UnknownApp):
+            api.output(bob, "a", 0)
+        for who, reason in ((ann, ""), (bob, ""), (root, ""), (root, "fire")):
+            api.entries(who, reason=reason)
+        api.open_stream(root, {}, "fire")
+        api.open_stream(root, {})
+    api.output(root, "a", 0, reason="water")
+    found = [
+        (each.by.account, each.what, each.subject, each.reason) for each in reads(api.store, KEYS, RING.is_signed_read)
+    ]
+    assert found == [
+        ("acme/ann", "app", "acme/ann", ""),
+        ("op/root", "app", "a", "fire"),
+        ("acme/ann", "output", "acme/ann", ""),
+        ("op/root", "output", "a", "fire"),
+        ("acme/ann", "log", "acme", ""),
+        ("op/root", "log", f"1-{receipt.seq}", "fire"),
+        ("op/root", "events", "all", "fire"),
+        ("op/root", "output", "a", "water"),
+    ]
+
+
+def test_before_there_are_accounts_no_read_is_recorded(api: Handlers) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    assert value(api.view(ROOT, "app", {"app": "a"}))["command"] == ["true"]
+    api.output(ROOT, "a", 0)
+    api.entries(ROOT)
+    assert not api.store.exists(KEYS.reads)
