@@ -36,7 +36,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
+from scheduler.rules.views import look, page_of_apps
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import authenticate
@@ -50,6 +50,7 @@ from witness.explain import explain
 if TYPE_CHECKING:
     from redis import Redis
 
+    from scheduler.rules.entities import App
     from scheduler.store.codec import Fact, Line
 
 PAGE = 500
@@ -59,7 +60,7 @@ TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
 KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
-_OWNED = ("apps", "app", "accounts", "tokens")
+_OWNED = ("app", "accounts", "tokens")
 """Views whose items belong to somebody."""
 _NO_PRIVATE: Mapping[str, object] = {"command": [], "env": [], "cwd": None}
 """What an app's view shows in place of its private part."""
@@ -224,12 +225,34 @@ class Handlers:
         CommandRejected if the view or its subject is unknown, NotAllowed, NotReady or NotThatLong as `Replica.read`.
         """
         limit = max(1, min(limit, PAGE))
+        if name == "apps":
+            return self._apps(who, arguments, at=at, after=after, cursor=cursor, limit=limit)
         seen, (body, following) = self.replica.read(
             lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
         if name == "app":
             body = self._private_of(who, arguments["app"], cast("Raw", body), reason)
         return Viewed(seen, body, following)
+
+    def _apps(
+        self, who: By, arguments: Mapping[str, Any], *, at: int | None, after: int, cursor: str, limit: int
+    ) -> Viewed:
+        """A page of the apps that `who` may see; it costs its own items, however many others there are."""
+        submitted = _number(cursor)
+
+        def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
+            seen: dict[tuple[str, str], bool] = {}
+
+            def shown(app: App) -> bool:
+                owner = app.spec.company, app.spec.user
+                if owner not in seen:
+                    seen[owner] = _may(state, who, "read", Subject(*owner))
+                return seen[owner] or (who.role == "worker" and self._may_see(state, who, app.spec.app))
+
+            return page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+
+        seen, (page, following) = self.replica.read(find, at=at, after=after)
+        return Viewed(seen, [Raw(_to_json(each)) for each in page], None if following is None else str(following))
 
     def _private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
         """The view of an app without its private part, unless `who` may see it, which is recorded then."""
@@ -362,9 +385,7 @@ class Handlers:
     def tasks(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE) -> Viewed:
         """The states of the app's tasks by index, after the task `cursor`. Raises: UnknownApp, NotAllowed."""
         self.check_app(who, app)
-        if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
-            raise InvalidCommand(NO_CURSOR)
-        states, start = self.work.states(app), int(cursor or -1) + 1
+        states, start = self.work.states(app), _number(cursor, -1) + 1
         page = [Raw(_to_json(task._asdict())) for task in states[start : start + max(1, min(limit, PAGE))]]
         end = start + len(page)
         return Viewed(self.replica.read(lambda _: None)[0], page, str(end - 1) if page and end < len(states) else None)
@@ -524,6 +545,13 @@ def _item(value: Any) -> _Item:  # noqa: ANN401 (JSON values)
     if "limit" in value:
         key = f"{value['company']}.{value['user']}.{value['limit']}"
     return _Item(key, Raw(_to_json(value)))
+
+
+def _number(cursor: str, start: int = 0) -> int:
+    """The number that the cursor is, or `start` for none. Raises: InvalidCommand."""
+    if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 16):
+        raise InvalidCommand(NO_CURSOR)
+    return int(cursor or start)
 
 
 def _after_cursor(items: Sequence[_Item], cursor: str) -> int:

@@ -222,6 +222,34 @@ def test_a_list_comes_in_pages_that_go_on_where_the_last_one_ended(api: Handlers
         api.view(ROOT, "apps", {}, cursor="x")
 
 
+def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    for number in range(6):
+        who = (ann, bob)[number % 2]
+        receipt = api.send(who, submission(f"a{number}", user=who.account[5:], hold=True))
+    receipt = api.send(ann, KillApp(app="a0"))
+    assert api.replica.wait_for(receipt.seq, 10)
+    rendered: list[str] = []
+    monkeypatch.setattr(
+        "scheduler.rules.views.summary", lambda app: rendered.append(app.spec.app) or {"app": app.spec.app}
+    )
+    monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
+
+    def pages(who: By, **arguments: object) -> list[list[str]]:
+        found, cursor = [], ""
+        while True:
+            page = api.view(who, "apps", arguments, cursor=cursor, limit=2)
+            found.append([app["app"] for app in listed(page)])
+            if page.next is None:
+                return found
+            cursor = page.next
+
+    assert pages(ann) == [["a2"], ["a4"]]
+    assert rendered == ["a2", "a4"]
+    assert pages(bob, everything=True) == [["a1", "a3"], ["a5"]]
+    assert pages(ann, everything=True) == [["a0", "a2"], ["a4"]]
+
+
 def test_the_log_comes_in_pages_with_the_private_parts_that_may_be_read(api: Handlers) -> None:
     api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
     whole = listed(api.entries(ROOT))
