@@ -40,6 +40,8 @@ from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served
 if TYPE_CHECKING:
     import fakeredis
 
+    from scheduler.rules.entities import App
+
 
 @pytest.fixture
 def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
@@ -230,9 +232,12 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
     receipt = api.send(ann, KillApp(app="a0"))
     assert api.replica.wait_for(receipt.seq, 10)
     rendered: list[str] = []
-    monkeypatch.setattr(
-        "scheduler.rules.views.summary", lambda app: rendered.append(app.spec.app) or {"app": app.spec.app}
-    )
+
+    def summary(app: App) -> dict[str, str]:
+        rendered.append(app.spec.app)
+        return {"app": app.spec.app}
+
+    monkeypatch.setattr("scheduler.rules.views.summary", summary)
     monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
 
     def pages(who: By, **arguments: object) -> list[list[str]]:
