@@ -159,7 +159,7 @@ class Door:
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
         if route.view:
-            shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit") if name in values}
+            shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
             known = values.pop("If-None-Match", "")
             viewed = await self.read(partial(handlers.view, who, route.view, {**path, **values}, **shared))
             return _viewed(viewed, known)

@@ -34,7 +34,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
+from scheduler.rules.views import look, without_private
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import authenticate
@@ -76,10 +76,11 @@ class Viewed(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A part of a view as JSON, and its name in a cursor."""
+    """A part of a view as JSON, its name in a cursor, and, of an app, the same without what is private."""
 
     key: str
     body: Raw
+    public: Raw | None = None
 
 
 class Handlers:
@@ -200,15 +201,20 @@ class Handlers:
         after: int = 0,
         cursor: str = "",
         limit: int = PAGE,
+        reason: str = "",
     ) -> Viewed:
         """A view of the state at the end of the log, or at position `at`; of a list, the part after `cursor`.
 
-        Of apps, those that `who` may see. Raises: CommandRejected if the view or its subject is unknown, NotAllowed,
-        NotReady or NotThatLong as `Replica.read`.
+        Of apps, those that `who` may see now, with their private parts for those who may see them.
+
+        Raises: CommandRejected if the view or its subject is unknown, NotAllowed, NotReady or NotThatLong as
+        `Replica.read`.
         """
         limit = max(1, min(limit, PAGE))
         seen, (body, following) = self.replica.read(
-            lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
+            lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit, reason=reason),
+            at=at,
+            after=after,
         )
         return Viewed(seen, body, following)
 
@@ -221,15 +227,27 @@ class Handlers:
         *,
         cursor: str = "",
         limit: int = PAGE,
+        reason: str = "",
     ) -> tuple[Raw | list[Raw], str | None]:
-        """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does."""
+        """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does.
+
+        `state` may be a past one; what `who` may do is told by the present one.
+        """
         found, owned = self._items(state, name, arguments), name in _OWNED
+        present = self.replica.peek(lambda now: now)
         if not owned:
-            may_read(state, who, "cluster-read", Subject(), _now_ms())
+            may_read(present, who, "cluster-read", Subject(), _now_ms())
+
+        def shown(item: _Item) -> Raw:
+            if item.public is None or not present.closed:
+                return item.body
+            private = _may(present, who, "private", _subject(state, who, item.key), reason)
+            return item.body if private else item.public
+
         if isinstance(found, _Item):
             if owned and not self._may_see(state, who, found.key, name):
                 raise UnknownApp(found.key)
-            return found.body, None
+            return shown(found), None
         page: list[Raw] = []
         last = ""
         start = _after_cursor(found, cursor)
@@ -237,7 +255,7 @@ class Handlers:
             if not owned or self._may_see(state, who, item.key, name):
                 if len(page) == limit:
                     return page, last
-                page.append(item.body)
+                page.append(shown(item))
                 last = f"{place}.{item.key}"
         return page, None
 
@@ -264,12 +282,13 @@ class Handlers:
         return self._views_of[0] is state and self._views_of[1] == state.head
 
     def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
-        """Whether `who` may see the item of a view: an app, an account, or a token as its account."""
-        if not state.closed:
+        """Whether `who` may now see the item of a view: an app, an account, or a token as its account."""
+        present = self.replica.peek(lambda now: now)
+        if not present.closed:
             return True
         if view in ("accounts", "tokens"):
-            return _may(state, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
-        return _may(state, who, "read", _subject(state, who, key))
+            return _may(present, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
+        return _may(present, who, "read", _subject(state, who, key))
 
     def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> None:
         """Raises: UnknownApp unless `who` may see the app; NotAllowed unless `who` may read `verb` of it."""
@@ -453,7 +472,8 @@ def _item(value: Any) -> _Item:  # noqa: ANN401 (JSON values)
     key = next((str(value[name]) for name in _KEYS if name in value), "")
     if "limit" in value:
         key = f"{value['company']}.{value['user']}.{value['limit']}"
-    return _Item(key, Raw(_to_json(value)))
+    public = Raw(_to_json(without_private(value))) if "submittedAt" in value else None
+    return _Item(key, Raw(_to_json(value)), public)
 
 
 def _after_cursor(items: Sequence[_Item], cursor: str) -> int:
