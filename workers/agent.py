@@ -26,8 +26,10 @@ from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, Unkn
 from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant, Leaving, diff
 from scheduler.model.ids import app_of, is_driver
+from scheduler.model.sender import worker_sender
 from scheduler.service.child import die_with_parent
 from scheduler.service.client import Client
+from scheduler.service.keyring import Keyring
 from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import log_to_stderr, masked
@@ -93,18 +95,20 @@ class Agent:
         offer: Offer,
         *,
         clock: Callable[[], float] = time.monotonic,
-        secret_key: bytes | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         self.offer = offer
         self._url = store
         self._cluster = cluster
         self._clock = clock
-        self._secret_key = secret_key
+        self._keyring = keyring
         self._keys = Keys(cluster)
         self._store: Redis = connect(store)
         self._heartbeat = self._store.register_script(_HEARTBEAT_LUA)
         self._work = Worklist(self._store, cluster)
-        self._client = Client(self._store, cluster, timeout_s=_REGISTER_S)
+        self._client = Client(
+            self._store, cluster, keyring=keyring, by=worker_sender(offer.worker), timeout_s=_REGISTER_S
+        )
         self._files = RunDir(offer.run_dir, offer.worker)
         self._files.make()
         self._claim = self._files.claim_worker()
@@ -381,7 +385,7 @@ class Agent:
             pin=hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) >= offer.cores,
             outlive_agent=offer.outlive_agent,
             grace_s=offer.grace_s,
-            secret_key=self._secret_key,
+            keys=None if self._keyring is None else self._keyring.without_masters().as_json(),
         )
         try:
             pid = self._forkserver.launch(spec, meanwhile=self._show_life)
@@ -467,29 +471,29 @@ def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
     return ExitNote(app=holder.app, reason="failed")
 
 
-def run_agent(store: str, cluster: str, offers: Sequence[Offer], secret_key: bytes | None = None) -> None:
+def run_agent(store: str, cluster: str, offers: Sequence[Offer], keyring: Keyring | None = None) -> None:
     """Run an agent for each of `offers` until SIGTERM or SIGINT: one in this process, several in child processes.
 
-    `secret_key` opens the secrets of apps.
+    By the `keyring` their messages are signed, and the secrets of apps are opened.
 
     Raises: CommandRejected if the master refuses the worker, WorkerBusy if it has an agent already.
     """
     if len(offers) == 1:
-        agent = Agent(store, cluster, offers[0], secret_key=secret_key)
+        agent = Agent(store, cluster, offers[0], keyring=keyring)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()
         return
-    Supervisor([partial(_run_child, store, cluster, offer, os.getpid(), secret_key) for offer in offers]).run()
+    Supervisor([partial(_run_child, store, cluster, offer, os.getpid(), keyring) for offer in offers]).run()
 
 
-def _run_child(store: str, cluster: str, offer: Offer, parent: int, secret_key: bytes | None) -> None:
+def _run_child(store: str, cluster: str, offer: Offer, parent: int, keyring: Keyring | None) -> None:
     """Run one agent until process `parent` ends. The service manager sees only that process."""
     die_with_parent(parent)
     os.environ.pop(SOCKET_VARIABLE, None)
     log_to_stderr()
     try:
-        run_agent(store, cluster, [offer], secret_key)
+        run_agent(store, cluster, [offer], keyring)
     except FairlogError as error:
         sys.stderr.write(f"{masked(str(error))}\n")
         sys.exit(REFUSED)

@@ -31,7 +31,9 @@ from rq.worker import SimpleWorker, WorkerStatus
 
 from scheduler.model.commands import EndApp, ReportBacklog
 from scheduler.model.grants import Grant, Leaving
+from scheduler.model.sender import worker_sender
 from scheduler.service.client import Client
+from scheduler.service.keyring import Keyring
 from scheduler.service.outage import Outage
 from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA
@@ -62,7 +64,7 @@ _log = structlog.get_logger()
 class ExecutorSpec(BaseModel):
     """Everything that the process of an executor or driver is given."""
 
-    model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(frozen=True)
 
     grant: Grant
     worker: str
@@ -73,8 +75,18 @@ class ExecutorSpec(BaseModel):
     pin: bool = False
     outlive_agent: bool = True
     grace_s: float = 5
-    secret_key: bytes | None = Field(default=None, repr=False)
-    """The key that opens the secrets of apps."""
+    keys: str | None = Field(default=None, repr=False)
+    """The keys that sign its messages and open the secrets of apps (`Keyring.as_json`)."""
+
+    @property
+    def keyring(self) -> Keyring | None:
+        """These keys."""
+        return None if self.keys is None else Keyring.of_json(self.keys)
+
+    @property
+    def secret_key(self) -> bytes | None:
+        """The key that opens the secrets of apps."""
+        return None if self.keyring is None else self.keyring.apps or None
 
 
 class Executor(SimpleWorker):
@@ -90,7 +102,7 @@ class Executor(SimpleWorker):
             worker_ttl=30,
         )
         self._spec = spec
-        self._client = Client(connection, spec.cluster)
+        self._client = Client(connection, spec.cluster, keyring=spec.keyring, by=worker_sender(spec.worker))
         self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(grant, spec.grace_s, self._files.lock_file(grant.executor))

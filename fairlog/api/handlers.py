@@ -34,6 +34,7 @@ from scheduler.rules.permission import Subject, Verb, may_read, of_account, perm
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client, Receipt
+from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
@@ -87,10 +88,12 @@ class Handlers:
     Every method may be called from several threads.
     """
 
-    def __init__(self, store: Redis, cluster: str, replica: Replica, *, timeout_s: float = 30) -> None:
+    def __init__(
+        self, store: Redis, cluster: str, replica: Replica, *, keyring: Keyring | None = None, timeout_s: float = 30
+    ) -> None:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
+        self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster)
-        self._timeout_s = timeout_s
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
         self._lock = Lock()
@@ -127,10 +130,9 @@ class Handlers:
         """
         identity = _checked_id(command_id)
         self._refuse_early(who, command)
-        client = self._client(who)
         if isinstance(command, SubmitApp):
-            return client.submit(*_with_secrets(command, secrets or {}), command_id=identity)
-        return client.send(command, command_id=identity)
+            return self._client.submit(*_with_secrets(command, secrets or {}), command_id=identity, by=who)
+        return self._client.send(command, command_id=identity, by=who)
 
     def send_many(self, who: By, bodies: Sequence[bytes], *, command_id: str = "") -> list[Receipt | CommandRejected]:
         """Carry out commands (JSON) in order; the result of a refused one is its refusal. Raises: as `send`.
@@ -164,20 +166,17 @@ class Handlers:
     def _send_batch(
         self, who: By, due: Sequence[tuple[int, Command, Mapping[str, str]]], identity: str | None
     ) -> list[Receipt | CommandRejected]:
-        client = self._client(who)
+        client = self._client
         ours = {
             command.app
             for _, command, secrets in due
             if type(command) is SubmitApp and client.put_aside(command.app, secrets)
         }
-        outcomes = client.send_batch([command for _, command, _ in due], command_id=identity)
+        outcomes = client.send_batch([command for _, command, _ in due], command_id=identity, by=who)
         for (_, command, _), outcome in zip(due, outcomes, strict=True):
             if isinstance(outcome, CommandRejected) and type(command) is SubmitApp and command.app in ours:
                 client.forget(command.app)
         return outcomes
-
-    def _client(self, who: By) -> Client:  # noqa: ARG002 (a message does not carry its sender yet)
-        return Client(self.store, self.keys.cluster, timeout_s=self._timeout_s)
 
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):

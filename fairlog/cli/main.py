@@ -34,6 +34,7 @@ VERBS = {
     "account": ("accounts", "Add, change, remove or list the accounts of people, robots and workers."),
     "token": ("accounts", "Issue, revoke or list the tokens with which accounts prove who they are."),
     "store": ("store", "Prepare the store that masters, API servers and workers use."),
+    "keys": ("keys", "Make files of keys, which sign messages, receipts and seals."),
     "company": ("cluster", "Add, change, remove or list companies and their quotas."),
     "limit": ("cluster", "Set or list limits of the cluster, companies and users."),
     "resource": ("cluster", "Register or list kinds of resources beside cores and memory, such as gpu."),

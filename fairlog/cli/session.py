@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -19,10 +20,11 @@ from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
+from scheduler.service.keyring import KEYS_FILE, Keyring, keyring_of_environment
 from scheduler.service.program_log import masked
 from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
 from scheduler.store.keys import Keys
-from scheduler.store.transient import in_words, is_there, passes
+from scheduler.store.transient import LaneFull, in_words, is_there, passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,7 +64,8 @@ class Session:
         self.url, self.cluster, self.up = locate(target)
         self.keys = Keys(self.cluster)
         self.store = connect(self.url)
-        self.client = Client(self.store, self.cluster)
+        self.keyring = keyring_of_environment() or _keyring_of(self.up)
+        self.client = Client(self.store, self.cluster, keyring=self.keyring)
         self.log = open_log(self.store, self.keys, elsewhere=target.archive)
         self.target = target
         self.at = target.at
@@ -110,7 +113,7 @@ class Session:
         except NoMaster as error:
             raise Unconfirmed(str(error), what_now) from error
         except RedisError as error:
-            if not passes(error):
+            if isinstance(error, LaneFull) or not passes(error):
                 raise
             raise Unconfirmed(in_words(error), what_now) from error
         except KeyboardInterrupt:
@@ -129,7 +132,7 @@ class Session:
         if members(self.store, self.keys)[0] is None:
             return False
         try:
-            Client(self.store, self.cluster, timeout_s=ANSWER_S).hear()
+            Client(self.store, self.cluster, keyring=self.keyring, timeout_s=ANSWER_S).hear()
         except NoMaster:
             return False
         except RedisError as error:
@@ -187,6 +190,11 @@ def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> 
         raise NotThatLong(f"the log begins after {at}; give a later time")
     if at is not None and at.at is not None and at.at > now_ms():
         raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is in the future")
+
+
+def _keyring_of(up: Running | None) -> Keyring | None:
+    path = Path(up.data) / KEYS_FILE if up is not None else None
+    return Keyring.load(path) if path is not None and path.exists() else None
 
 
 def locate(target: Target) -> tuple[str, str, Running | None]:

@@ -63,11 +63,11 @@ def run_demo() -> int:
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
         with Tree(plan, say=render.say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
-            client = StoreClient(store, plan.cluster)
+            client = StoreClient(store, plan.cluster, keyring=tree.keyring)
             orders, receipts = _submit(client)
             log = EventLog(store, Keys(plan.cluster))
             kills = Kills(tree, log, len(orders), click.echo)
-            _watch(tree, StoreClient(store, plan.cluster, timeout_s=_ANSWER_S), orders, kills)
+            _watch(tree, StoreClient(store, plan.cluster, keyring=tree.keyring, timeout_s=_ANSWER_S), orders, kills)
             facts = list(log.facts())
             story = checks.read_story(facts)
             checks.check_end(story, [order.app for order in orders], client.view)

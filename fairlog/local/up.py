@@ -30,6 +30,7 @@ from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import Client
+from scheduler.service.keyring import KEYS_FILE, KEYS_VARIABLE, Keyring, keyring_at
 from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
@@ -76,6 +77,8 @@ class Tree:
         self._ready = False
         self._logs = self.plan.data / "logs"
         self._lock: int | None = None
+        self.keyring: Keyring | None = None
+        """The keys of the cluster, made at its first start."""
         self.store = EmbeddedStore(self.plan.data / "store")
         named = VARIABLE in os.environ
         master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
@@ -88,6 +91,7 @@ class Tree:
             undo.callback(self.stop)
             self._lock = running.lock(self.plan.data)
             private_folder(self._logs)
+            self.keyring = keyring_at(self.plan.data / KEYS_FILE)
             self.store.start()
             self._announce()
             for module in ("recovery.failover.master", "workers.agent"):
@@ -136,7 +140,7 @@ class Tree:
                 registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
                 if serving is None or any(registered.get(worker.name) != worker.pid for worker in self.workers):
                     return False
-                Client(store, self.plan.cluster, timeout_s=_ANSWER_S).hear()
+                Client(store, self.plan.cluster, keyring=self.keyring, timeout_s=_ANSWER_S).hear()
         except (RedisError, NoMaster):
             return False
         return serving.pid in {master.pid for master in self.masters}
@@ -168,12 +172,14 @@ class Tree:
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]
-        program = partial(as_fairlog, [*arguments, *where], os.getpid())
+        program = partial(as_fairlog, [*arguments, *where], os.getpid(), self.plan.data / KEYS_FILE)
         return Child(name, program, self._logs / f"{name}.log")
 
 
-def as_fairlog(arguments: Sequence[str], parent: int | None = None) -> None:
-    """Be `fairlog` with these arguments, as long as the process `parent` lives."""
+def as_fairlog(arguments: Sequence[str], parent: int | None = None, keys: Path | None = None) -> None:
+    """Be `fairlog` with these arguments and the keys in that file, as long as the process `parent` lives."""
+    if keys is not None:
+        os.environ[KEYS_VARIABLE] = str(keys)
     if parent is not None:
         die_with_parent(parent)
     sys.argv[1:] = arguments

@@ -21,6 +21,7 @@ from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
 from recovery.failover.snapshotter import Snapshotter
 from scheduler.model.errors import Deposed, StaleLog
+from scheduler.service.keyring import Keyring
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.scheduler import Scheduler
@@ -57,11 +58,13 @@ def run_master(
     replicas: int = 0,
     archive_url: str = "",
     archive_allow: Sequence[str] = (),
+    keyring: Keyring | None = None,
 ) -> None:
     """Run a master of `cluster` until SIGTERM or SIGINT: one is active, the others stand by.
 
     A commit is answered once `replicas` replicas of the store have it. Store outages are waited out with back-off.
-    `archive_url` overrides the URL of the archive that the log names, which must be one of `archive_allow` or below.
+    With a `keyring`, only signed messages are taken. `archive_url` overrides the URL of the archive that the log names,
+    which must be one of `archive_allow` or below.
 
     Raises: UnsuitableStore if the store may lose data; UnreadableRecord or InvariantViolated if the log cannot be
     trusted from some position on, which an operator must resolve.
@@ -73,7 +76,7 @@ def run_master(
         log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
         archiver = Archiver(log, store_url, archive_url, allowed=archive_allow)
         accepts = partial(check_command, allowed=archive_allow)
-        master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver, accepts=accepts)
+        master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver, accepts=accepts, keyring=keyring)
         check()
         for danger in dangers(store, store_url):
             _log.warning(danger)
@@ -98,6 +101,7 @@ class Master:
         check: Callable[[], object] = lambda: None,
         archiver: Archiver | None = None,
         accepts: Callable[[Command], object] = lambda _: None,
+        keyring: Keyring | None = None,
     ) -> None:
         store, keys = log.store, log.keys
         self.member = member
@@ -105,7 +109,7 @@ class Master:
         self.log = log
         self.follower = Follower(log)
         self.snapshotter = Snapshotter(log, snapshot_every)
-        self.scheduler = Scheduler(log, member.id, self._rebuild, accepts)
+        self.scheduler = Scheduler(log, member.id, self._rebuild, accepts, keyring=keyring)
         self.worker = DoorbellWorker(
             keys.master_queue, store, self.answer, due_in_s=self._due_in_s, leaving=self.lease.release
         )

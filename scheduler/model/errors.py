@@ -182,6 +182,20 @@ class RuntimeTooLong(CommandRejected):
         )
 
 
+class NotSigned(CommandRejected):
+    """The message is not signed by a key that the master knows, or was changed after it was signed."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; FAIRLOG_KEYS must name the keys of the cluster")
+
+
+class MessageTooOld(CommandRejected):
+    """The message may have been carried out before: it was sent before the oldest command that is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__("the message is too old to know whether it was carried out before; send the command anew")
+
+
 class NotAllowed(CommandRejected):
     """The sender may not do this (semantics I3)."""
 

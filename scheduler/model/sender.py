@@ -28,6 +28,11 @@ ASSUMED = By("assumed")
 """Who sends what is only tried out, such as the commands of a what-if: it needs no permission, and no log has it."""
 
 
+def worker_sender(worker: str) -> By:
+    """The agent and the executors of a worker, which talk to the store themselves."""
+    return By(account=f"worker/{worker}", role="worker")
+
+
 def local(uid: int | str) -> By:
     """Who needs no account: the owner of the socket or of the store (semantics I2)."""
     return By(account=f"local/{uid}", role="operator")

@@ -42,6 +42,7 @@ class _Cluster(_Record):
     refused: int = 0
     refused_minute: int = 0
     kinds: list[str] = []
+    forgotten_at: int = 0
     closed: bool = False
 
 
@@ -80,7 +81,7 @@ _RECORDS: dict[str, type[Any]] = {
     "holds": _record_of(Hold, "leaving"),
     "ended": defstruct("Ended", [("app", str)], bases=(_Record,)),
     "held_back": defstruct("HeldBack", [("app", str), ("since", int), ("reserved", bool, False)], bases=(_Record,)),
-    "commands": defstruct("Command", [("id", str), ("seq", int)], bases=(_Record,)),
+    "commands": defstruct("Command", [("id", str), ("seq", int), ("at", int, 0)], bases=(_Record,)),
     "refusals": defstruct("Refusal", [("id", str), ("error", str), ("message", str)], bases=(_Record,)),
     "accounts": _record_of(Account),
     "tokens": defstruct("Token", [(name, kind) for name, kind in get_type_hints(Token).items()], bases=(_Record,)),
@@ -115,7 +116,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "holds": map(_hold, state.holds.values()),
         "ended": ((app,) for app in state.ended),
         "held_back": sorted(state.queue.held_back()),
-        "commands": state.commands.items(),
+        "commands": ((name, seq, state.command_times[name]) for name, seq in state.commands.items()),
         "refusals": ((name, *said) for name, said in state.refusals.items()),
         "accounts": map(_account, state.accounts.known.values()),
         "tokens": state.accounts.tokens.values(),
@@ -192,6 +193,7 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.ended[record.app] = None
         case "commands":
             state.commands[record.id] = record.seq
+            state.command_times[record.id] = record.at
         case "refusals":
             state.refusals[record.id] = record.error, record.message
         case "accounts":

@@ -103,6 +103,10 @@ class ClusterState:
         """Command id -> log position of the last event it caused."""
         self._oldest_commands: deque[str] = deque()
         """The same ids in the same order: a dict is slow to find its first key once many before it are gone."""
+        self.command_times: dict[str, int] = {}
+        """Command id -> when it was carried out last (ms)."""
+        self.forgotten_at = 0
+        """When the newest command was carried out whose id is forgotten (ms); 0 if none is."""
         self.refusals: dict[str, tuple[str, str]] = {}
         """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
         self.refused = self.refused_minute = 0
@@ -342,7 +346,8 @@ class ClusterState:
             "drivers": to_builtins(self.drivers),
             "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
             "held_back": sorted(map(list, self.queue.held_back())),
-            "commands": list(self.commands.items()),
+            "commands": [[name, seq, self.command_times[name]] for name, seq in self.commands.items()],
+            "forgotten_at": self.forgotten_at,
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
             "closed": self.closed,
@@ -440,12 +445,14 @@ class ClusterState:
             if len(oldest) > KNOWN_COMMANDS:
                 forgotten = oldest.popleft()
                 del commands[forgotten]
+                self.forgotten_at = max(self.forgotten_at, self.command_times.pop(forgotten))
                 self.refusals.pop(forgotten, None)
         elif oldest[-1] != command:
             oldest.remove(command)
             oldest.append(command)
             del commands[command]
         commands[command] = self.head
+        self.command_times[command] = self.at
 
     def may_log_refusal(self, at: int) -> bool:
         """Whether one more refusal at time `at` (ms) is logged (semantics T3)."""

@@ -6,16 +6,19 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from redis.exceptions import RedisError
 
 from scheduler.model.commands import BATCH, check_variables, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
-from scheduler.store.connection import connect
-from scheduler.store.keys import Keys, bell_id, queue_key
+from scheduler.model.sender import By, local
+from scheduler.service.keyring import Keyring
+from scheduler.service.signing import lane_of, signed_fields, unsigned_fields
+from scheduler.store.connection import clock_ms, connect
+from scheduler.store.keys import OPERATORS, Keys, bell_id, queue_key
 from scheduler.store.secrets import seal
-from scheduler.store.transient import passes
+from scheduler.store.transient import LaneFull, passes
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -23,25 +26,33 @@ if TYPE_CHECKING:
 
     from scheduler.model.commands import Command, SubmitApp
 
+LANE_LIMIT = 5_000
+"""The most messages of a lane of the inbox."""
+
 SEND_LUA = """
-for i = 2, #ARGV, 4 do
-  redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], ARGV[i+1], ARGV[i+2], 'reply', ARGV[i+3])
-end
+local number = tonumber(ARGV[3])
+if redis.call('XLEN', KEYS[1]) + (#ARGV - 3) / number > tonumber(ARGV[2]) then return 1 end
+for i = 4, #ARGV, number do redis.call('XADD', KEYS[1], '*', unpack(ARGV, i, i + number - 1)) end
 if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
+return 0
 """
-"""KEYS: inbox, the master's RQ queue. ARGV: the bell's job id, then (id, kind, body, reply) of each message;
-`reply` names the list for its answer, empty for none. Sending and ringing are one atomic step."""
+"""KEYS: a lane of the inbox, the master's RQ queue. ARGV: the bell's job id, the most messages of the lane, the number
+of fields and values of a message, then these in turn (`scheduler.service.signing`). -> 1 if the lane is full and
+nothing was sent, else 0. Sending and ringing are one atomic step."""
 
 ASK_LUA = """
 local entry = redis.call('GET', KEYS[3])
 if not entry or #redis.call('XRANGE', KEYS[1], entry, entry) == 0 then
-  entry = redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], ARGV[3], ARGV[4], 'reply', ARGV[2])
-  redis.call('SET', KEYS[3], entry, 'PX', ARGV[5])
+  if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[3]) then return 1 end
+  entry = redis.call('XADD', KEYS[1], '*', unpack(ARGV, 4))
+  redis.call('SET', KEYS[3], entry, 'PX', ARGV[2])
 end
 if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
+return 0
 """
-"""Sends one message, unless it is in the inbox already, and rings. KEYS: inbox, the master's RQ queue, the key that
-remembers the entry. ARGV: the bell's job id, the message's id, kind and body, how long to remember (ms).
+"""Sends one message, unless it is in the inbox already, and rings. KEYS: a lane of the inbox, the master's RQ queue,
+the key that remembers the entry. ARGV: the bell's job id, how long to remember (ms), the most messages of the lane,
+the message's fields and values in turn. -> as `SEND_LUA`.
 
 A message whose answer was lost has left the inbox, and is sent again."""
 
@@ -62,6 +73,7 @@ RESEND_S = 3.0
 UNCLAIMED_SECRETS_S = 24 * 3600
 """How long the secrets of an app are kept that is never submitted."""
 RECONNECT_S = 0.2
+CLOCK_KEPT_S = 60
 
 
 class Receipt(NamedTuple):
@@ -74,53 +86,70 @@ class Receipt(NamedTuple):
 class Client:
     """Sends commands to the master of `cluster` through `store` (a connection or a URL).
 
-    With a `secret_key` of 32 bytes, the store holds the secrets of apps sealed (`scheduler.store.secrets`).
+    With a `keyring` it signs them; they are sent by `by`, by default this process's user. With a `secret_key` of 32
+    bytes, by default that of the keyring, the store holds the secrets of apps sealed (`scheduler.store.secrets`).
+
     A command keeps its id until it is answered, so asking again after a lost answer does not carry it out twice.
+
+    Every method that sends raises LaneFull if the sender's lane of the inbox is full; nothing was sent then.
     """
 
     def __init__(
-        self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30, secret_key: bytes | None = None
+        self,
+        store: Redis | str,
+        cluster: str = "default",
+        *,
+        keyring: Keyring | None = None,
+        by: By | None = None,
+        timeout_s: float = 30,
+        secret_key: bytes | None = None,
     ) -> None:
         self.store: Redis = connect(store) if isinstance(store, str) else store
         self.keys = Keys(cluster)
+        self.keyring = keyring
+        self.by = by or local(os.getuid())
         self.timeout_s = timeout_s
-        self._secret_key = secret_key
+        self._clock: tuple[float, int] | None = None
+        """When the store's clock was read last (monotonic, s), and what it said (ms)."""
+        self._secret_key = secret_key or (keyring.apps if keyring is not None else None) or None
         self._bell = bell_id(self.keys.master_queue)
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
         self._ask_for: Script = self.store.register_script(ASK_LUA)
         self._put_secrets: Script = self.store.register_script(PUT_ASIDE_LUA)
 
-    def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
+    def send(self, command: Command, *, command_id: str | None = None, by: By | None = None) -> Receipt:
         """Carry out `command`; returns after the commit. Raises: CommandRejected; NoMaster after `timeout_s`."""
         identity = command_id or _new_id()
-        return _receipt(identity, self._ask(identity, "command", write_command(command)))
+        return _receipt(identity, self._ask(identity, write_command(command), by))
 
-    def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+    def send_many(self, commands: Sequence[Command], *, by: By | None = None) -> list[Receipt | CommandRejected]:
         """Carry out `commands` in order, in batches; the result of a refused one is its refusal. Raises: NoMaster."""
-        return [outcome for part in _batches(commands) for outcome in self.send_batch(part)]
+        return [outcome for part in _batches(commands) for outcome in self.send_batch(part, by=by)]
 
     def send_batch(
-        self, commands: Sequence[Command], *, command_id: str | None = None
+        self, commands: Sequence[Command], *, command_id: str | None = None, by: By | None = None
     ) -> list[Receipt | CommandRejected]:
         """As `send_many`, at most `BATCH` commands under one id; that of command i, from 0, is `ID.i`."""
         identity = command_id or _new_id()
-        answers = _checked(self._ask(identity, "command", _written(commands)))["answers"]
+        answers = _checked(self._ask(identity, _written(commands), by))["answers"]
         return [_outcome(f"{identity}.{number}", answer) for number, answer in enumerate(answers)]
 
-    def notify(self, *commands: Command) -> None:
+    def notify(self, *commands: Command, by: By | None = None) -> None:
         """Put `commands` into the inbox in order, in one step, without waiting for an answer."""
-        self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")])
+        self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")], by)
 
     def hear(self) -> None:
         """Return once the active master has answered an empty batch. Raises: NoMaster."""
-        self._ask(_new_id(), "command", "[]")
+        self._ask(_new_id(), "[]", None)
 
-    def submit(self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None) -> Receipt:
+    def submit(
+        self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None, by: By | None = None
+    ) -> Receipt:
         """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
         ours = self.put_aside(command.app, secrets)
         try:
-            return self.send(command, command_id=command_id)
+            return self.send(command, command_id=command_id, by=by)
         except CommandRejected:
             if ours:
                 self.forget(command.app)
@@ -150,18 +179,23 @@ class Client:
                 raise DuplicateApp(app)
             return unheard or put == 2
 
-    def _ask(self, identity: str, kind: str, body: str) -> dict[str, Any]:
+    def _ask(self, identity: str, body: str, by: By | None) -> dict[str, Any]:
         """Send one message and wait; send it again under the same id if it has left the inbox without an answer."""
-        places = [self.keys.inbox, self._queue, self.keys.sent(identity)]
+        lane = self._lane(by)
+        places = [self.keys.lane(lane), self._queue, self.keys.sent(identity)]
         kept_ms = int(2000 * (self.timeout_s + RESEND_S))
         deadline = time.monotonic() + self.timeout_s
+        fields: list[str] = []
         while True:
             try:
-                self._ask_for(keys=places, args=[self._bell, identity, kind, body, kept_ms])
+                fields = fields or self._fields(by, identity, body, identity)
+                _in_lane(lane, self._ask_for(keys=places, args=[self._bell, kept_ms, LANE_LIMIT, *fields]))
                 wait_s = max(0.01, min(deadline - time.monotonic(), RESEND_S))  # BLPOP reads 0 as forever
                 popped = self.store.blpop([self.keys.reply(identity)], wait_s)
                 if popped is not None:
                     return dict(json.loads(popped[1]))
+            except LaneFull:
+                raise
             except RedisError as error:
                 self._wait_for_store(error, deadline)
             if time.monotonic() >= deadline:
@@ -174,8 +208,40 @@ class Client:
             raise error
         time.sleep(RECONNECT_S)
 
-    def _put(self, messages: Sequence[str]) -> None:
-        self._send(keys=[self.keys.inbox, self._queue], args=[self._bell, *messages])
+    def _put(self, messages: Sequence[str], by: By | None = None) -> None:
+        """Send messages, each an id, `command`, a body and a reply list; they follow each other."""
+        if not messages:
+            return
+        lane = self._lane(by)
+        flat: list[str] = []
+        for start in range(0, len(messages), 4):
+            identity, _, body, reply = messages[start : start + 4]
+            flat += self._fields(by, identity, body, reply)
+        number = len(flat) // (len(messages) // 4)
+        places = [self.keys.lane(lane), self._queue]
+        _in_lane(lane, self._send(keys=places, args=[self._bell, LANE_LIMIT, number, *flat]))
+
+    def _lane(self, by: By | None) -> str:
+        return OPERATORS if self.keyring is None else lane_of(by or self.by)
+
+    def _fields(self, by: By | None, *message: str) -> list[str]:
+        """The fields and values of a message: its id, its body and the reply list. Raises: RedisError."""
+        if self.keyring is None:
+            return unsigned_fields(*message)
+        return signed_fields(self.keyring, self.keys.cluster, by or self.by, self._store_ms(), *message)
+
+    def _store_ms(self) -> int:
+        """The store's clock, never ahead of it by more than this machine's clock gains in `CLOCK_KEPT_S`."""
+        if self._clock is None or time.monotonic() > self._clock[0] + CLOCK_KEPT_S:
+            said = clock_ms(cast("Any", self.store.time()))
+            self._clock = time.monotonic(), said
+        read_s, said = self._clock
+        return said + int(1000 * (time.monotonic() - read_s))
+
+
+def _in_lane(lane: str, full: object) -> None:
+    if full:
+        raise LaneFull(lane, LANE_LIMIT)
 
 
 def _new_id() -> str:

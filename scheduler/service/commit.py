@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from scheduler.model.errors import NotReplicated, StaleLog
 from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
 from scheduler.rules.assignments import changed_grants
-from scheduler.service.inbox import answer_commands, next_entry
+from scheduler.service.inbox import Message, answer_commands, dead_letters, next_entry
 from scheduler.service.reconcile import has_variables, is_over
 from scheduler.store.codec import encode_turn
 from scheduler.store.doorbell import RING_LUA
@@ -40,21 +40,23 @@ class Decided(NamedTuple):
 
     - `record`: None if the turn has no events.
     - `position`: the log's end after the commit.
-    - `taken`: the last inbox entry that the turn took, "" if none.
+    - `taken`: the last entry that the turn took of each lane of the inbox.
     - `answers`: reply list -> answers.
     - `put_back`: app -> its removed executors, whose running tasks return to the queue.
     - `over`: apps of which nothing runs any more.
     - `with_secrets`: apps it registered whose secrets the client has stored.
+    - `aside`: messages that are put aside.
     """
 
     record: Record | None
     position: Position
-    taken: str
+    taken: Mapping[str, str]
     changes: GrantChanges
     answers: Mapping[str, list[str]]
     put_back: Mapping[str, list[str]]
     over: list[str]
     with_secrets: list[str]
+    aside: Sequence[Message] = ()
 
 
 class Commits:
@@ -92,8 +94,10 @@ class Commits:
         """The record of the turn, chained to `position`."""
         return encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
 
-    def decided(self, turn: Turn, state: ClusterState, answers: Mapping[str, list[str]], taken: str) -> Decided:
-        """What to commit for `turn`, which `state` has folded, and what follows from it."""
+    def decided(
+        self, turn: Turn, state: ClusterState, answers: Mapping[str, list[str]], messages: Sequence[Message]
+    ) -> Decided:
+        """What to commit for `turn`, which took `messages` and `state` has folded, and what follows from it."""
         touched: dict[str, None] = {}
         put_back: dict[str, list[str]] = {}
         with_secrets = []
@@ -114,7 +118,9 @@ class Commits:
         settled_at = self.settles_at(position.seq)
         changes = changed_grants((event for event, _ in turn.entries), state, settled_at=settled_at)
         over = [name for name in touched if is_over(state, name)]
-        return Decided(record, position, taken, changes, answers, put_back, over, with_secrets)
+        taken = {message.lane: message.entry for message in messages if message.entry}
+        aside = [message for message in messages if message.aside]
+        return Decided(record, position, taken, changes, answers, put_back, over, with_secrets, aside)
 
     def elect(self, record: Record, changes: GrantChanges) -> None:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
@@ -133,7 +139,7 @@ class Commits:
         commit = self._log.begin_commit(
             self.position,
             decided.record,
-            keep_inbox_from=next_entry(decided.taken) if decided.taken else "",
+            keep_from={lane: next_entry(entry) for lane, entry in decided.taken.items()},
             changes=decided.changes,
             returned=[self._worklist.returned(app, gone) for app, gone in decided.put_back.items()],
         )
@@ -210,6 +216,7 @@ class Commits:
         reconciles the tasks.
         """
         commands = [*self._settle_commands(decided.position), *answer_commands(self._keys, decided.answers)]
+        commands += dead_letters(self._keys, decided.aside)
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
         if decided.over:
             commands.append(self._worklist.close_command(decided.over))

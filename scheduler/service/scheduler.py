@@ -9,22 +9,35 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from redis.exceptions import RedisError
 
 from scheduler.model.commands import BATCH, Command, LoseWorker
-from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
+from scheduler.model.errors import (
+    CommandRejected,
+    Deposed,
+    FairlogError,
+    InternalError,
+    MessageTooOld,
+    NotAllowed,
+    NotSigned,
+    StaleLog,
+    refusal_of,
+)
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
-from scheduler.model.sender import By, local
+from scheduler.model.sender import By
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service import inbox
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
-from scheduler.service.inbox import Message
+from scheduler.service.inbox import Lanes, Message
+from scheduler.service.keyring import Keyring
+from scheduler.service.recall import Recall
 from scheduler.service.reconcile import every_grant, reconcile_tasks, stored_grants
+from scheduler.service.signing import AHEAD_MS, Gate
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.inflight import InFlight, carry_out
@@ -35,12 +48,8 @@ AHEAD_FROM = 50
 MAX_STALE = 5
 """How often in a row a commit may be refused."""
 
-DEAD_LETTERS = 1_000
-"""How many of the commands that made a turn fail are kept."""
 LOGGED_REFUSAL_BYTES = 8 * 1024
 """A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
-UNSIGNED = local("unsigned")
-"""Who sends the messages of a store without keys: whoever can write to it."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
@@ -62,7 +71,13 @@ class Scheduler:
     """
 
     def __init__(
-        self, log: EventLog, master: str, rebuild: Rebuild, accepts: Callable[[Command], object] = lambda _: None
+        self,
+        log: EventLog,
+        master: str,
+        rebuild: Rebuild,
+        accepts: Callable[[Command], object] = lambda _: None,
+        *,
+        keyring: Keyring | None = None,
     ) -> None:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
@@ -74,8 +89,10 @@ class Scheduler:
         self.commits = Commits(log, self.worklist, self.heartbeats)
         self._rebuild = rebuild
         self._accepts = accepts
-        self._taken = ""
-        """The last inbox entry that a turn has taken; its commit may not be confirmed."""
+        self._lanes = Lanes(keys, Gate(keys.cluster, keyring))
+        self._recall = Recall()
+        self.put_aside = 0
+        """How many messages were put aside since this master started."""
         self._read_ahead: _Look | None = None
         """What the next turn takes, read before the store began a long commit."""
         self._sound = True
@@ -206,14 +223,15 @@ class Scheduler:
         return moment is not None and moment <= now
 
     def _look(self) -> _Look:
-        behind = f"({self._taken}" if self._taken else "-"
-        unread = ("XRANGE", self.keys.inbox, behind, "+", "COUNT", BATCH)
+        unread = self._lanes.ask(self.state.companies, BATCH)
         silent = self.heartbeats.count_silent(self._worker_timeout_ms())
-        entries, clock, count = InFlight(self.store, [unread, ("TIME",), silent]).answers()
-        messages = inbox.at_once([inbox.message_of(entry, fields) for entry, fields in entries], BATCH)
-        return _Look(messages, clock_ms(clock), count)
+        answer, clock, count = InFlight(self.store, [unread, ("TIME",), silent]).answers()
+        self._lanes.hear(answer)
+        return _Look(self._lanes.take(BATCH), clock_ms(clock), count)
 
-    def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> Mapping[str, CommandRejected]:
+    def _run(
+        self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int, *, ahead: bool = True
+    ) -> Mapping[str, CommandRejected]:
         """Take one turn. If it raises, take one turn per command; a command that raises goes to the dead letters.
 
         Returns the refusals of such commands that are parts of a batch: the caller answers the batch.
@@ -235,16 +253,16 @@ class Scheduler:
                 failed[messages[0].id] = _failure()
             else:
                 for part in messages if len(messages) > 1 else messages[0].parts():
-                    failed |= self._run([part], (), now)
+                    failed |= self._run([part], (), now, ahead=False)
                     self._settle_up()
             if len(messages) == 1 and messages[0].entry:
                 self._leave_inbox(messages[0], failed)
             return failed
-        self._taken = decided.taken or self._taken
-        if _size(messages) >= AHEAD_FROM:
+        if ahead and _size(messages) >= AHEAD_FROM:
             self._read_ahead = self._look()
         self.commits.confirm()
         self.commits.begin(decided)
+        self._recall.add(messages, self.state)
         self._sound = True
         return {}
 
@@ -258,28 +276,49 @@ class Scheduler:
             if command.worker in self.state.workers:
                 turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
-        for message in messages:
+        checked = [self._checked(message, now) for message in messages]
+        for message in checked:
             for identity, body in message.commands:
                 if identity not in self.state.commands and identity not in refusals:
-                    self._take(turn, identity, body, refusals)
+                    self._take(turn, identity, body, message.by, refusals)
         turn.settle(due=due)
         self._decided_at_ms = now
-        answers = self._answers(messages, refusals)
-        return self.commits.decided(turn, self.state, answers, messages[-1].entry if messages else "")
+        self._report_aside([message for message in checked if message.aside])
+        return self.commits.decided(turn, self.state, self._answers(checked, refusals), checked)
 
-    def _take(self, turn: Turn, identity: str, body: bytes, refusals: dict[str, CommandRejected]) -> None:
+    def _checked(self, message: Message, now: int) -> Message:
+        """The message, put aside if nobody vouches for it, it may have been carried out before, or is of the future."""
+        if message.aside or not (message.sent or self.state.closed):
+            return message
+        if not message.sent:
+            return message.put_aside(NotSigned("the message is not signed, and the cluster has accounts"))
+        if message.sent > now + AHEAD_MS:
+            return message.put_aside(NotSigned("the message was signed by a clock that is ahead of the store's"))
+        doubtful = self._recall.is_doubtful(message, self.state)
+        return message.put_aside(MessageTooOld()) if doubtful else message
+
+    def _report_aside(self, aside: Sequence[Message]) -> None:
+        if aside:
+            self.put_aside += len(aside)
+            first = aside[0]
+            named = {"id": first.id[:128], "lane": first.lane, "reason": str(first.refusal)}
+            _log.warning("messages were put aside", count=len(aside), in_all=self.put_aside, first=named)
+
+    def _take(self, turn: Turn, identity: str, body: bytes, by: By, refusals: dict[str, CommandRejected]) -> None:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
             received = inbox.received(body)
             self._accepts(received)
             command = received
-            turn.take(command, identity, UNSIGNED)
+            if type(command) is LoseWorker:
+                raise NotAllowed("only a master declares workers lost")
+            turn.take(command, identity, by)
         except CommandRejected as refusal:
             refusals[identity] = refusal
             if command is None:
                 return
-            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, UNSIGNED):
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, by):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
@@ -310,11 +349,12 @@ class Scheduler:
         """Move a command that makes a turn raise to the dead letters."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         body = message.commands[0][1] if message.commands else message.body
-        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace}, maxlen=DEAD_LETTERS)
+        letter: Any = {"id": message.id, "command": body, "traceback": trace}
+        self.store.xadd(self.keys.dead, letter, maxlen=inbox.DEAD_KEPT)
 
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
-        self.log.begin_commit(self.position, None, keep_inbox_from=inbox.next_entry(message.entry)).finish()
+        self.log.begin_commit(self.position, None, keep_from={message.lane: inbox.next_entry(message.entry)}).finish()
         carry_out(self.store, inbox.answer_commands(self.keys, self._answers([message], failed)))
 
     def _worker_timeout_ms(self) -> int:
@@ -334,7 +374,8 @@ class Scheduler:
         self.commits.abandon()
         self.state, position = self._rebuild()
         self.commits.resume(position)
-        self._taken = ""
+        self._lanes.forget()
+        self._recall.forget(self.state.at)
         self._read_ahead = None
         self._sound = True
 
@@ -347,7 +388,7 @@ class Scheduler:
 
 def _size(messages: Iterable[Message]) -> int:
     """The number of inputs."""
-    return sum(max(1, len(message.commands)) for message in messages)
+    return sum(message.size for message in messages)
 
 
 def _failure() -> InternalError:

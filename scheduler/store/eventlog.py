@@ -8,7 +8,7 @@ its next commit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,24 +37,24 @@ REPLICATED_WITHIN_S = 10
 COMMIT_LUA = (
     RETURN
     + """
-local log, inbox, heartbeats, agents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local log, heartbeats, agents = KEYS[1], KEYS[2], KEYS[3]
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local id, digest = '0-0', ARGV[3]
 if last then id = last[1]; digest = last[2][#last[2]] end
 if id ~= ARGV[1] or digest ~= ARGV[2] then return {0, id, digest} end
-local at = 6
-if ARGV[5] ~= '' then
-  redis.call('XADD', log, ARGV[5], 'first', ARGV[6], 'at', ARGV[7], 'events', ARGV[8], 'commands', ARGV[9],
-    'private', ARGV[10], 'digest', ARGV[11])
-  at = 12
+local at = 5
+if ARGV[4] ~= '' then
+  redis.call('XADD', log, ARGV[4], 'first', ARGV[5], 'at', ARGV[6], 'events', ARGV[7], 'commands', ARGV[8],
+    'private', ARGV[9], 'digest', ARGV[10])
+  at = 11
 end
-if ARGV[4] ~= '' then redis.call('XTRIM', inbox, 'MINID', ARGV[4]) end
-local key = 5
+local key = 4
 while at <= #ARGV do
   local what, first = ARGV[at], at + 2
   at = first + tonumber(ARGV[at+1])
   if what == 'grant' then redis.call('HSET', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
+  elseif what == 'trim' then redis.call('XTRIM', KEYS[key], 'MINID', ARGV[first])
   elseif what == 'back' then
     return_tasks(KEYS[key], ARGV[first], ARGV[first+1], ARGV[first+2], first + 3, at - 1)
   elseif what == 'leave' then
@@ -68,9 +68,9 @@ end
 return {1}
 """
 )
-"""KEYS: log, inbox, heartbeats, agents, then the key of each change. ARGV: expected last id, expected last digest,
-digest of an empty log, first inbox id to keep (or empty), id of the turn's entry (or empty) and its fields, then per
-change: operation, number of arguments, arguments."""
+"""KEYS: log, heartbeats, agents, then the key of each change. ARGV: expected last id, expected last digest, digest of
+an empty log, id of the turn's entry (or empty) and its fields, then per change: operation, number of arguments,
+arguments."""
 UNPACKED = 1_000
 """The maximum number of arguments of a change; even, and within Lua's stack."""
 
@@ -154,20 +154,22 @@ class EventLog:
         after: Position,
         record: Record | None,
         *,
-        keep_inbox_from: str = "",
+        keep_from: Mapping[str, str] | None = None,
         changes: GrantChanges | None = None,
         returned: Iterable[Returned] = (),
     ) -> CommitInFlight:
         """Send a commit: append the turn, if any, trim the inbox and change the grants; all or nothing.
 
-        Its first write requires that the log ends at `after`. `returned` returns running tasks to their queues before
-        executors granted by this turn take tasks. Raises nothing: `finish` does.
+        Its first write requires that the log ends at `after`. `keep_from` names, of each lane of the inbox that the
+        turn took from, the first entry to keep. `returned` returns running tasks to their queues before executors
+        granted by this turn take tasks. Raises nothing: `finish` does.
         """
-        keys: list[str] = [self.keys.log, self.keys.inbox, self.keys.heartbeats, self.keys.agents]
-        arguments: list[str | int | bytes] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST, keep_inbox_from]
+        keys: list[str] = [self.keys.log, self.keys.heartbeats, self.keys.agents]
+        arguments: list[str | int | bytes] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST]
         arguments += ("",) if record is None else (f"{record.last}-0", *stored(record).values())
+        trimmed = ((self.keys.lane(lane), "trim", (entry,)) for lane, entry in (keep_from or {}).items())
         back = ((queue, "back", rest) for queue, *rest in returned)
-        for key, what, parts in chain(self._parts(changes) if changes is not None else (), back):
+        for key, what, parts in chain(trimmed, self._parts(changes) if changes is not None else (), back):
             keys.append(key)
             arguments += (what, len(parts), *parts)
         return CommitInFlight(self, self._commit.sha, after, (len(keys), *keys, *arguments))

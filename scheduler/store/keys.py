@@ -6,6 +6,8 @@ import re
 
 from scheduler.model.errors import InvalidCommand
 
+OPERATORS, WORKERS = "operators", "workers"
+"""Lanes of the inbox."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -22,6 +24,7 @@ class Keys:
         self.prefix = f"fairlog:{{{cluster}}}:"
         self.log = f"{self.prefix}log"
         self.inbox = f"{self.prefix}inbox"
+        """The operators' lane of the inbox."""
         self.dead = f"{self.prefix}dead"
         self.lease = f"{self.prefix}lease"
         self.lease_term = f"{self.prefix}lease-term"
@@ -37,6 +40,10 @@ class Keys:
         self.settled = f"{self.prefix}settled"
         self.probe = f"{self.prefix}probe"
         self.master_queue = f"fairlog.{cluster}.master"
+
+    def lane(self, lane: str) -> str:
+        """Stream: a lane of the inbox: `operators`, `workers` or `company/NAME`."""
+        return self.inbox if lane == OPERATORS else f"{self.inbox}:{lane}"
 
     def grants(self, worker: str) -> str:
         """Hash, executor or driver id -> its grant (JSON). Only commits write it."""

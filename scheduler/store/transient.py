@@ -36,6 +36,17 @@ _CLASSES = {
     store_errors.ReadOnlyError: "READONLY",
 }
 """Exceptions whose message redis-py strips of the error code."""
+RETRY_S = 5
+"""When to try again to send through a lane of the inbox that is full."""
+
+
+class LaneFull(store_errors.ResponseError):
+    """A lane of the inbox takes no more messages for now; nothing was sent. Try again in `RETRY_S`."""
+
+    def __init__(self, lane: str, most: int) -> None:
+        super().__init__(f"lane {lane} of the inbox is full with {most:,} messages; try again in {RETRY_S} s")
+
+
 NO_ANSWER = (store_errors.ConnectionError, store_errors.TimeoutError)
 
 
@@ -44,7 +55,7 @@ def passes(error: RedisError) -> bool:
 
     After a connection error the command may have been executed; after any other error it was not.
     """
-    return isinstance(error, NO_ANSWER) or _word(error) in _IN_WORDS
+    return isinstance(error, (*NO_ANSWER, LaneFull)) or _word(error) in _IN_WORDS
 
 
 def is_there(error: RedisError) -> bool:
@@ -54,6 +65,8 @@ def is_there(error: RedisError) -> bool:
 
 def in_words(error: RedisError) -> str:
     """The error as a sentence for users."""
+    if isinstance(error, LaneFull):
+        return str(error)
     said = _IN_WORDS.get(_word(error))
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(" : <redis.")[0]  # redis-py appends the repr of every sentinel client

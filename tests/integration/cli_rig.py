@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import psutil
 
 from fairlog.cli.main import main
+from scheduler.service.keyring import KEYS_FILE, Keyring
 from tests.integration.forked import Forked
 from tests.waiting import HOPELESS_S
 
@@ -99,6 +100,10 @@ class Shell:
     def status(self) -> Any:
         """What `status --json` prints, whether a master serves or not."""
         return self.run("status", "--json").json()
+
+    def keyring(self) -> Keyring:
+        """The keys of the `up` in this home."""
+        return Keyring.load(next(self.home.rglob(KEYS_FILE)))
 
     def head(self) -> int:
         """The log's last position."""

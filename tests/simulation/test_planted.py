@@ -10,6 +10,7 @@ import pytest
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.model.grants import Grant, diff
 from scheduler.model.resources import NOTHING
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
 from scheduler.rules.snapshot_records import restored
@@ -64,10 +65,10 @@ def grants_are_given_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 def a_commit_appends_wherever_the_log_ends(patch: pytest.MonkeyPatch) -> None:
     unfenced = eventlog.COMMIT_LUA
-    behind = "string.match(id, '%d+') + string.match(ARGV[5], '%d+') - ARGV[6] + 1"
+    behind = "string.match(id, '%d+') + string.match(ARGV[4], '%d+') - ARGV[5] + 1"
     for what, instead in (
         ("return {0, id, digest}", "local _ = 0"),
-        ("'XADD', log, ARGV[5]", f"'XADD', log, string.format('%d-0', {behind})"),
+        ("'XADD', log, ARGV[4]", f"'XADD', log, string.format('%d-0', {behind})"),
     ):
         assert what in unfenced
         unfenced = unfenced.replace(what, instead)
@@ -84,9 +85,9 @@ def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
         for grant in agent._settled(diff(granted, {**agent._running, **agent._ended}).start):
             agent._start_executor(grant)
 
-    def hasty(state: ClusterState, command: Any, at: int | None = None) -> list[Event]:
+    def hasty(state: ClusterState, command: Any, at: int | None = None, by: By = NOBODY) -> list[Event]:
         decided: list[Event] = []
-        for event in decide(state, command, at):
+        for event in decide(state, command, at, by):
             told: list[tuple[str, str]] = []
             if isinstance(event, AppRemoved):
                 told = [(held.id, held.worker) for held in state.apps[event.app].executors.values()]

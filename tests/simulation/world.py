@@ -47,6 +47,7 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import decide
 from scheduler.service.client import Client, Receipt
 from scheduler.store.keys import Keys, bell_id, queue_key
@@ -483,8 +484,8 @@ class _Log:
     info = warning = error = _said
 
 
-def _decide_unless_poisoned(state: ClusterState, command: Command, at: int) -> list[Event]:
-    events = decide(state, command, at)
+def _decide_unless_poisoned(state: ClusterState, command: Command, at: int, by: By = NOBODY) -> list[Event]:
+    events = decide(state, command, at, by)
     if isinstance(command, SubmitApp) and command.name == POISON:
         raise RuntimeError("poison")
     return events

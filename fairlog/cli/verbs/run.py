@@ -27,6 +27,7 @@ from fairlog.local.running import default_data, find_running
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
+from scheduler.service.keyring import keyring_of_environment
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -179,6 +180,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
         lease_s=lease_s,
         archive_url=archive_url,
         archive_allow=archive_allow,
+        keyring=keyring_of_environment(),
     )
 
 
@@ -260,7 +262,7 @@ def worker(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "
             f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
-    run_agent(url, cluster, offers)
+    run_agent(url, cluster, offers, keyring_of_environment())
 
 
 worker.add_command(worker_invite)

@@ -39,7 +39,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 @pytest.fixture(scope="module")
 def client(shell: Shell) -> Iterator[Client]:
     """A program's connection to the cluster."""
-    client = Client(shell.status()["store"]["url"])
+    client = Client(shell.status()["store"]["url"], keyring=shell.keyring())
     yield client
     client.store.close()
 

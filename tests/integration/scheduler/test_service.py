@@ -37,6 +37,7 @@ from scheduler.model.errors import (
     UnsuitableStore,
 )
 from scheduler.model.events import ClusterConfigured, CommandRefused, Event, RefusalsOmitted
+from scheduler.model.sender import By
 from scheduler.rules import turn as turn_module
 from scheduler.rules.decide import decide
 from scheduler.rules.decide import decide as decide_soundly
@@ -260,10 +261,10 @@ def test_a_turn_takes_a_thousand_commands_at_most_whatever_they_came_in(
 def test_a_command_of_a_batch_that_makes_a_turn_fail_is_put_aside_alone(
     scheduler: Scheduler, client: Client, log: EventLog, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide(state: ClusterState, command: Command, at: int) -> list[Event]:
+    def decide(state: ClusterState, command: Command, at: int, by: By) -> list[Event]:
         if command == KillApp(app="x"):
             raise ZeroDivisionError
-        return sound(state, command, at)
+        return sound(state, command, at, by)
 
     sound = decide_soundly
     monkeypatch.setattr(turn_module, "decide", decide)
@@ -381,11 +382,11 @@ def test_a_master_that_folded_a_tail_that_is_gone_folds_again(scheduler: Schedul
 def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
     scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide_or_break(state: Any, command: Command, at: int) -> list[Event]:
+    def decide_or_break(state: Any, command: Command, at: int, by: By) -> list[Event]:
         if isinstance(command, RegisterCompany) and command.company == "poison":
             state.companies.clear()
             raise ZeroDivisionError("planted")
-        return decide(state, command, at)
+        return decide(state, command, at, by)
 
     monkeypatch.setattr(turn_module, "decide", decide_or_break)
     first, poison, last = ask(client, ACME, RegisterCompany(company="poison"), RegisterCompany(company="other"))
@@ -403,10 +404,10 @@ def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
 def test_a_deposed_master_that_meets_a_poisoned_command_appends_nothing(
     scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide_or_break(state: Any, command: Command, at: int) -> list[Event]:
+    def decide_or_break(state: Any, command: Command, at: int, by: By) -> list[Event]:
         if isinstance(command, RegisterCompany) and command.company == "poison":
             raise ZeroDivisionError("planted")
-        return decide(state, command, at)
+        return decide(state, command, at, by)
 
     master(scheduler.store, keys, "second")
     monkeypatch.setattr(turn_module, "decide", decide_or_break)
@@ -423,7 +424,7 @@ def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Sc
     granted: Any = client.store.hgetall(client.keys.grants("w1"))
     (grant,) = [json.loads(text) for text in granted.values()]
     assert (grant["executor"], grant["cores"], grant["tasks"], grant["env"]) == ("a.0", 4, 3, ["TOKEN"])
-    client.notify(LoseWorker(worker="w1"))
+    scheduler._run([], [LoseWorker(worker="w1")], scheduler._store_time_ms())
     scheduler.turn()
     assert not client.store.exists(client.keys.grants("w1"))
     assert client.store.zscore(client.keys.heartbeats, "w1") is None

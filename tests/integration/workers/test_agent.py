@@ -36,9 +36,11 @@ from scheduler.model.events import (
     ExecutorRemoved,
     WorkerCleared,
     WorkerProbed,
+    WorkerRemoved,
     WorkerSuspected,
 )
 from scheduler.model.grants import Leaving
+from scheduler.service.heartbeats import Heartbeats
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
@@ -58,6 +60,27 @@ ONE_STORE = pytest.mark.parametrize("store", ["embedded"], indirect=True)
 """For tests that no difference between the stores concerns."""
 
 
+def run_master_and_lose(url: str, cluster: str) -> None:
+    """A master that also loses the workers that `lose` names."""
+    soundly = Heartbeats.lost
+
+    def lost(heartbeats: Heartbeats, now: int, silent: int, timeout_ms: int) -> list[LoseWorker]:
+        named: Any = heartbeats._store.spop(f"{cluster}:to-lose", 10)
+        return [*soundly(heartbeats, now, silent, timeout_ms), *(LoseWorker(worker=name.decode()) for name in named)]
+
+    pytest.MonkeyPatch().setattr(Heartbeats, "lost", lost)
+    run_master(url, cluster)
+
+
+def lose(connection: Redis, keys: Keys, worker: str) -> None:
+    """Have the master lose the worker."""
+    log = EventLog(connection, keys)
+    head = log.head()
+    connection.sadd(f"{keys.cluster}:to-lose", worker)
+    connection.eval(RING_LUA, 1, queue_key(keys.master_queue), bell_id(keys.master_queue))
+    wait_until(lambda: any(isinstance(fact.event, WorkerRemoved) for fact in log.facts(head)), "the loss")
+
+
 class Cluster:
     """A real master and agents as processes on one store."""
 
@@ -72,7 +95,7 @@ class Cluster:
         self.processes: list[subprocess.Popen[bytes] | Forked] = []
 
     def __enter__(self) -> Self:
-        self.fork(partial(run_master, self.store.url, self.name))
+        self.fork(partial(run_master_and_lose, self.store.url, self.name))
         try:
             self.client.send(RegisterCompany(company="acme"))
         except BaseException:
@@ -434,7 +457,7 @@ def test_a_lost_worker_stops_what_it_runs_before_it_registers_again(cluster: Clu
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
     [before] = processes_of(app)
     seen = {before}
-    cluster.client.send(LoseWorker(worker="w1"))
+    lose(cluster.connection, cluster.keys, "w1")
 
     def runs_again() -> bool:
         now = processes_of(app)
@@ -453,7 +476,7 @@ class LateAgent(Agent):
     """Registers its worker just after the log has removed it."""
 
     def _register(self) -> bool:
-        self._client.send(LoseWorker(worker=self.offer.worker))
+        lose(self._store, self._keys, self.offer.worker)
         return super()._register()
 
 

@@ -1,0 +1,213 @@
+"""The keys of a cluster, in a file of its operator's.
+
+- *Door keys* (HMAC-SHA256) sign messages in the inbox. API servers and workers hold them, and masters, which check.
+- *Masters' keys* (Ed25519) sign receipts and seals. Only masters hold them; the log names the public halves.
+- *The key of app secrets* (AES-256) encrypts the values of apps' variables. API servers and workers hold it.
+
+The last key of a kind signs; the earlier ones are still accepted. A master's key has the first 16 hex digits of the
+SHA-256 of its public half as its id, so an id that was written down proves the key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.model.errors import FairlogError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEYS_VARIABLE = "FAIRLOG_KEYS"
+"""The environment variable that names the file."""
+KEYS_FILE = "keys.json"
+"""The file in the data folder of an `up`."""
+KEY_BYTES = 32
+_KINDS = ("doors", "masters")
+
+
+class BadKeys(FairlogError):
+    """The file of keys cannot be used."""
+
+
+class Keyring(NamedTuple):
+    """Door keys and masters' private keys by id, the oldest first, and the key of app secrets, "" if it is withheld."""
+
+    doors: Mapping[str, bytes]
+    masters: Mapping[str, bytes]
+    apps: bytes
+
+    def __repr__(self) -> str:
+        return f"Keyring(doors={[*self.doors]}, masters={[*self.masters]})"
+
+    @classmethod
+    def new(cls) -> Keyring:
+        """A keyring with one new key of each kind."""
+        door, master = _new_door(), _new_master()
+        return cls({door[0]: door[1]}, {master[0]: master[1]}, secrets.token_bytes(KEY_BYTES))
+
+    @classmethod
+    def create(cls, path: Path) -> Keyring:
+        """Write a new keyring to the new file `path`. Raises: BadKeys if it exists or cannot be written."""
+        made = cls.new()
+        made.write(path)
+        return made
+
+    @classmethod
+    def load(cls, path: Path) -> Keyring:
+        """The keyring in the file `path`. Raises: BadKeys if others may read it, or it is missing or malformed."""
+        try:
+            with path.open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                text = file.read()
+        except FileNotFoundError:
+            raise BadKeys(f"{path} does not exist; `fairlog keys new {path}` makes keys") from None
+        except OSError as error:
+            raise BadKeys(f"{path} cannot be read: {error.strerror}") from error
+        if mode & 0o077:
+            raise BadKeys(f"{path} holds keys and has mode {mode:04o}; run `chmod 600 {path}`")
+        try:
+            return cls.of_json(text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadKeys(f"{path} is not a file of keys ({error}); `fairlog keys new FILE` makes one") from None
+
+    @classmethod
+    def of_json(cls, text: str | bytes) -> Keyring:
+        """The keyring that `as_json` has written. Raises: ValueError, KeyError, TypeError or AttributeError."""
+        values: Any = json.loads(text)
+        doors, masters = ({name: _key(text) for name, text in values[kind].items()} for kind in _KINDS)
+        if unknown := values.keys() - {*_KINDS, "apps"}:
+            raise ValueError(f"unknown entry {min(unknown)!r}")
+        for name, key in masters.items():
+            if name != master_id(public_of(key)):
+                raise ValueError(f"the id {name!r} is not that of its key")
+        return cls(doors, masters, _key(values["apps"]) if values["apps"] else b"")
+
+    def write(self, path: Path, *, anew: bool = False) -> None:
+        """Write the keys to `path`, readable by its owner only; `anew` replaces an existing file. Raises: BadKeys."""
+        text = self.as_json() + "\n"
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}") if anew else path
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(descriptor)
+            if anew:
+                draft.replace(path)
+        except FileExistsError:
+            raise BadKeys(
+                f"{path} exists already; choose another name, or add keys with `fairlog keys rotate`"
+            ) from None
+        except OSError as error:
+            raise BadKeys(f"{path} cannot be written: {error.strerror}") from error
+
+    def as_json(self) -> str:
+        """The keys as JSON."""
+        doors, masters = ({name: key.hex() for name, key in keys.items()} for keys in (self.doors, self.masters))
+        return json.dumps({"doors": doors, "masters": masters, "apps": self.apps.hex()}, indent=2)
+
+    def rotated(self) -> Keyring:
+        """These keys with a new door key and, if it holds such, a new master's key; these sign from now on.
+
+        The key of app secrets stays: what is encrypted by it is not encrypted anew.
+        """
+        door = dict([_new_door()])
+        master = dict([_new_master()]) if self.masters else {}
+        return Keyring({**self.doors, **door}, {**self.masters, **master}, self.apps)
+
+    def without_masters(self) -> Keyring:
+        """The keys that API servers and workers hold."""
+        return self._replace(masters={})
+
+    @property
+    def door(self) -> str:
+        """The id of the door key that signs; "" without one."""
+        return ["", *self.doors][-1]
+
+    @property
+    def master(self) -> str:
+        """The id of the master's key that signs; "" without one."""
+        return ["", *self.masters][-1]
+
+    def mac(self, door: str, framed: bytes) -> str:
+        """Hex HMAC-SHA256 of `framed` by that door key. Raises: KeyError if it is unknown."""
+        return hmac.digest(self.doors[door], framed, "sha256").hex()
+
+    def sign(self, framed: bytes, master: str = "") -> str:
+        """Hex Ed25519 signature of `framed`, by the master's key that signs or the one named."""
+        return _private(self.masters[master or self.master]).sign(framed).hex()
+
+    def public(self, master: str) -> str:
+        """The public half of a master's key, in hex."""
+        return public_of(self.masters[master])
+
+
+def keyring_of_environment() -> Keyring | None:
+    """The keyring that `FAIRLOG_KEYS` names, None without. Raises: as `Keyring.load`."""
+    path = os.environ.get(KEYS_VARIABLE)
+    return Keyring.load(Path(path)) if path else None
+
+
+def keyring_at(path: Path) -> Keyring:
+    """The keyring at `path`, created if there is none. Raises: as `Keyring.load`."""
+    return Keyring.load(path) if path.exists() else Keyring.create(path)
+
+
+def public_of(private: bytes) -> str:
+    """The public half of an Ed25519 key, in hex."""
+    return _private(private).public_key().public_bytes_raw().hex()
+
+
+def master_id(public: str) -> str:
+    """The id of the master's key with that public half."""
+    return sha256(bytes.fromhex(public)).hexdigest()[:16]
+
+
+def is_signed(public: str, signature: str, framed: bytes) -> bool:
+    """Whether `signature` (hex) is that of `framed` by the key with the public half `public` (hex)."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (most clients need none of it)
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 (likewise)
+
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), framed)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def framed(*fields: str | int | bytes) -> bytes:
+    """The fields, each preceded by its length in bytes and a colon: different fields are never written alike."""
+    texts = [field if isinstance(field, bytes) else str(field).encode() for field in fields]
+    return b"".join([b"%d:%b" % (len(text), text) for text in texts])
+
+
+@lru_cache(maxsize=16)
+def _private(key: bytes) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415 (most clients need none of it)
+
+    return ed25519.Ed25519PrivateKey.from_private_bytes(key)
+
+
+def _new_door() -> tuple[str, bytes]:
+    return secrets.token_hex(4), secrets.token_bytes(KEY_BYTES)
+
+
+def _new_master() -> tuple[str, bytes]:
+    key = secrets.token_bytes(KEY_BYTES)
+    return master_id(public_of(key)), key
+
+
+def _key(text: Any) -> bytes:  # noqa: ANN401 - JSON
+    key = bytes.fromhex(text)
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+    return key
