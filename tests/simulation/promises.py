@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery.archive.archive import open_log
 from recovery.archive.segment import Segment, entries, get
@@ -12,10 +12,13 @@ from recovery.replay.rebuild import fold, rebuild
 from recovery.replay.snapshot import BadSnapshot, load, positions
 from scheduler.model.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.model.events import (
+    AccountRemoved,
     AppAdmitted,
     AppRegistered,
     AppRemoved,
+    AppsShown,
     CommandRefused,
+    CompanyRemoved,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -24,7 +27,10 @@ from scheduler.model.events import (
     ExecutorRevoked,
     HoldEnded,
     MasterElected,
+    RoleRevoked,
     RoomHeld,
+    TokenIssued,
+    TokenRevoked,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -37,14 +43,20 @@ from scheduler.store.codec import Fact, Record, facts, record_of
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
 from tests.property.lawful import is_lawful
+from tests.simulation.allowed import sees, why_not
 from witness.audit.audit import audit
 
 if TYPE_CHECKING:
+    from scheduler.model.sender import By
     from scheduler.service.client import Receipt
     from scheduler.store.eventlog import EventLog
     from tests.simulation.machine import Machine
     from tests.simulation.store import Store
     from workers.executor import ExecutorSpec
+
+
+REVOKED_WITHIN_MS = 1_000
+"""How long a token may be taken after the log has ended it."""
 
 
 class PromiseBroken(AssertionError):
@@ -80,6 +92,10 @@ class Witness:
         self.torn: set[str] = set()
         """Executors and drivers whose grants were in a tail that was lost."""
         self.tails_lost = 0
+        self.shown: set[str] = set()
+        """The companies that have ever shown their apps to all their users."""
+        self.forbidden: set[str] = set()
+        """Commands that were refused to whoever asked, and asked for once only: nobody may do them."""
         self._started: set[str] = set()
         self._forget()
 
@@ -98,6 +114,9 @@ class Witness:
         self._held: dict[str, _Slice] = {}
         self._kept: dict[int, RoomHeld] = {}
         """Holds by their log positions."""
+        self._valid: set[str] = set()
+        self._ended: dict[str, int] = {}
+        """Token -> when the log ended it, in ms since the run began."""
 
     def committed(self, master: str) -> None:
         """Check a commit: one writer, one chain, and grants that agree with the log."""
@@ -132,6 +151,7 @@ class Witness:
 
     def answered(self, command: str, receipt: Receipt) -> None:
         """Check that the log holds a command that a client was told is executed."""
+        before = self.told.setdefault(command, receipt.seq)
         self.told[command] = receipt.seq
         if command in self.excused:
             return
@@ -139,11 +159,36 @@ class Witness:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq} before it was in the log")
         if command in self.refusals:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq}, and the log holds its refusal")
+        if before and before != receipt.seq:
+            raise PromiseBroken(6, f"{command} was acknowledged at {before}, and at {receipt.seq} when asked again")
 
     def refused(self, command: str, refusal: CommandRejected) -> None:
         """Record that a client was told that its command is refused."""
         if isinstance(refusal, DuplicateApp) and command in self.causes.keys() - self.refusals:
             raise PromiseBroken(6, f"{command} was carried out, and refused when it was asked for again: {refusal}")
+
+    def admitted(self, by: By) -> None:
+        """Check that the token that a server has just taken is valid, or was a second ago (semantics I5)."""
+        token = self.state.accounts.tokens.get(by.token)
+        now_ms = self._store.loom.now_ms
+        if token is None and now_ms - self._ended.get(by.token, now_ms) > REVOKED_WITHIN_MS:
+            raise PromiseBroken(
+                9, f"the token {by.token} of {by.account} ended {now_ms - self._ended[by.token]} ms ago"
+            )
+        if token is not None and self._store.ms >= token.expires:
+            raise PromiseBroken(9, f"the token {by.token} of {by.account} has expired")
+
+    def saw(self, by: By, what: str, owners: Iterable[tuple[str, str]], **about: Any) -> None:
+        """Check that `by` may see all of what a server has shown of these owners."""
+        for owner in owners:
+            shown = owner[0] in self.shown
+            if not sees(by, owner, shown=shown, **about):
+                raise PromiseBroken(9, f"{by.account} as {by.role} sees {what} of {'/'.join(owner)}")
+
+    def read_at(self, server: str, seq: int, before: int) -> None:
+        """Check that a server shows no state before one that it has shown, and none that the log has not reached."""
+        if not self.tails_lost and not before <= seq <= self.position.seq:
+            raise PromiseBroken(2, f"{server} shows {seq} after {before}, and the log ends at {self.position.seq}")
 
     def starts(self, worker: str, spec: ExecutorSpec) -> None:
         """Check that the log grants an executor or driver that a worker starts, once, and that it has room."""
@@ -227,6 +272,7 @@ class Witness:
 
     def _take(self, fact: Fact) -> Event:
         if fact.cause:
+            self._check_sender(fact)
             turn = self.causes.setdefault(fact.cause, fact.turn)
             if turn != fact.turn:
                 raise PromiseBroken(6, f"{fact.cause} was carried out at {turn} and again at {fact.turn}")
@@ -251,7 +297,19 @@ class Witness:
             self._count(event, fact.seq)
         return event
 
-    def _count(self, event: Event, seq: int) -> None:
+    def _check_sender(self, fact: Fact) -> None:
+        """Check that the log names who sent a command, and that the sender might (semantics I1, I3)."""
+        command = fact.command
+        if command is None or type(fact.event) is CommandRefused:
+            return
+        if fact.cause in self.forbidden:
+            raise PromiseBroken(9, f"{fact.cause} was refused, and is carried out at {fact.seq}")
+        if not fact.by.account:
+            raise PromiseBroken(9, f"nobody sent {fact.cause}, which is carried out at {fact.seq}")
+        if self.state.closed and (why := why_not(self.state, command, fact.by, fact.at)):
+            raise PromiseBroken(9, f"at {fact.seq} {command} of {fact.by} is carried out: {why}")
+
+    def _count(self, event: Event, seq: int) -> None:  # noqa: C901 - a kind of event after the other
         match event:
             case WorkerRegistered() | WorkerChanged():
                 self._offers[event.worker] = event.offer
@@ -278,6 +336,12 @@ class Witness:
                 self._check_dependencies(self.apps[event.app], seq)
             case AppRemoved():
                 self.over[event.app] = event
+            case AppsShown(shown=True):
+                self.shown.add(event.company)
+            case TokenIssued() | TokenRevoked() | RoleRevoked() | AccountRemoved() | CompanyRemoved():
+                valid = self.state.accounts.tokens.keys()
+                self._ended |= dict.fromkeys(self._valid - valid, self._store.loom.now_ms)
+                self._valid = {*valid}
             case _:
                 pass
 
