@@ -1,10 +1,14 @@
-FROM python:3.13-slim AS build
+# To pin the image by its content, append @sha256:… as `docker buildx imagetools inspect` prints it.
+FROM python:3.13.15-slim-trixie AS build
 WORKDIR /src
-RUN python -m venv /opt/fairlog
+COPY requirements.lock .
+# Only what the lock file names, with these hashes; the last step builds with what it has installed.
+RUN python -m venv /opt/fairlog \
+    && /opt/fairlog/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
 COPY . .
-RUN /opt/fairlog/bin/pip install --no-cache-dir '.[archive]'
+RUN /opt/fairlog/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.13-slim
+FROM python:3.13.15-slim-trixie
 COPY --from=build /opt/fairlog /opt/fairlog
 # The worker keeps the whole output of its tasks under the data folder.
 RUN useradd --create-home --uid 10001 fairlog \

@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo test simulate chaos lint bench clean
+.PHONY: demo test simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.run
@@ -32,6 +32,12 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.test
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The exact versions and hashes of what the image installs; run it again to renew them.
+lock: $(VENV)/.dev
+	$(PIP) uv
+	echo 'hatchling>=1.25' | $(BIN)/uv pip compile pyproject.toml - --extra archive --universal --python-version 3.11 \
+		--upgrade --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -25,9 +25,10 @@ from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
 
 from benchmarks._common import companies, endings, show, submission, wait_for, worker
+from fairlog.api.client import UNIX, ApiClient
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
-from scheduler.model.commands import Command, write_command
+from scheduler.model.commands import Command, ConfigureCluster, write_command
 from scheduler.model.events import ExecutorAllocated
 from scheduler.service.client import Client
 from scheduler.store.codec import record_of, told
@@ -53,7 +54,7 @@ def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) 
 
     It pauses while more than `BACKLOG` of its apps wait for their grant, so that the rate is sustainable.
     """
-    client = Client(url)
+    client = client_of(url)
     number = 0
     while not stop.is_set():
         if number - granted.value / CLIENTS > BACKLOG:
@@ -61,6 +62,11 @@ def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) 
             continue
         client.send_many([submission(number + extra, cores=APP_CORES, prefix=prefix) for extra in range(WINDOW)])
         number += WINDOW
+
+
+def client_of(url: str) -> Client | ApiClient:
+    """A client of the store, or of the API if the URL names its Unix socket as `unix:PATH`."""
+    return ApiClient(url) if url.startswith(UNIX) and not url.startswith("unix://") else Client(url)
 
 
 def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> None:
@@ -94,14 +100,22 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
             client.notify(*reports)
 
 
-def sustained(url: str, seconds: float) -> dict[str, float]:
-    """Apps granted per second over `seconds` under full load."""
+def prepare(client: Client) -> None:
+    """Register companies and workers. Nobody beats for these until the load begins, so none is declared lost."""
+    client.send(ConfigureCluster(settings={"worker_timeout_s": 3600}))
+    client.send_many(companies())
+    shape = {"cores": WORKER_CORES, "memory_mb": WORKER_MEMORY_MB}
+    client.send_many([worker(number, **shape) for number in range(WORKERS)])
+
+
+def sustained(url: str, seconds: float, *, through: str = "", prefix: str = "app") -> dict[str, float]:
+    """Apps granted per second over `seconds` under full load; clients submit to the store, or `through` another URL."""
     context = multiprocessing.get_context("spawn")
     granted: Synchronized[int] = context.Value("q", 0)
     stop = context.Event()
     others = [context.Process(target=end_what_is_granted, args=(url, granted, stop), daemon=True)]
     others += [
-        context.Process(target=submit_until, args=(url, f"app{number}", granted, stop), daemon=True)
+        context.Process(target=submit_until, args=(through or url, f"{prefix}{number}", granted, stop), daemon=True)
         for number in range(CLIENTS)
     ]
     for process in others:
@@ -125,13 +139,13 @@ def sustained(url: str, seconds: float) -> dict[str, float]:
     }
 
 
-def lone_submits(url: str) -> dict[str, float]:
+def lone_submits(url: str, prefix: str = "lone") -> dict[str, float]:
     """Latency in ms of a submit on an idle cluster, from call to answer."""
-    client = Client(url)
+    client = client_of(url)
     times = []
     for number in range(LONE_SUBMITS):
         started = time.perf_counter()
-        client.send(submission(number, cores=APP_CORES, prefix="lone"))
+        client.send(submission(number, cores=APP_CORES, prefix=prefix))
         times.append(1000 * (time.perf_counter() - started))
     return _latency(times)
 
@@ -175,9 +189,7 @@ def main() -> None:
         master = multiprocessing.get_context("spawn").Process(target=serve, args=(store.url,), daemon=True)
         master.start()
         client = Client(store.url)
-        client.send_many(companies())
-        shape = {"cores": WORKER_CORES, "memory_mb": WORKER_MEMORY_MB}
-        client.send_many([worker(number, **shape) for number in range(WORKERS)])
+        prepare(client)
         lone, load, plain = lone_submits(store.url), sustained(store.url, seconds), plain_rq(store.url)
         version = client.store.info("server").get("valkey_version")
         master.terminate()

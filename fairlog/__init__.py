@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairlog import errors
-    from fairlog.client import StoreClient as Client
+    from fairlog.api.client import AsyncApiClient as AsyncClient
+    from fairlog.client import Client
     from scheduler.model.commands import (
         ChangeCompany,
         ConfigureCluster,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AsyncClient",
     "ChangeCompany",
     "Client",
     "ConfigureCluster",
@@ -58,7 +60,11 @@ __all__ = [
     "errors",
 ]
 
-_ELSEWHERE = {"Client": ("fairlog.client", "StoreClient"), "Receipt": ("scheduler.service.client", "Receipt")}
+_ELSEWHERE = {
+    "AsyncClient": ("fairlog.api.client", "AsyncApiClient"),
+    "Client": ("fairlog.client", "Client"),
+    "Receipt": ("scheduler.service.client", "Receipt"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -38,7 +38,7 @@ from scheduler.store.connection import connect
 from scheduler.store.doorbell import DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
-from scheduler.store.task_queue import Worklist
+from scheduler.store.task_queue import Worklist, broken
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.offer import Offer, WorkerBusy
@@ -450,7 +450,8 @@ class Agent:
             done = note.done
         else:
             finished = self._work.has_finished(note.app, executor)
-            came_back, tasks = self._work.put_back(note.app, executor), self._work.progress(note.app)
+            gone = broken(executor) if reason == "failed" and not note.unstartable else executor
+            came_back, tasks = self._work.put_back(note.app, gone), self._work.progress(note.app)
             done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
         self._client.notify(
             commands.EndedExecutor(

@@ -21,9 +21,10 @@ from pathlib import Path
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.service.private import private_folder
 from scheduler.store.secrets import UnreadableSecrets
-from scheduler.store.task_queue import OUTPUT_BYTES, Begun, Completion, Outcome
+from scheduler.store.task_queue import Begun, Completion, Outcome, output_bytes
 from workers.processes import descendants, send_signal
 from workers.rundir import RunDir
 
@@ -101,7 +102,14 @@ class Task:
     """A running task or driver. `why` is the reason why it was stopped, `kill_at_s` when SIGKILL is due."""
 
     def __init__(
-        self, begun: Begun, process: subprocess.Popen[bytes], log: int, log_start: int, *, is_driver: bool = False
+        self,
+        begun: Begun,
+        process: subprocess.Popen[bytes],
+        log: int,
+        log_start: int,
+        *,
+        is_driver: bool = False,
+        kept: int = output_bytes(1),
     ) -> None:
         self.index = begun.task
         self.name = "its driver" if is_driver else f"task {self.index}"
@@ -113,12 +121,13 @@ class Task:
         self._log = log
         self._log_start = log_start
         self._shown = log_start
+        self._kept = kept
 
     def tail(self) -> bytes:
-        """The last 64 KiB of this attempt's output."""
+        """The end of this attempt's output: 64 KiB, or less of an app of many tasks."""
         size = os.fstat(self._log).st_size
         self._shown = size
-        first = max(self._log_start, size - OUTPUT_BYTES)
+        first = max(self._log_start, size - self._kept)
         return os.pread(self._log, size - first, first) if size > first else b""
 
     def has_news(self) -> bool:
@@ -212,7 +221,8 @@ class TaskStarter:
         except OSError as error:
             os.close(log)
             return self._not_started(begun, error)
-        self._slots[slot] = Task(begun, process, log, log_start, is_driver=self._is_driver)
+        kept = output_bytes(1 if self._is_driver else grant.tasks)
+        self._slots[slot] = Task(begun, process, log, log_start, is_driver=self._is_driver, kept=kept)
         return self._slots[slot]
 
     def _open_log(self, begun: Begun) -> int:
@@ -234,6 +244,7 @@ class TaskStarter:
         return self._refuse(begun, "unstartable", 127, message)
 
     def _refuse(self, begun: Begun, outcome: Outcome, exit_code: int, message: str) -> Completion:
+        message = one_line(message, MAX_DETAIL)
         line = f"fairlog: {message}\n".encode()
         with contextlib.suppress(OSError):
             log = self._open_log(begun)

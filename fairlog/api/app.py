@@ -99,7 +99,7 @@ class Door:
             left_s = loop_time + WAIT_S - self.feed.now()
             if left_s <= 0:
                 raise NotReady(f"the log has not reached position {seq}; it ends at {replica.head}")
-            await self.feed.wait(left_s)
+            await self.feed.wait(left_s, urgent=True)
 
     async def answer(self, route: Route, request: Request) -> Response:
         """Answer a request. Raises: the errors that `problems` puts in words."""
@@ -114,6 +114,8 @@ class Door:
             return await self._batch(request, who, values)
         if route.answer == "events":
             return await self._events(request, who, values)
+        if values.pop("fresh", False):
+            await self.reach((await self.read(self.handlers.replica.log.head)).seq)
         if route.name != "log":
             await self.reach(values.get("after", 0))
         return await self._read(route, request, who, values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +28,8 @@ KEPT_TURNS = 2_000
 HEARTBEAT_S = 15.0
 TOGETHER_S = 0.02
 """Turns within this time wake the streams once."""
+AT_ONCE, PAUSE_S = 50, 0.005
+"""So many streams are woken at a time, with a pause in between for the answers to other requests."""
 _to_json = Encoder().encode
 Allowed = Callable[[str, str], bool]
 """(company, user) -> whether their private parts may be read."""
@@ -68,7 +71,7 @@ class Feed:
         self._turns: list[_Turn] = []
         self._lost = 0
         """How often the log has lost turns that were told."""
-        self._news = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ringing: asyncio.TimerHandle | None = None
         self._rung_at = 0.0
@@ -94,13 +97,15 @@ class Feed:
         self.closed = True
         self._ring()
 
-    async def wait(self, wait_s: float) -> bool:
-        """Wait for the log to grow; whether it did."""
-        try:
-            await asyncio.wait_for(self._news.wait(), wait_s)
-        except TimeoutError:
-            return False
-        return True
+    async def wait(self, wait_s: float, *, urgent: bool = False) -> bool:
+        """Wait for the log to grow; whether it did. Who waits urgently is woken first."""
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.insert(0 if urgent else len(self._waiting), news)
+        done, _ = await asyncio.wait([news], timeout=wait_s)
+        if not done:
+            with suppress(ValueError):
+                self._waiting.remove(news)
+        return bool(done)
 
     async def stream(
         self,
@@ -164,8 +169,15 @@ class Feed:
     def _ring(self) -> None:
         self._ringing = None
         self._rung_at = self._loop.time() if self._loop is not None else 0.0
-        self._news.set()
-        self._news = asyncio.Event()
+        waiting, self._waiting = self._waiting, []
+        self._wake(waiting)
+
+    def _wake(self, waiting: list[asyncio.Future[None]]) -> None:
+        for each in waiting[:AT_ONCE]:
+            if not each.done():
+                each.set_result(None)
+        if len(waiting) > AT_ONCE and self._loop is not None:
+            self._loop.call_later(PAUSE_S, self._wake, waiting[AT_ONCE:])
 
 
 def _read(replica: Replica, after: int) -> tuple[int, list[Told]]:

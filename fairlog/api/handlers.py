@@ -10,6 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -19,6 +20,7 @@ from msgspec.structs import asdict, replace
 
 from fairlog.api.replica import Replica, Seen
 from recovery.failover.lease import members
+from scheduler.model import commands
 from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
 from scheduler.model.errors import (
     CommandRejected,
@@ -49,15 +51,13 @@ if TYPE_CHECKING:
 
 PAGE = 500
 """The most items of a list, or events of the log, in one answer."""
-MAX_SECRETS = 128
-MAX_SECRET_BYTES = 64 * 1024
 MAX_ID = 128
 TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
 KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
-_OWNED = ("apps", "app")
-"""Views whose items belong to a user."""
+_OWNED = ("apps", "app", "accounts", "tokens")
+"""Views whose items belong to somebody."""
 _to_json = Encoder().encode
 _plain = Decoder().decode
 T = TypeVar("T")
@@ -207,35 +207,40 @@ class Handlers:
         Of apps, those that `who` may see. Raises: CommandRejected if the view or its subject is unknown, NotAllowed,
         NotReady or NotThatLong as `Replica.read`.
         """
-        seen, (items, allowed) = self.replica.read(
-            lambda state: self._look(state, who, name, arguments), at=at, after=after
+        limit = max(1, min(limit, PAGE))
+        seen, (body, following) = self.replica.read(
+            lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
-        if isinstance(items, _Item):
-            if not allowed(items.key):
-                raise UnknownApp(str(arguments.get("app")))
-            return Viewed(seen, items.body)
-        shown = [item for item in items if allowed(item.key)]
-        start = _after_cursor(shown, cursor)
-        page = shown[start : start + max(1, min(limit, PAGE))]
-        end = start + len(page)
-        following = f"{end}.{page[-1].key}" if page and end < len(shown) else None
-        return Viewed(seen, [item.body for item in page], following)
+        return Viewed(seen, body, following)
 
     def _look(
-        self, state: ClusterState, who: By, name: str, arguments: Mapping[str, Any]
-    ) -> tuple[list[_Item] | _Item, Callable[[str], bool]]:
-        """The items of a view, and which of them `who` may see; nothing of it changes when the state does."""
-        found = self._items(state, name, arguments)
-        if name in ("accounts", "tokens") and isinstance(found, list):
-            owned = state.accounts.tokens
-            accounts = {item.key: owned[item.key].account if name == "tokens" else item.key for item in found}
-            shown = {key for key, account in accounts.items() if _may(state, who, *of_account(account, who))}
-            return found, shown.__contains__
-        if name not in _OWNED:
+        self,
+        state: ClusterState,
+        who: By,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        cursor: str = "",
+        limit: int = PAGE,
+    ) -> tuple[Raw | list[Raw], str | None]:
+        """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does."""
+        found, owned = self._items(state, name, arguments), name in _OWNED
+        if not owned:
             may_read(state, who, "cluster-read", Subject(), _now_ms())
-            return found, lambda _: True
-        items = found if isinstance(found, list) else [found]
-        return found, {item.key for item in items if self._may_see(state, who, item.key)}.__contains__
+        if isinstance(found, _Item):
+            if owned and not self._may_see(state, who, found.key, name):
+                raise UnknownApp(found.key)
+            return found.body, None
+        page: list[Raw] = []
+        last = ""
+        start = _after_cursor(found, cursor)
+        for place, item in enumerate(islice(found, start, None), start + 1):
+            if not owned or self._may_see(state, who, item.key, name):
+                if len(page) == limit:
+                    return page, last
+                page.append(item.body)
+                last = f"{place}.{item.key}"
+        return page, None
 
     def _items(self, state: ClusterState, name: str, arguments: Mapping[str, Any]) -> list[_Item] | _Item:
         """The view as JSON, kept for whoever asks the same of the same present state."""
@@ -259,8 +264,13 @@ class Handlers:
         """Whether the kept views are of this state; another state may have the same position."""
         return self._views_of[0] is state and self._views_of[1] == state.head
 
-    def _may_see(self, state: ClusterState, who: By, app: str) -> bool:
-        return _may(state, who, "read", _subject(state, who, app))
+    def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
+        """Whether `who` may see the item of a view: an app, an account, or a token as its account."""
+        if not state.closed:
+            return True
+        if view in ("accounts", "tokens"):
+            return _may(state, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
+        return _may(state, who, "read", _subject(state, who, key))
 
     def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> None:
         """Raises: UnknownApp unless `who` may see the app; NotAllowed unless `who` may read `verb` of it."""
@@ -340,7 +350,7 @@ class Handlers:
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
         }
-        said = _plain(cast("_Item", cluster).body)
+        said = _plain(cast("Raw", cluster))
         workers = [{"pid": None, "host": None, **agents.get(each["worker"], {}), **each} for each in said["workers"]]
         return Viewed(
             seen,
@@ -413,12 +423,7 @@ def request_of(values: dict[str, Any]) -> tuple[Command, Mapping[str, str]]:
 
 def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[SubmitApp, Mapping[str, str]]:
     """The submission that names its variables, and their values. Raises: InvalidCommand."""
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in secrets.items())
-    if len(secrets) > MAX_SECRETS or size > MAX_SECRET_BYTES:
-        raise InvalidCommand(
-            f"an app has at most {MAX_SECRETS} variables of {MAX_SECRET_BYTES} bytes together, not {len(secrets)} of "
-            f"{size}"
-        )
+    commands.check_variables((part for item in secrets.items() for part in item), len(secrets))
     if not command.env:
         return replace(command, env=tuple(sorted(secrets))), secrets
     if secrets and set(command.env) != set(secrets):

@@ -48,6 +48,7 @@ class Route(NamedTuple):
 _SEQ = {"type": "integer", "minimum": 0, "maximum": 2**53}
 _AT = Param("at", _SEQ, "Show the state at this log position.")
 _AFTER = Param("after", _SEQ, "Wait until the state holds the log up to this position.")
+_FRESH = Param("fresh", {"type": "boolean"}, "Wait until the state holds all that is committed now.")
 _CURSOR = Param("cursor", {"type": "string", "maxLength": 300}, "Where to go on: `next` of the page before.")
 _LIMIT = Param("limit", {"type": "integer", "minimum": 1, "maximum": PAGE}, "The most items of the page.")
 _SEEN = Param("If-None-Match", {"type": "string"}, "The ETag of the answer that the caller has.", "header")
@@ -83,7 +84,7 @@ def _see(path: str, name: str, text: str, *, many: bool = False, view: str = "",
         text,
         "list" if many else "value",
         view=view,
-        params=(_AT, _AFTER, *page, *more, _SEEN),
+        params=(_AT, _AFTER, _FRESH, *page, *more, _SEEN),
     )
 
 
@@ -104,7 +105,7 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "The masters and the workers.",
         "value",
-        params=(_AFTER, _SEEN),
+        params=(_AFTER, _FRESH, _SEEN),
     ),
     Route(
         "POST",
@@ -217,6 +218,8 @@ ROUTES: tuple[Route, ...] = (
     _see("/v1/limits", "limits", "The limits.", many=True, view="limits"),
     _see("/v1/settings", "settings", "The settings in force.", view="settings"),
     _see("/v1/cluster", "cluster", "The head of the log, the capacity and the number of apps.", view="cluster"),
-    Route("GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _LIMIT, _REASON)),
+    Route(
+        "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)
+    ),
     _follow("/v1/log/events", "logEvents", "cluster-read", "The events of the log as they are committed."),
 )

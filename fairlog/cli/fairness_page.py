@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 from fairlog.cli import render
+from scheduler.model.text import one_line
 
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
 """Without the button that sends the chart to a server."""
@@ -36,6 +37,10 @@ p {{ color: #555 }}
 """
 
 
+def _text(text: str) -> str:
+    return escape(one_line(text))
+
+
 def page(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
     """The page for a report of `witness.fairness` and the waits of the apps."""
     log, whole = report["log"], report["cluster"]
@@ -44,7 +49,7 @@ def page(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
         f"UTC, digest {log['digest']}. Jain's index {whole['jain']}, fairness error {whole['fairnessError']} of the "
         f"cluster, {whole['utilisation']} of the cores used, shortfall {whole['shortfallCoreS']} core-seconds."
     )
-    return _PAGE.format(about=escape(about), table=_table(report), charts=_charts(report, waits))
+    return _PAGE.format(about=_text(about), table=_table(report), charts=_charts(report, waits))
 
 
 def _table(report: dict[str, Any]) -> str:
@@ -66,7 +71,7 @@ def _table(report: dict[str, Any]) -> str:
     for row in report["rows"]:
         cells = [" ".join(filter(None, (row["company"], row.get("user"))))]
         cells += [render.duration(row[key]) if key.endswith("Ms") else str(row[key]) for _, key in columns]
-        lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+        lines.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
 
@@ -85,8 +90,8 @@ def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
                 Scatter(
                     x=times,
                     y=[point["shares"].get(party, {}).get(name, 0) for point in series],
-                    name=f"{escape(party)} {name}",
-                    legendgroup=escape(party),
+                    name=f"{_text(party)} {name}",
+                    legendgroup=_text(party),
                     line={"color": colours[party], "dash": dash, "shape": "hv"},
                     visible=True if name in {"occupied", "entitled"} else "legendonly",
                 )
@@ -101,8 +106,8 @@ def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
             Scatter(
                 x=[_time(wait["at"]) for wait in own],
                 y=[wait["waitMs"] / 1000 for wait in own],
-                text=[f"{escape(wait['app'])}, {escape(wait['user'])}" for wait in own],
-                name=escape(company),
+                text=[f"{_text(wait['app'])}, {_text(wait['user'])}" for wait in own],
+                name=_text(company),
                 mode="markers",
                 marker={"color": colours.get(company)},
             )

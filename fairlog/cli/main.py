@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.shell_completion import CompletionItem
 
+from fairlog.cli.printed import only_printable
 from fairlog.cli.target import Target, target_options
 from scheduler.service.program_log import masked
 
@@ -29,6 +30,7 @@ VERBS = {
     "down": ("run", "Stop the running `up` and its executors."),
     "status": ("cluster", "Show the active master, the standbys and the workers."),
     "demo": ("run", "Run a guided demonstration on a cluster of its own."),
+    "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
     "account": ("accounts", "Add, change, remove or list the accounts of people, robots and workers."),
@@ -114,8 +116,23 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,  # noqa: FBT001, FBT002 (click's signature)
         **extra: Any,  # noqa: ANN401 (likewise)
     ) -> Any:  # noqa: ANN401 (likewise)
-        """As click's, but a failure prints one line without the usage, and an interrupt exits with 130."""
-        if not standalone_mode:
+        """As click's, but a failure prints one line without the usage, and an interrupt exits with 130.
+
+        Whatever a verb prints is printable: names and texts of tenants do not control the terminal.
+        """
+        with only_printable():
+            return self._main(args, prog_name, complete_var, standalone=standalone_mode, **extra)
+
+    def _main(
+        self,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        complete_var: str | None,
+        *,
+        standalone: bool,
+        **extra: Any,  # noqa: ANN401 (click's)
+    ) -> Any:  # noqa: ANN401 (likewise)
+        if not standalone:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)

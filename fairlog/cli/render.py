@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from msgspec import structs
 
+from fairlog.cli.printed import terminal
 from recovery.replay import bounds
 from scheduler.model.resources import size_text
+from scheduler.model.text import in_json, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,8 +28,8 @@ _WIDE = 100_000
 
 
 def print_json(value: object) -> None:
-    """Print `value` as indented JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print `value` as indented JSON; characters that a terminal obeys are escaped."""
+    click.echo(in_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -38,17 +40,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     """
     from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
 
-    lines = [tuple("-" if cell is None else cell for cell in row) for row in rows]
+    lines = [tuple("-" if cell is None else _shown(cell) for cell in row) for row in rows]
     if not lines:
         click.echo(empty)
         return
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = Console(file=terminal(sys.stdout), markup=False, highlight=False, emoji=False)
     cells = [[name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
     widths = column_widths(cells, room=console.width if console.is_terminal else _WIDE)
     console.width = _WIDE
     with console.capture() as captured:
         console.print(table_of(columns, lines, widths))
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), file=terminal(sys.stdout))
 
 
 def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int] = ()) -> Table:
@@ -61,8 +63,12 @@ def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]], widths: S
         width = widths[number] if widths else None
         table.add_column(name, justify="right" if right else "left", width=width, no_wrap=not widths)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(one_line(str(cell)) for cell in row))
     return table
+
+
+def _shown(cell: object) -> object:
+    return one_line(cell) if isinstance(cell, str) else cell
 
 
 def print_records(
@@ -140,7 +146,7 @@ def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
 def progress(text: str) -> None:
     """On a terminal, show progress on stderr, replacing the line before."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+        click.echo(f"\r\x1b[K{one_line(text)}", nl=False, file=terminal(sys.stderr))
 
 
 def say(sentence: str) -> None:

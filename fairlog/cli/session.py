@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -22,6 +25,7 @@ from scheduler.rules.views import look
 from scheduler.service.client import Client
 from scheduler.service.keyring import KEYS_FILE, Keyring, keyring_of_environment
 from scheduler.service.program_log import masked
+from scheduler.store.codec import read_export
 from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
 from scheduler.store.keys import Keys
 from scheduler.store.transient import LaneFull, in_words, is_there, passes
@@ -29,11 +33,15 @@ from scheduler.store.transient import LaneFull, in_words, is_there, passes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from redis import Redis
+
+    from fairlog.api.client import ApiClient
     from fairlog.cli.target import Target
     from fairlog.local.running import Running
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.service.client import Receipt
     from scheduler.store.codec import Fact
+    from scheduler.store.eventlog import EventLog
 
 ANSWER_S = 2.0
 """Seconds in which a master that serves answers."""
@@ -55,30 +63,88 @@ class NotThatLong(FairlogError):
 
 
 class Session:
-    """A connection to the cluster selected by `target`: `client` sends commands, `log` reads.
+    """A connection to the cluster selected by `target`.
+
+    It goes through `api` if FAIRLOG_API is set and no store is named, else through `store`, where `log` reads. Through
+    the API, what needs the store raises NoStore.
 
     Raises: NoStore if no store is named or running, UnsuitableStore if it does not answer.
     """
 
     def __init__(self, target: Target) -> None:
-        self.url, self.cluster, self.up = locate(target)
-        self.keys = Keys(self.cluster)
-        self.store = connect(self.url)
-        self.keyring = keyring_of_environment() or _keyring_of(self.up)
-        self.client = Client(self.store, self.cluster, keyring=self.keyring)
-        self.log = open_log(self.store, self.keys, elsewhere=target.archive)
         self.target = target
         self.at = target.at
-        self._reader = Reader(self.log)
+        self.api = _api_of(target)
         self._unsafe = target.unsafe_store
-        try:
-            self.store.ping()
-        except RedisError as error:
-            raise UnsuitableStore(f"{in_words(error)}; the store's URL is {masked(self.url)}") from error
+        if self.api is None:
+            try:
+                self.store.ping()
+            except RedisError as error:
+                raise UnsuitableStore(f"{in_words(error)}; the store's URL is {masked(self.url)}") from error
+
+    @cached_property
+    def _place(self) -> tuple[str, str, Running | None]:
+        if self.api is not None:
+            raise NoStore(
+                "this needs the store itself, and FAIRLOG_API names an API server: unset it, or name the store with "
+                "--store or FAIRLOG_STORE"
+            )
+        return locate(self.target)
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self._place[0]
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster in the store."""
+        return self._place[1]
+
+    @property
+    def up(self) -> Running | None:
+        """The `up` that provides the store, if one does."""
+        return self._place[2]
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The cluster's keys in the store."""
+        return Keys(self.cluster)
+
+    @cached_property
+    def store(self) -> Redis:
+        """The store."""
+        return connect(self.url)
+
+    @cached_property
+    def log(self) -> EventLog:
+        """The log in the store and its archive."""
+        return open_log(self.store, self.keys, elsewhere=self.target.archive)
+
+    @cached_property
+    def keyring(self) -> Keyring | None:
+        """The keys of FAIRLOG_KEYS, else those of the `up` that provides the store."""
+        return keyring_of_environment() or _keyring_of(self.up)
+
+    @cached_property
+    def client(self) -> Client:
+        """What sends commands through the store."""
+        return Client(self.store, self.cluster, keyring=self.keyring)
+
+    @property
+    def _sender(self) -> Client | ApiClient:
+        return self.api or self.client
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(self.log)
 
     def close(self) -> None:
-        """Close the connection."""
-        self.store.close()
+        """Close the connections."""
+        if self.api is not None:
+            self.api.close()
+        elif "store" in self.__dict__:
+            self.store.close()
 
     def check(self) -> bool:
         """Whether a master is active; if none is, verify that a master would accept the store.
@@ -95,18 +161,18 @@ class Session:
 
         Raises: CommandRejected if it is refused, Unconfirmed if no answer arrives.
         """
-        return self._confirmed(lambda: self.client.send(command), "repeating it is safe")
+        return self._confirmed(lambda: self._sender.send(command), "repeating it is safe")
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
         """Submit an app with the values of its environment variables. Raises: as `send`."""
         app = command.app
         what_now = f"`fairlog app {app}` shows whether it was submitted; submitting again creates another app"
-        return self._confirmed(lambda: self.client.submit(command, secrets), what_now)
+        return self._confirmed(lambda: self._sender.submit(command, secrets), what_now)
 
     def _confirmed(self, send: Callable[[], Receipt], what_now: str) -> Receipt:
         """The receipt of a command; reports first if it has to wait for a master. Raises: Unconfirmed."""
-        if not self.check():
-            for_s = f"{self.client.timeout_s:g} s"
+        if self.api is None and not self.check():
+            for_s = f"{self._sender.timeout_s:g} s"
             say(f"note: no master of the cluster {self.cluster} is active; waiting up to {for_s} for one")
         try:
             return send()
@@ -121,10 +187,12 @@ class Session:
             raise
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        """A view (`scheduler.rules.views`) of the state asked for, from the log.
+        """A view (`scheduler.rules.views`) of the state asked for, from the API or the log.
 
         Raises: CommandRejected if the thing asked for is unknown, UnreadableRecord if the log cannot be read.
         """
+        if self.api is not None and (self.at is None or self.at.seq is not None):
+            return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
         return look(self.folded(), view, arguments)
 
     def is_served(self) -> bool:
@@ -155,9 +223,10 @@ class Session:
 
         Raises: UnsuitableStore if no master would accept the store, UnreadableRecord if the log cannot be read.
         """
-        self.check()
-        if self.at is None:
-            return self._reader.state()
+        if self.api is None:
+            self.check()
+            if self.at is None:
+                return self._reader.state()
         state = ClusterState()
         for fact in self.facts():
             fold(state, fact)
@@ -168,11 +237,31 @@ class Session:
 
         Raises: UnreadableRecord if the log cannot be read, NotThatLong if it ends before.
         """
+        if self.api is not None:
+            return until(read_export(self.lines()), self.at, self.now_ms)
         return until(self.log.facts(), self.at, self.now_ms)
 
+    def lines(self) -> Iterator[bytes]:
+        """The log as the API tells it, a line an event, to be verified by who reads it."""
+        if self.api is None:
+            raise NoStore("this session reads the log itself")
+        return (json.dumps(event).encode() for event in self.api.log())
+
     def now_ms(self) -> int:
-        """The time (ms) by the store's clock."""
+        """The time (ms) by the store's clock; through the API, by this machine's."""
+        if self.api is not None:
+            return round(time.time() * 1000)
         return clock_ms(cast("Any", self.store.time()))
+
+
+def _api_of(target: Target) -> ApiClient | None:
+    """The API servers that FAIRLOG_API names, unless a store or an `up` is named. Raises: Refused if it is no URL."""
+    urls = os.environ.get("FAIRLOG_API")
+    if not urls or target.store is not None or target.data is not None:
+        return None
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
+
+    return ApiClient(urls)
 
 
 def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[E]:

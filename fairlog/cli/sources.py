@@ -69,6 +69,8 @@ class Source:
         """The turns of the log that contain the span, and possibly others."""
         if self._file is not None:
             return exported(self._file)
+        if self.session.api is not None:
+            return _chained(read_lines(self.session.lines()))
         after = self.session.log.before((first.seq or 1) - 1)
         return self.session.log.read(after, to=last.seq)
 
@@ -78,7 +80,7 @@ class Source:
 
     def end(self) -> Position:
         """The position and digest of the end of the log. Raises: InvalidCommand if the log is empty."""
-        if self._file is None:
+        if self._file is None and self.session.api is None:
             position = self.session.log.head()
             if not position.seq:
                 raise InvalidCommand("the log has no entry yet")

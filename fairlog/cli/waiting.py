@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently
+from fairlog.cli.printed import terminal
 from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
@@ -77,7 +78,7 @@ def _display(app: str) -> Iterator[Show]:
     from rich.progress import Progress as Bars  # noqa: PLC0415 (likewise)
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Bars(*columns, console=Console(file=terminal(sys.stderr)), transient=True) as bars:
         number = bars.add_task(f"{app} pending", total=None)
         yield lambda state, tasks: bars.update(
             number, description=f"{app} {state}", completed=tasks.succeeded, total=tasks.tasks or None

@@ -30,7 +30,10 @@ class DataInUse(FairlogError):
 
 
 class Running(NamedTuple):
-    """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started."""
+    """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started.
+
+    Its API is at `socket`, the path of a Unix socket, and at `api`, an http URL for those with a token.
+    """
 
     pid: int
     url: str
@@ -39,6 +42,8 @@ class Running(NamedTuple):
     store_pid: int | None
     started_at: float
     ready: bool = False
+    socket: str = ""
+    api: str = ""
 
 
 def default_data() -> Path:

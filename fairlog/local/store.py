@@ -85,6 +85,8 @@ class EmbeddedStore:
         name = blake2b(os.fsencode(self.data_dir.resolve()), digest_size=8).hexdigest()
         self._socket = _runtime_dir() / f"{name}.sock"
         self.url = f"unix://{self._socket}"
+        self.api_socket = self._socket.with_suffix(".api")
+        """A path beside the store's socket, for an API that serves this store."""
         self._log_path = self.data_dir / "store.log"
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from typing import NamedTuple, Self, cast
 import click
 from redis.exceptions import RedisError
 
+from fairlog.api.client import UNIX, ApiClient, Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
@@ -80,11 +82,18 @@ class Tree:
         self.keyring: Keyring | None = None
         """The keys of the cluster, made at its first start."""
         self.store = EmbeddedStore(self.plan.data / "store")
+        self._reserved = socket.socket()
+        """Keeps the API's port free for it while it restarts."""
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._reserved.getsockname()[1]}"
+        listening = ["api", "--socket", str(self.store.api_socket), "--listen", self.address]
+        self.api = self._child("api", listening)
         named = VARIABLE in os.environ
         master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
         self.masters = [self._child(f"master-{number}", master) for number in range(1, plan.masters + 1)]
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
-        self._children = (*self.masters, *self.workers)
+        self._children = (*self.masters, self.api, *self.workers)
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -94,7 +103,7 @@ class Tree:
             self.keyring = keyring_at(self.plan.data / KEYS_FILE)
             self.store.start()
             self._announce()
-            for module in ("recovery.failover.master", "workers.agent"):
+            for module in ("recovery.failover.master", "workers.agent", "fairlog.api.serve"):
                 import_module(module)  # once, for all children
             for child in self._children:
                 child.start()
@@ -131,7 +140,7 @@ class Tree:
         self._announce()
 
     def is_ready(self) -> bool:
-        """Whether a master of the tree answers and all its workers are registered."""
+        """Whether a master of the tree and its API answer and all its workers are registered."""
         keys = Keys(self.plan.cluster)
         try:
             with connect(self.store.url) as store:
@@ -141,14 +150,16 @@ class Tree:
                 if serving is None or any(registered.get(worker.name) != worker.pid for worker in self.workers):
                     return False
                 Client(store, self.plan.cluster, keyring=self.keyring, timeout_s=_ANSWER_S).hear()
-        except (RedisError, NoMaster):
+            with ApiClient(f"{UNIX}{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
+                api.check()
+        except (RedisError, NoMaster, Unreachable):
             return False
         return serving.pid in {master.pid for master in self.masters}
 
     def stop(self) -> None:
-        """Stop everything in order: workers with their executors, masters, the store."""
+        """Stop everything in order: workers with their executors, the API, masters, the store."""
         deadline = time.monotonic() + STOP_S
-        for layer in (self.workers, self.masters):
+        for layer in (self.workers, [self.api], self.masters):
             for child in layer:
                 child.ask_to_stop()
             for child in layer:
@@ -158,12 +169,13 @@ class Tree:
             running.withdraw(self.plan.data)
             os.close(self._lock)
             self._lock = None
+        self._reserved.close()
 
     def _announce(self) -> None:
         if self._findable:
             data, pid = str(self.plan.data), self.store.pid
             up = Running(os.getpid(), self.store.url, self.plan.cluster, data, pid, self._started_at, self._ready)
-            running.announce(up)
+            running.announce(up._replace(socket=str(self.store.api_socket), api=f"http://{self.address}"))
 
     def _worker(self, number: int) -> Child:
         name = f"worker-{number}"

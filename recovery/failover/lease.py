@@ -20,14 +20,20 @@ if TYPE_CHECKING:
 
 MEMBER_SEEN_MS = 5_000
 
-_TAKE_LUA = """
-local function text(key)
-  if redis.call('TYPE', key)['ok'] == 'string' then return redis.call('GET', key) end
-  redis.call('DEL', key)
+_SOUND = """
+local function sound(key, kind)
+  local found = redis.call('TYPE', key)['ok']
+  if found ~= kind and found ~= 'none' then redis.call('DEL', key) end
 end
-local holder = text(KEYS[1])
+"""
+"""Deletes a key of another type, which only something else than a master can have written."""
+_TAKE_LUA = (
+    _SOUND
+    + """
+sound(KEYS[1], 'string'); sound(KEYS[2], 'string'); sound(KEYS[3], 'stream')
+local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
-  local term, left = tonumber(text(KEYS[2]) or ''), redis.call('PTTL', KEYS[1])
+  local term, left = tonumber(redis.call('GET', KEYS[2]) or ''), redis.call('PTTL', KEYS[1])
   if not term or term < 1 or term > tonumber(ARGV[3]) then term = tonumber(ARGV[2]) end
   if left < 0 or left > term then
     redis.call('PEXPIRE', KEYS[1], math.floor(term))
@@ -39,25 +45,34 @@ end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], ARGV[2])
 """
+)
 """KEYS: lease, its term, handovers; ARGV: the member, its term and the longest term (ms).
 -> nothing if the lease was taken, otherwise its remaining time (ms) and the id of the last handover.
 
 A lease that never expires, or has more time left than its term, gets one term: something else than a master wrote it,
 or the store failed over to a server whose clock is behind. A living holder renews it before that is over.
 """
-_RELEASE_LUA = """
+_RELEASE_LUA = (
+    _SOUND
+    + """
+sound(KEYS[1], 'string'); sound(KEYS[2], 'zset'); sound(KEYS[3], 'stream')
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   redis.call('XADD', KEYS[3], 'MAXLEN', 1, '*', 'by', ARGV[1])
 end
 redis.call('ZREM', KEYS[2], ARGV[1])
 """
-_APPEAR_LUA = """
+)
+_APPEAR_LUA = (
+    _SOUND
+    + """
+sound(KEYS[1], 'zset')
 local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)
 redis.call('ZADD', KEYS[1], ms, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms - ARGV[2])
 """
+)
 
 
 class Member(NamedTuple):

@@ -19,6 +19,7 @@ from recovery.archive.archive import open_log
 from recovery.archive.archiver import Archiver
 from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
+from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
 from scheduler.model.errors import Deposed, StaleLog
 from scheduler.service.keyring import Keyring
@@ -49,7 +50,7 @@ GC_THRESHOLD = (50_000, 20, 50)
 _log = structlog.get_logger()
 
 
-def run_master(
+def run_master(  # noqa: PLR0913 - its options
     store_url: str,
     cluster: str = "default",
     *,
@@ -59,12 +60,13 @@ def run_master(
     archive_url: str = "",
     archive_allow: Sequence[str] = (),
     keyring: Keyring | None = None,
+    seals_url: str = "",
 ) -> None:
     """Run a master of `cluster` until SIGTERM or SIGINT: one is active, the others stand by.
 
     A commit is answered once `replicas` replicas of the store have it. Store outages are waited out with back-off.
-    With a `keyring`, only signed messages are taken. `archive_url` overrides the URL of the archive that the log names,
-    which must be one of `archive_allow` or below.
+    With a `keyring`, only signed messages are taken, and seals are kept below `seals_url` unless that is "".
+    `archive_url` overrides the URL of the archive that the log names, which must be one of `archive_allow` or below.
 
     Raises: UnsuitableStore if the store may lose data; UnreadableRecord or InvariantViolated if the log cannot be
     trusted from some position on, which an operator must resolve.
@@ -76,7 +78,16 @@ def run_master(
         log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
         archiver = Archiver(log, store_url, archive_url, allowed=archive_allow)
         accepts = partial(check_command, allowed=archive_allow)
-        master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver, accepts=accepts, keyring=keyring)
+        master = Master(
+            log,
+            member,
+            lease_s=lease_s,
+            check=check,
+            archiver=archiver,
+            accepts=accepts,
+            keyring=keyring,
+            seals_url=seals_url,
+        )
         check()
         for danger in dangers(store, store_url):
             _log.warning(danger)
@@ -91,7 +102,7 @@ class Master:
     `accepts` raises for a command that this host refuses, as in `Scheduler`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it consists of
         self,
         log: EventLog,
         member: Member,
@@ -102,6 +113,7 @@ class Master:
         archiver: Archiver | None = None,
         accepts: Callable[[Command], object] = lambda _: None,
         keyring: Keyring | None = None,
+        seals_url: str = "",
     ) -> None:
         store, keys = log.store, log.keys
         self.member = member
@@ -109,6 +121,7 @@ class Master:
         self.log = log
         self.follower = Follower(log)
         self.snapshotter = Snapshotter(log, snapshot_every)
+        self.sealer = Sealer(seals_url, keys.cluster)
         self.scheduler = Scheduler(log, member.id, self._rebuild, accepts, keyring=keyring)
         self.worker = DoorbellWorker(
             keys.master_queue, store, self.answer, due_in_s=self._due_in_s, leaving=self.lease.release
@@ -222,6 +235,7 @@ class Master:
             notify(ALIVE)
             self.lease.appear()
             self.snapshotter.tend()
+            self.sealer.tend(self.scheduler.commits.sealed)
             if not self.lease.take():
                 return False
             self._kept_at = time.monotonic()

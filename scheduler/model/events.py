@@ -587,6 +587,26 @@ class RefusalsOmitted(_Fact, frozen=True):
     since: int
 
 
+class KeyChanged(_Fact, frozen=True):
+    """The masters sign by the key of this id and public half (hex) from here on (semantics I6).
+
+    `signature` is that of the key before over it, "" for the first key, or if no master holds the key before.
+    """
+
+    key: str
+    public: str
+    signature: str = ""
+
+
+class LogSealed(_Fact, frozen=True):
+    """A master has signed the end of a turn: its last position and its digest (semantics I6)."""
+
+    seq: int
+    digest: str
+    key: str
+    signature: str
+
+
 class AccountAdded(_Fact, frozen=True):
     """An account (semantics I2); `host` and `offer` bound what a worker registers (I4)."""
 
@@ -672,6 +692,7 @@ DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
+SealEvent = KeyChanged | LogSealed
 AccountEvent = AccountAdded | AccountChanged | AccountRemoved | RoleGranted | RoleRevoked | AppsShown
 TokenEvent = TokenIssued | TokenRevoked
 Event = (
@@ -685,6 +706,7 @@ Event = (
     | ExecutorEvent
     | HoldEvent
     | RefusalEvent
+    | SealEvent
     | AccountEvent
     | TokenEvent
 )

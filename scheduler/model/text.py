@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 MAX_DETAIL = 1024
@@ -13,6 +14,7 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x9c|\x1b\\)?"  # OSC and its like: title, clipboard
 )
 _LINE_END = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_BREAKS = re.compile(r"[\t\n]+")
 _UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     r"\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -30,8 +32,8 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int = 0) -> str:
-    """The printable text on one line, with single spaces; at most `most` characters unless that is 0."""
-    line = " ".join(printable(text).split())
+    """The printable text on one line; at most `most` characters unless that is 0."""
+    line = _BREAKS.sub(" ", printable(text))
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
 
 
@@ -40,4 +42,9 @@ def cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     line = one_line(value)
-    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+    return f"'{line}" if line.lstrip().startswith(("=", "+", "-", "@")) else line
+
+
+def in_json(text: str) -> str:
+    """A JSON text of the same value in which what `printable` leaves out is escaped."""
+    return _UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text)

@@ -49,7 +49,6 @@ from scheduler.rules.validate import (
     MAX_NAMED,
     changed_settings,
     check_identifier,
-    check_line,
     check_name,
     check_number,
     check_range,
@@ -438,7 +437,6 @@ def _kill(state: ClusterState, command: commands.KillApp) -> list[Event]:
     if len(command.reason) > MAX_DETAIL or not command.reason.isprintable():
         raise InvalidCommand(f"a reason must be at most {MAX_DETAIL} printable characters on one line")
     _living(state, command.app)
-    check_line("the reason", command.reason)
     return [facts.AppRemoved(app=command.app, reason="killed")]
 
 

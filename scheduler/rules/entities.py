@@ -329,6 +329,10 @@ class App(Struct):
     executors: dict[str, Allocation] = {}
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    driver_ends: int = 0
+    """How many drivers in a row ended abnormally soon after they were granted, and not before when (ms) the next one
+    is granted, 0 = at once (semantics D3)."""
+    driver_after: int = 0
     holds: dict[int, Hold] = {}
     owed_since: int = 0
     """Since when (ms) it is owed executors and was granted none."""

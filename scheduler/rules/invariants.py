@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from fractions import Fraction
+from math import lcm
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
@@ -43,10 +43,12 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _pending_and_waiting(state)
     yield from _drivers_and_owed(state)
     yield from _claims(state)
+    yield from _needs(state)
     yield from _numbers(state)
     yield from _holds(state)
     yield from _holders(state)
     yield from _growing(state)
+    yield from _parts(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
         yield from _limit(name, queue, state)
@@ -76,7 +78,7 @@ def _balances(state: ClusterState) -> Iterator[str]:
 
 
 def _claims(state: ClusterState) -> Iterator[str]:
-    """What the cluster, companies and users count of their apps' claims (semantics A8, O3), and who can be hosted."""
+    """What the cluster, companies and users count of their apps' claims (semantics A8, O3)."""
     claims = state.claims
     claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
@@ -85,14 +87,18 @@ def _claims(state: ClusterState) -> Iterator[str]:
     for app in state.apps.values():
         company, user = app.spec.company, app.spec.user
         live = _sum([one for one in app.allocations() if state.workers[one.worker].status == "alive"])
-        held[company] += live
-        lent[company] += app.lent
-        if app.spec.elastic is not None and (app.claim, app.lent) != (live + app.more, app.beyond_least):
+        claim = live + app.more
+        if app.spec.elastic is not None and (app.claim, app.lent) != (claim, app.beyond_least):
             yield f"app {app.spec.app!r} counts {app.claim} and {app.lent} beyond its least number of executors"
-        levels: tuple[tuple[str, ...], ...] = ((), (company,), (company, user))
-        for level in levels:
-            claimed[level] += live + app.more
-            unserved[level] += app.requested if app.unserved and level else NOTHING
+        if (claim, app.lent) != (NOTHING, NOTHING):
+            held[company] += live
+            lent[company] += app.lent
+            claimed[()] += claim
+            claimed[company,] += claim
+            claimed[company, user] += claim
+        if app.unserved:
+            unserved[company,] += app.requested
+            unserved[company, user] += app.requested
     known: list[tuple[tuple[str, ...], Standing]] = [((), claims.total)]
     known += [((name,), each) for name, each in claims.companies.items()]
     known += [(user, each) for user, each in claims.users.items()]
@@ -102,8 +108,12 @@ def _claims(state: ClusterState) -> Iterator[str]:
     for name, standing in claims.companies.items():
         if (standing.held, standing.lent) != (held[name], lent[name]):
             yield f"company {name!r} counts {standing} where its apps make {held[name]} and {lent[name]}"
+
+
+def _needs(state: ClusterState) -> Iterator[str]:
+    """Which needs live workers could host (semantics N3)."""
     offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
-    for need in claims.needs.values():
+    for need in state.claims.needs.values():
         sizes = [size for size in (need.least, need.driver) if size.cores]
         if need.hostable != all(any(offer.covers(size) for offer in offers) for size in sizes):
             yield f"live workers could host {need.least} or not, against what they offer"
@@ -354,38 +364,42 @@ def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     mine = [app for app in state.waiting.values() if app.spec.company == name]
     if queue.admitted != len(mine) or tenant.standing is not state.claims.of(name):
         yield f"the queue counts {queue.admitted} admitted apps of company {name!r}, not {len(mine)}"
-    part = state.queue.part(name)
-    if part != _part(name, state):
-        yield f"company {name!r} is assured {part}, not {_part(name, state)}"
     for user_name, user in queue.users.items():
         known, facts = user.contender, company.users[user_name]
         if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
             yield f"the queue has another turn of user {user_name!r} of {name!r} than the facts"
 
 
-def _part(name: str, state: ClusterState) -> Resources:
-    """What the company is assured (semantics C8)."""
+def _parts(state: ClusterState) -> Iterator[str]:
+    """What the companies are assured (semantics C8)."""
+    quotas = {name: state.quota(name) for name in state.companies}
     active = {app.spec.company for app in state.waiting.values()} | set(state.queue.taking_part())
-    quotas = {each: state.quota(each) for each in state.companies}
     steps = {"cores": state.settings.min_executor_cores, "memory_mb": state.settings.min_executor_memory_mb}
-    parts: dict[str, int] = {}
-    for kind in quotas[name].amount.by_kind():
-        bought = {
-            each: Fraction(quota.amount.by_kind().get(kind, 0), quota.denominator) for each, quota in quotas.items()
-        }
-        total, live = sum((bought[each] for each in active), Fraction(0)), state.fleet.total.by_kind().get(kind, 0)
-        step = steps.get(kind, 1)
-        part = bought[name] if total <= live else bought[name] * live / total
-        least = step if state.companies[name].spec.by_default or bought[name] >= step else 0
-        parts[kind] = max(least, int(part / step) * step)
-    return Resources.of(**parts)
+    offered, whole = state.fleet.total.by_kind(), lcm(*(quota.denominator for quota in quotas.values()))
+    bought: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    """Kind -> company -> its quota, times `whole`."""
+    for name, quota in quotas.items():
+        for kind, amount in quota.amount.by_kind().items():
+            bought[kind][name] = amount * whole // quota.denominator
+    parts: dict[str, dict[str, int]] = {name: {} for name in quotas}
+    for kind, amounts in bought.items():
+        total = sum(amount for name, amount in amounts.items() if name in active)
+        live, step = offered.get(kind, 0), steps.get(kind, 1)
+        for name, amount in amounts.items():
+            share = amount * live // total if total > live * whole else amount // whole
+            least = step if state.companies[name].spec.by_default or amount >= step * whole else 0
+            parts[name][kind] = max(least, share // step * step)
+    for name, assured in parts.items():
+        if (stated := state.queue.part(name)) != Resources.of(**assured):
+            yield f"company {name!r} is assured {stated}, not {Resources.of(**assured)}"
 
 
 def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
     limit = queue.limit
     heads: dict[str, Pending] = {}
+    common = _ceilings(name, "", state)
     for user in queue.users.values():
-        ceilings = _ceilings(name, user.contender.user, state)
+        ceilings = [*common, *_ceilings(name, user.contender.user, state)]
         apps = [app for _, app in user.by_policy if app.hostable]
         possible = [app for app in apps if all(each.fits_alone(app.request) for each, _ in ceilings)]
         fitting = [app for app in possible if limit.fits_alone(app.request)]
@@ -410,9 +424,9 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
 
 
 def _ceilings(company: str, user: str, state: ClusterState) -> list[tuple[Ceiling, Standing]]:
-    """The limits by which apps of the user are passed over, and what counts against them (semantics N2)."""
-    known = [(state.limits.ceiling(company, each), state.claims.standing(company, each)) for each in ("", user)]
-    return [(ceiling, standing) for ceiling, standing in known if ceiling is not None]
+    """The limits of the user, or of the company if `user` is "", and what counts against them (semantics N2)."""
+    ceiling = state.limits.ceiling(company, user) if state.limits.values else None
+    return [] if ceiling is None else [(ceiling, state.claims.standing(company, user))]
 
 
 def _sum(held: Collection[Allocation]) -> Resources:

@@ -33,6 +33,7 @@ Broken = tuple[str, str] | None
 class Facts(Protocol):
     """What of the state the preconditions look at."""
 
+    head: int
     at: int
     kinds: list[str]
     companies: dict[str, Company]
@@ -44,6 +45,8 @@ class Facts(Protocol):
     holds: dict[int, Hold]
     queue: AppQueue
     accounts: Accounts
+    public_keys: dict[str, str]
+    sealed: int
 
 
 def _master_elected(_: Facts, event: events.MasterElected) -> Broken:
@@ -587,6 +590,23 @@ def _refusals_omitted(facts: Facts, event: events.RefusalsOmitted) -> Broken:
     return None
 
 
+def _key_changed(state: Facts, event: events.KeyChanged) -> Broken:
+    current = next(reversed(state.public_keys), "")
+    if not event.key or not event.public or event.key == current:
+        return "I6", f"key {event.key!r} signs already, or has no public half"
+    if state.public_keys.get(event.key, event.public) != event.public:
+        return "I6", f"key {event.key!r} has another public half"
+    return None
+
+
+def _log_sealed(state: Facts, event: events.LogSealed) -> Broken:
+    if not state.sealed < event.seq <= state.head:
+        return "I6", f"position {event.seq} is sealed between the last seal, {state.sealed}, and {state.head}"
+    if event.key != next(reversed(state.public_keys), ""):
+        return "I6", f"key {event.key!r} does not sign"
+    return None
+
+
 def _account_added(state: Facts, event: events.AccountAdded) -> Broken:
     kind, _, name = event.account.partition("/")
     if not name or event.account in state.accounts.known:
@@ -675,6 +695,8 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppRemoved: _app_removed,
     events.CommandRefused: _command_refused,
     events.RefusalsOmitted: _refusals_omitted,
+    events.KeyChanged: _key_changed,
+    events.LogSealed: _log_sealed,
     events.AccountAdded: _account_added,
     events.AccountChanged: _account_known,
     events.AccountRemoved: _account_known,

@@ -43,6 +43,9 @@ class _Cluster(_Record):
     refused_minute: int = 0
     kinds: list[str] = []
     forgotten_at: int = 0
+    public_keys: dict[str, str] = {}
+    sealed: int = 0
+    sealed_at: int = 0
     closed: bool = False
 
 

@@ -70,7 +70,7 @@ from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
-from scheduler.rules.trouble import is_quick, suspect_failures, suspicion_timers
+from scheduler.rules.trouble import is_quick, restart_after, suspect_failures, suspicion_timers
 
 REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
@@ -111,6 +111,10 @@ class ClusterState:
         """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
         self.refused = self.refused_minute = 0
         """How many refusals are logged in the minute since 1970 in which the last one was."""
+        self.public_keys: dict[str, str] = {}
+        """The keys by which masters sign, id -> public half in hex; the last one signs (semantics I6)."""
+        self.sealed = self.sealed_at = 0
+        """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
@@ -348,6 +352,8 @@ class ClusterState:
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": [[name, seq, self.command_times[name]] for name, seq in self.commands.items()],
             "forgotten_at": self.forgotten_at,
+            "public_keys": list(self.public_keys.items()),
+            "sealed": [self.sealed, self.sealed_at],
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
             "closed": self.closed,
@@ -845,7 +851,7 @@ class ClusterState:
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
         self._stop(app)
-        if app.troubles or app.holds:
+        if app.troubles or app.holds or app.driver_after:
             self._timers.changed[app.submitted] = app
         if app.max_runtime_s is not None:
             self._count_runtime(app)
@@ -1093,7 +1099,12 @@ class ClusterState:
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        driver = Allocation(event.driver, event.app, event.worker, event.resources, addresses=event.addresses)
+        driver = Allocation(
+            event.driver, event.app, event.worker, event.resources, granted_at=self.at, addresses=event.addresses
+        )
+        if app.driver_after:
+            app.driver_after = 0
+            self._timers.changed[app.submitted] = app
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
@@ -1114,6 +1125,10 @@ class ClusterState:
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
         if app.ended is None:
+            if app.spec.supervise and self.settings.admission == "fair" and event.reason in ("exited", "failed"):
+                app.driver_ends = app.driver_ends + 1 if is_quick(driver.granted_at, self.at) else 0
+                app.driver_after = restart_after(app, self.at)
+                self._timers.changed[app.submitted] = app
             if not app.expired_at:
                 self._let_driver_wait(app, waits=True)
             self._set_need(app)
@@ -1185,6 +1200,7 @@ class ClusterState:
 
     def _set_timers(self, app: App) -> None:
         waits = app.owed or app.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
+        waits = waits or app.driver_after > 0
         living = waits and app.admitted and app.ended is None
         if living and app.wants_more and not app.expired_at:
             self.steppers[app.spec.app] = app
@@ -1238,6 +1254,13 @@ class ClusterState:
 
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
+
+    def _key_changed(self, event: events.KeyChanged) -> None:
+        self.public_keys.pop(event.key, None)
+        self.public_keys[event.key] = event.public
+
+    def _log_sealed(self, event: events.LogSealed) -> None:
+        self.sealed, self.sealed_at = event.seq, self.at
 
     def _account_added(self, event: events.AccountAdded) -> None:
         self.closed = True
@@ -1308,6 +1331,8 @@ class ClusterState:
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,
+        events.KeyChanged: _key_changed,
+        events.LogSealed: _log_sealed,
         events.AccountAdded: _account_added,
         events.AccountChanged: _account_changed,
         events.AccountRemoved: _account_removed,

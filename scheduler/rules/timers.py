@@ -29,11 +29,13 @@ What = Literal[
     "probe",
     "expiry",
     "warning",
+    "restart",
 ]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
 end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
 the end of one (P8), an executor that may be taken from then on (E2), the end of an app's exclusion from a worker (W7),
-of a suspicion and of the wait for its probe (W8), the end of an app's time and the warning before it (X2)."""
+of a suspicion and of the wait for its probe (W8), the end of an app's time and the warning before it (X2), the next
+start of a driver (D3)."""
 
 
 class Timer(NamedTuple):

@@ -11,12 +11,21 @@ if TYPE_CHECKING:
 
 QUICK_MS = 10_000
 """An abnormal end within this time after the start is quick; a probe that runs for so long clears its worker."""
+LONGEST_RESTART_MS = 300_000
 _SUSPECT_FAILURES = 5
+_AT_ONCE = 2
+"""How many of a driver's quick ends in a row let it start again at once."""
 
 
 def is_quick(running_since: int, at: int) -> bool:
     """Whether an executor that ends at `at` (ms) ended soon after its start, or never ran (semantics W8)."""
     return not running_since or at - running_since < QUICK_MS
+
+
+def restart_after(app: App, at: int) -> int:
+    """Not before when (ms) the app's driver is granted again, if the one before ended at `at` (ms) (semantics D3)."""
+    again = app.driver_ends - _AT_ONCE
+    return at + min(1000 << min(again - 1, 30), LONGEST_RESTART_MS) if again > 0 else 0
 
 
 def kept_until(trouble: Trouble, settings: ClusterConfigured) -> int:

@@ -121,14 +121,6 @@ def check_name(what: str, value: str) -> None:
         raise InvalidCommand(f"{what} must not start or end with a space: {shorten(value)}")
 
 
-def check_line(what: str, text: str) -> None:
-    """Raises: InvalidCommand unless `text` is empty, or at most 1,024 printable characters."""
-    if len(text) > MAX_DETAIL:
-        raise InvalidCommand(f"{what} can have at most {MAX_DETAIL} characters, not {len(text)}")
-    if not text.isprintable():
-        raise InvalidCommand(f"{what} must not contain control characters: {shorten(text)}")
-
-
 def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:
     """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
     if value is not None and not lowest <= value <= highest:

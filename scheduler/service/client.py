@@ -14,6 +14,7 @@ from scheduler.model.commands import BATCH, check_variables, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.model.sender import By, local
 from scheduler.service.keyring import Keyring
+from scheduler.service.receipts import SignedReceipt, receipt_of
 from scheduler.service.signing import lane_of, signed_fields, unsigned_fields
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import OPERATORS, Keys, bell_id, queue_key
@@ -77,10 +78,14 @@ CLOCK_KEPT_S = 60
 
 
 class Receipt(NamedTuple):
-    """A command was carried out: `seq` is the position of its last event, 0 if it had none."""
+    """A command was carried out: `seq` is the position of its last event, 0 if it had none.
+
+    `signed` is the master's signed answer, that of the whole batch for a part of one; None if it has no key.
+    """
 
     command_id: str
     seq: int
+    signed: SignedReceipt | None = None
 
 
 class Client:
@@ -121,7 +126,8 @@ class Client:
     def send(self, command: Command, *, command_id: str | None = None, by: By | None = None) -> Receipt:
         """Carry out `command`; returns after the commit. Raises: CommandRejected; NoMaster after `timeout_s`."""
         identity = command_id or _new_id()
-        return _receipt(identity, self._ask(identity, write_command(command), by))
+        answer = self._ask(identity, write_command(command), by)
+        return _receipt(identity, answer, receipt_of(answer))
 
     def send_many(self, commands: Sequence[Command], *, by: By | None = None) -> list[Receipt | CommandRejected]:
         """Carry out `commands` in order, in batches; the result of a refused one is its refusal. Raises: NoMaster."""
@@ -132,8 +138,10 @@ class Client:
     ) -> list[Receipt | CommandRejected]:
         """As `send_many`, at most `BATCH` commands under one id; that of command i, from 0, is `ID.i`."""
         identity = command_id or _new_id()
-        answers = _checked(self._ask(identity, _written(commands), by))["answers"]
-        return [_outcome(f"{identity}.{number}", answer) for number, answer in enumerate(answers)]
+        answer = self._ask(identity, _written(commands), by)
+        signed = receipt_of(answer)
+        answers = _checked(answer)["answers"]
+        return [_outcome(f"{identity}.{number}", each, signed) for number, each in enumerate(answers)]
 
     def notify(self, *commands: Command, by: By | None = None) -> None:
         """Put `commands` into the inbox in order, in one step, without waiting for an answer."""
@@ -249,15 +257,15 @@ def _new_id() -> str:
     return os.urandom(16).hex()
 
 
-def _outcome(identity: str, answer: dict[str, Any]) -> Receipt | CommandRejected:
+def _outcome(identity: str, answer: dict[str, Any], signed: SignedReceipt | None) -> Receipt | CommandRejected:
     try:
-        return _receipt(identity, answer)
+        return _receipt(identity, answer, signed)
     except CommandRejected as refusal:
         return refusal
 
 
-def _receipt(identity: str, answer: dict[str, Any]) -> Receipt:
-    return Receipt(identity, int(_checked(answer)["seq"]))
+def _receipt(identity: str, answer: dict[str, Any], signed: SignedReceipt | None) -> Receipt:
+    return Receipt(identity, int(_checked(answer)["seq"]), signed)
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:

@@ -11,15 +11,18 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduler.model.errors import NotReplicated, StaleLog
-from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
+from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved, LogSealed
 from scheduler.rules.assignments import changed_grants
 from scheduler.service.inbox import Message, answer_commands, dead_letters, next_entry
+from scheduler.service.keyring import Keyring
+from scheduler.service.receipts import Answer, signed_answers
 from scheduler.service.reconcile import has_variables, is_over
 from scheduler.store.codec import encode_turn
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import GENESIS, CommitInFlight, EventLog, Position
 from scheduler.store.inflight import InFlight, StoreCommand, carry_out
 from scheduler.store.keys import bell_id, queue_key
+from scheduler.store.task_queue import broken
 from scheduler.store.transient import BACK_OFF_S, NO_ANSWER, passes
 
 if TYPE_CHECKING:
@@ -41,22 +44,26 @@ class Decided(NamedTuple):
     - `record`: None if the turn has no events.
     - `position`: the log's end after the commit.
     - `taken`: the last entry that the turn took of each lane of the inbox.
+    - `at`: the time of the turn (ms).
     - `answers`: reply list -> answers.
     - `put_back`: app -> its removed executors, whose running tasks return to the queue.
     - `over`: apps of which nothing runs any more.
     - `with_secrets`: apps it registered whose secrets the client has stored.
     - `aside`: messages that are put aside.
+    - `seal`: the seal that the turn logs.
     """
 
     record: Record | None
     position: Position
     taken: Mapping[str, str]
     changes: GrantChanges
-    answers: Mapping[str, list[str]]
+    at: int
+    answers: Mapping[str, list[Answer]]
     put_back: Mapping[str, list[str]]
     over: list[str]
     with_secrets: list[str]
     aside: Sequence[Message] = ()
+    seal: LogSealed | None = None
 
 
 class Commits:
@@ -65,15 +72,20 @@ class Commits:
     `position` is the log's end, including the commit in flight.
     """
 
-    def __init__(self, log: EventLog, worklist: Worklist, heartbeats: Heartbeats) -> None:
+    def __init__(
+        self, log: EventLog, worklist: Worklist, heartbeats: Heartbeats, keyring: Keyring | None = None
+    ) -> None:
         self._log = log
         self._store, self._keys = log.store, log.keys
         self._worklist = worklist
         self._heartbeats = heartbeats
+        self._keyring = keyring if keyring is not None and keyring.master else None
         self.position = GENESIS
         self.failed = False
         """Whether the last commit was not confirmed, so that the state is ahead of the log."""
         self.refused_in_a_row = 0
+        self.sealed: LogSealed | None = None
+        """The last seal that this master has committed."""
         self._in_flight: tuple[Decided, CommitInFlight, float] | None = None
         """With the time when it was sent (monotonic)."""
         self._follow_up: tuple[InFlight, list[str]] | None = None
@@ -95,22 +107,27 @@ class Commits:
         return encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
 
     def decided(
-        self, turn: Turn, state: ClusterState, answers: Mapping[str, list[str]], messages: Sequence[Message]
+        self, turn: Turn, state: ClusterState, answers: Mapping[str, list[Answer]], messages: Sequence[Message]
     ) -> Decided:
         """What to commit for `turn`, which took `messages` and `state` has folded, and what follows from it."""
         touched: dict[str, None] = {}
         put_back: dict[str, list[str]] = {}
         with_secrets = []
+        seal: LogSealed | None = None
         for event, _ in turn.entries:
             match event:
                 case ExecutorRemoved():
                     touched[event.app] = None
                     if not event.done:
-                        put_back.setdefault(event.app, []).append(event.executor)
+                        failed = event.reason == "failed" and not event.unstartable
+                        gone = broken(event.executor) if failed else event.executor
+                        put_back.setdefault(event.app, []).append(gone)
                 case AppRemoved() | DriverRemoved():
                     touched[event.app] = None
                 case AppRegistered() if has_variables(state, event.app):
                     with_secrets.append(event.app)
+                case LogSealed():
+                    seal = event
                 case _:
                     pass
         record = self.encode(turn) if turn.entries else None
@@ -120,7 +137,7 @@ class Commits:
         over = [name for name in touched if is_over(state, name)]
         taken = {message.lane: message.entry for message in messages if message.entry}
         aside = [message for message in messages if message.aside]
-        return Decided(record, position, taken, changes, answers, put_back, over, with_secrets, aside)
+        return Decided(record, position, taken, changes, turn.at, answers, put_back, over, with_secrets, aside, seal)
 
     def elect(self, record: Record, changes: GrantChanges) -> None:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
@@ -215,7 +232,8 @@ class Commits:
         After a crash before or during this, clients ask again, ticks replace the rings, and the next master
         reconciles the tasks.
         """
-        commands = [*self._settle_commands(decided.position), *answer_commands(self._keys, decided.answers)]
+        self.sealed = decided.seal or self.sealed
+        commands = [*self._settle_commands(decided.position), *answer_commands(self._keys, self._signed(decided))]
         commands += dead_letters(self._keys, decided.aside)
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
         if decided.over:
@@ -223,6 +241,20 @@ class Commits:
         self._hear_back()
         if commands:
             self._follow_up = InFlight(self._store, commands), decided.over
+
+    def _signed(self, decided: Decided) -> Mapping[str, list[str]]:
+        """The answers of a turn that is in the log, with receipts if this master has a key."""
+        answers = [(name, answer) for name, answers in decided.answers.items() for answer in answers]
+        if not answers:
+            return {}
+        texts = [answer.text for _, answer in answers]
+        if self._keyring is not None:
+            (seq, digest), found = decided.position, [answer for _, answer in answers]
+            texts = signed_answers(self._keyring, self._keys.cluster, seq, digest, decided.at, found)
+        signed: dict[str, list[str]] = {}
+        for (name, _), text in zip(answers, texts, strict=True):
+            signed.setdefault(name, []).append(text)
+        return signed
 
     def _hear_back(self) -> None:
         """Wait for what the last commit caused, and delete the jobs of apps that are over."""

@@ -142,6 +142,14 @@ class Keyring(NamedTuple):
         """Hex HMAC-SHA256 of `framed` by that door key. Raises: KeyError if it is unknown."""
         return hmac.digest(self.doors[door], framed, "sha256").hex()
 
+    def sign_read(self, text: bytes) -> tuple[str, str]:
+        """The door key that signs, and its MAC of an entry of the reads (`scheduler.store.reads`)."""
+        return self.door, self.mac(self.door, text)
+
+    def is_signed_read(self, text: bytes, key: str, mac: str) -> bool:
+        """Whether a door of this ring signed the entry of the reads."""
+        return key in self.doors and hmac.compare_digest(self.mac(key, text).encode(), mac.encode())
+
     def sign(self, framed: bytes, master: str = "") -> str:
         """Hex Ed25519 signature of `framed`, by the master's key that signs or the one named."""
         return _private(self.masters[master or self.master]).sign(framed).hex()

@@ -7,6 +7,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Literal, cast
 
+from scheduler.model.text import printable
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
@@ -36,7 +38,8 @@ def log_to_stderr(log_format: LogFormat | None = None) -> None:
         processors += [structlog.processors.format_exc_info, _mask, structlog.processors.JSONRenderer(default=str)]
     else:
         processors += [_mask, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    structlog.configure(processors=processors, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    coloured = getattr(sys.stderr, "raw", sys.stderr)  # the values are printable already
+    structlog.configure(processors=processors, logger_factory=structlog.PrintLoggerFactory(coloured))
 
 
 def program_log() -> FilteringBoundLogger:
@@ -52,4 +55,4 @@ def program_log() -> FilteringBoundLogger:
 
 
 def _mask(_logger: object, _method: str, event: EventDict) -> EventDict:
-    return {name: masked(value) if isinstance(value, str) else value for name, value in event.items()}
+    return {name: masked(printable(value)) if isinstance(value, str) else value for name, value in event.items()}

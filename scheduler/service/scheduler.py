@@ -30,12 +30,13 @@ from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmi
 from scheduler.model.sender import By
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.service import inbox
+from scheduler.service import inbox, seals
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
 from scheduler.service.inbox import Lanes, Message
 from scheduler.service.keyring import Keyring
 from scheduler.service.recall import Recall
+from scheduler.service.receipts import Answer
 from scheduler.service.reconcile import every_grant, reconcile_tasks, stored_grants
 from scheduler.service.signing import AHEAD_MS, Gate
 from scheduler.store.connection import clock_ms
@@ -86,11 +87,13 @@ class Scheduler:
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.heartbeats = Heartbeats(store, keys.heartbeats)
-        self.commits = Commits(log, self.worklist, self.heartbeats)
+        self.commits = Commits(log, self.worklist, self.heartbeats, keyring)
         self._rebuild = rebuild
         self._accepts = accepts
         self._lanes = Lanes(keys, Gate(keys.cluster, keyring))
         self._recall = Recall()
+        self._keyring = keyring if keyring is not None and keyring.master else None
+        """The keys that sign receipts and seals."""
         self.put_aside = 0
         """How many messages were put aside since this master started."""
         self._read_ahead: _Look | None = None
@@ -121,6 +124,9 @@ class Scheduler:
                 continue
             turn = Turn(self.state, self._store_time_ms())
             turn.record(MasterElected(master=self.master))
+            change = None if self._keyring is None else seals.key_change(self._keyring, self.state)
+            if change is not None:
+                turn.record(change)
             if not self.state.configured:
                 turn.record(ClusterConfigured())
             turn.settle()
@@ -180,6 +186,8 @@ class Scheduler:
         moment = self.state.timers.next(self._decided_at_ms)
         if moment is not None:
             due_ms.append(moment - self.heartbeats.looked_at_ms)
+        if self._keyring is not None and (sealed_ms := seals.due_at(self.state)) is not None:
+            due_ms.append(sealed_ms - self.heartbeats.looked_at_ms)
         return min(due_ms, default=math.inf) / 1000
 
     def _unless_refused(self, action: Callable[[], int]) -> int | None:
@@ -209,7 +217,7 @@ class Scheduler:
         messages, now, silent = self._read_ahead or self._look()
         self._read_ahead = None
         lost = self.heartbeats.lost(now, silent, self._worker_timeout_ms())
-        if messages or lost or self._moment_has_come(now):
+        if messages or lost or self._moment_has_come(now) or self._seal_is_due(now):
             self._run(messages, lost, now)
         if not messages and not lost:
             self._settle_up()
@@ -221,6 +229,9 @@ class Scheduler:
         """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
         moment = self.state.timers.next(self._decided_at_ms)
         return moment is not None and moment <= now
+
+    def _seal_is_due(self, now: int) -> bool:
+        return self._keyring is not None and seals.is_due(self.state, now)
 
     def _look(self) -> _Look:
         unread = self._lanes.ask(self.state.companies, BATCH)
@@ -272,6 +283,8 @@ class Scheduler:
         due = self._moment_has_come(now)
         turn = Turn(self.state, now)
         self._log_omitted(turn)
+        if self._keyring is not None and seals.is_due(self.state, turn.at):
+            turn.record(seals.seal(self._keyring, self.commits.position))
         for command in lost:
             if command.worker in self.state.workers:
                 turn.take(command, by=self._me)
@@ -329,7 +342,7 @@ class Scheduler:
             self._omitted = None
             turn.record(RefusalsOmitted(count=count, since=since))
 
-    def _answers(self, messages: Iterable[Message], refusals: Mapping[str, CommandRejected]) -> dict[str, list[str]]:
+    def _answers(self, messages: Iterable[Message], refusals: Mapping[str, CommandRejected]) -> dict[str, list[Answer]]:
         """Reply list -> answers to these messages. The state has folded their commands."""
 
         def outcome(identity: str) -> int | CommandRejected:
@@ -339,10 +352,10 @@ class Scheduler:
                 return refusal_of(*self.state.refusals[identity])
             return self.state.commands.get(identity, 0)
 
-        answers: dict[str, list[str]] = {}
+        answers: dict[str, list[Answer]] = {}
         for message in messages:
             if message.reply_to:
-                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome))
+                answers.setdefault(message.reply_to, []).append(Answer(inbox.answer(message, outcome), message.by))
         return answers
 
     def _put_aside(self, message: Message, trace: str) -> None:
@@ -355,7 +368,9 @@ class Scheduler:
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
         self.log.begin_commit(self.position, None, keep_from={message.lane: inbox.next_entry(message.entry)}).finish()
-        carry_out(self.store, inbox.answer_commands(self.keys, self._answers([message], failed)))
+        answers = self._answers([message], failed)
+        texts = {name: [said.text for said in found] for name, found in answers.items()}
+        carry_out(self.store, inbox.answer_commands(self.keys, texts))
 
     def _worker_timeout_ms(self) -> int:
         return self.state.settings.worker_timeout_s * 1000

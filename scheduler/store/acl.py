@@ -37,7 +37,7 @@ _SERVING = (
     "worker:* workers workers:* queues"
 )
 _READS = (
-    "config|get exists get hexists hget hgetall hkeys hlen hmget hvals info lindex llen lrange role smembers time "
+    "config|get exists get hexists hget hgetall hkeys hlen hmget hvals info lindex llen lrange role smembers time type "
     "xinfo|stream xlen xrange xread xrevrange zcard zcount zrange zrangebyscore zscore"
 )
 _SENDS = "blpop del discard eval evalsha exec expire hset multi pexpire pttl rpush script|load set ttl xadd"
@@ -50,7 +50,7 @@ ROLES = (
         write="*",
         read="",
         queues=_SERVING,
-        commands=f"{_READS} {_SENDS} {_WORKS} lrem memory|usage rename type unlink xtrim zremrangebyscore",
+        commands=f"{_READS} {_SENDS} {_WORKS} lrem memory|usage rename unlink xtrim zremrangebyscore",
     ),
     Role(
         user="fairlog-api",
@@ -71,7 +71,7 @@ ROLES = (
     Role(
         user="fairlog-worker",
         purpose="agents and executors, until they speak to the API instead of the store",
-        write=f"{_ASKING} {_WORK} heartbeats agents grants:*",
+        write=f"{_ASKING} inbox:workers {_WORK} heartbeats agents grants:*",
         read="log archive lease settled secrets:*",
         queues=_SERVING,
         commands=f"{_READS} {_SENDS} {_WORKS}",

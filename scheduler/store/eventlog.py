@@ -56,7 +56,7 @@ while at <= #ARGV do
   elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'trim' then redis.call('XTRIM', KEYS[key], 'MINID', ARGV[first])
   elseif what == 'back' then
-    return_tasks(KEYS[key], ARGV[first], ARGV[first+1], ARGV[first+2], first + 3, at - 1)
+    return_tasks(KEYS[key], ARGV[first], ARGV[first+1], ARGV[first+2], ARGV[first+3], first + 4, at - 1)
   elseif what == 'leave' then
     redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, ARGV[first]); redis.call('HDEL', agents, ARGV[first])
   elseif what == 'join' then
@@ -91,7 +91,7 @@ class Bell(NamedTuple):
 
 GENESIS = Position(0, GENESIS_DIGEST)
 Returned = tuple[str, ...]
-"""An app's queue, its `tasks` and `begun` keys, the prefix of its jobs, and the executors whose tasks return."""
+"""An app's queue, its `tasks`, `begun` and `later` keys, the prefix of its jobs, and executors whose tasks return."""
 Archived = Callable[[int], Sequence[Record]]
 """Position -> the next archived turns after it; empty if there are none."""
 

@@ -26,6 +26,7 @@ class Keys:
         self.inbox = f"{self.prefix}inbox"
         """The operators' lane of the inbox."""
         self.dead = f"{self.prefix}dead"
+        self.reads = f"{self.prefix}reads"
         self.lease = f"{self.prefix}lease"
         self.lease_term = f"{self.prefix}lease-term"
         self.handover = f"{self.prefix}handover"

@@ -29,7 +29,7 @@ class UnreadableSecrets(FairlogError):
 def seal(key: bytes | None, cluster: str, app: str, secrets: Mapping[str, str]) -> dict[bytes, bytes]:
     """What the store holds of the secrets of `app`: variable -> sealed value; without a key, the value itself."""
     plain = {os.fsencode(name): os.fsencode(value) for name, value in secrets.items()}
-    if key is None:
+    if not key:
         return plain
     return {name: _sealed(key, _context(cluster, app, name), value) for name, value in plain.items()}
 
@@ -54,11 +54,11 @@ def _sealed(key: bytes, context: bytes, value: bytes) -> bytes:
 
 def _opened(key: bytes | None, context: bytes, name: bytes, stored: bytes) -> bytes:
     if not stored.startswith(_MAGIC):
-        if key is None:
+        if not key:
             return stored
         raise UnreadableSecrets(f"the value of {os.fsdecode(name)} is not sealed; submit the app again")
     identity, rest = _split(stored[len(_MAGIC) :], _ID_BYTES)
-    if key is None:
+    if not key:
         raise UnreadableSecrets(f"they are sealed with the key {identity.hex()}, and this host has no key for secrets")
     if identity != _id_of(key):
         raise UnreadableSecrets(f"they are sealed with the key {identity.hex()}, this host has {_id_of(key).hex()}")

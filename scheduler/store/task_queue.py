@@ -31,10 +31,22 @@ FUNCTION = "workers.tasks.run"
 """The function named in the jobs; never called, because executors read only the job ids."""
 
 OUTPUT_BYTES = 64 * 1024
+APP_OUTPUT_BYTES = 64 * 1024 * 1024
+"""The most output of an app's tasks in the store, at 1 KiB a task or more."""
 KEPT_S = 7 * 24 * 3600
 MOST_JOBS = 1_000_000
 """More jobs than an app can have."""
 _CHUNK = 500
+
+
+def output_bytes(tasks: int) -> int:
+    """How much of the output of each task the store keeps, for an app of so many tasks."""
+    return max(1024, min(OUTPUT_BYTES, APP_OUTPUT_BYTES // max(1, tasks)))
+
+
+def broken(executor: str) -> str:
+    """The name of an executor that ended abnormally, for `Worklist.put_back` and `Worklist.returned`."""
+    return f"!{executor}"
 
 
 class Begun(NamedTuple):
@@ -188,12 +200,16 @@ class Worklist:
         return Step(bool(granted), tasks, succeeded, failed, said, begun, jobs, held, running, next_ms)
 
     def put_back(self, app: str, *gone: str) -> int:
-        """Return the running tasks of `gone` executors to the front of the queue, not as retries. Returns how many."""
-        return cast("int", self._store.eval(task_queue_lua.PUT_BACK, 3, *self.returned(app, gone)))
+        """Return the running tasks of `gone` executors to the front of the queue, not as retries. Returns how many.
+
+        The name of an executor that ended abnormally is `broken` (semantics W10).
+        """
+        return cast("int", self._store.eval(task_queue_lua.PUT_BACK, 4, *self.returned(app, gone)))
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
         """Arguments with which a commit returns the running tasks of the `gone` executors to the queue."""
-        return self._queue(app), self._keys.tasks(app), self._keys.begun(app), self._id(app), *gone
+        keys = self._keys
+        return self._queue(app), keys.tasks(app), keys.begun(app), keys.later(app), self._id(app), *gone
 
     def keep_output(self, app: str, executor: str, tails: Mapping[int, bytes]) -> None:
         """Store the output tails of running tasks of `executor`."""
@@ -291,7 +307,8 @@ class Worklist:
 
 def _task_state(task: int, stored: bytes | None, *, over: bool) -> TaskState:
     fields: dict[str, Any] = json.loads(stored or b"{}")
-    fields.pop("failures", None)
+    for name in ("failures", "broken"):
+        fields.pop(name, None)
     found = TaskState(task=task, **fields)
     return found._replace(state="stopped") if over and found.state in {"queued", "running"} else found
 

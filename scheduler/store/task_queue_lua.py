@@ -8,6 +8,8 @@ is never run.
 from __future__ import annotations
 
 LONGEST_BACKOFF_S = 300
+BROKEN_AT_ONCE = 2
+"""After so many executors in a row that ended abnormally, a task that they ran is still handed out at once."""
 
 _GRANTED = """
 local function granted(grants, executor)
@@ -58,6 +60,7 @@ local function complete(i, attempt, outcome, exit_code, message, tail)
   if redis.call('HGET', begun, i) ~= executor then return end
   local task = cjson.decode(redis.call('HGET', tasks, i))
   if attempt ~= '' and tonumber(attempt) ~= task.attempts then return end
+  task.broken = nil
   task.ended_at = at
   task.exit_code = tonumber(exit_code)
   task.message = message
@@ -104,7 +107,7 @@ local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail
 local total, succeeded = tonumber(about[1] or 0), tonumber(about[2] or 0)
 local failed = tonumber(about[3] or 0)
 local taken, refused = {}, {}
-if want > 0 and backoff_s > 0 then
+if want > 0 then
   for _, i in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', at, 'LIMIT', 0, want)) do
     redis.call('ZREM', later, i)
     local known = redis.call('HGET', tasks, i)
@@ -163,40 +166,58 @@ includes tasks whose answer was lost. A failed task waits before its next attemp
 cannot be started is tried on one more worker (semantics W9)."""
 
 RETURN = """
-local function return_tasks(queue, tasks, begun, id, first, last)
+local function return_tasks(queue, tasks, begun, later, id, first, last)
 local jobs = 'rq:job:' .. id
-local gone = {}
-for key, kind in pairs({[queue] = 'list', [tasks] = 'hash', [begun] = 'hash'}) do
+local gone, broken = {}, {}
+local clock = redis.call('TIME')
+local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for key, kind in pairs({[queue] = 'list', [tasks] = 'hash', [begun] = 'hash', [later] = 'zset'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then redis.call('DEL', key) end
 end
-for n = first, last do gone[ARGV[n]] = true end
+for n = first, last do
+  local name = string.gsub(ARGV[n], '^!', '')
+  gone[name] = true
+  broken[name] = name ~= ARGV[n]
+end
 local all, found = redis.call('HGETALL', begun), {}
 for n = 1, #all, 2 do
-  if gone[all[n + 1]] then found[#found + 1] = tonumber(all[n]) end
+  if gone[all[n + 1]] then
+    local i = tonumber(all[n])
+    found[#found + 1] = i
+    if i then broken[i] = broken[all[n + 1]] end
+  end
 end
 table.sort(found, function(a, b) return a > b end)
-for _, i in ipairs(found) do
-  i = string.format('%d', i)
+for _, number in ipairs(found) do
+  local i = string.format('%d', number)
   local readable, task = pcall(cjson.decode, redis.call('HGET', tasks, i))
   if not readable or type(task) ~= 'table' then task = {attempts = 0, failures = 0} end
   task.state = 'queued'
   task.executor = nil
   task.started_at = nil
+  task.broken = broken[number] and (tonumber(task.broken) or 0) + 1 or nil
+  task.due_at = nil
+  if task.broken and task.broken > AT_ONCE then
+    task.due_at = at + math.min(2 ^ (task.broken - AT_ONCE - 1), LONGEST_S) * 1000
+  end
   redis.call('HDEL', begun, i)
   redis.call('HSET', tasks, i, cjson.encode(task))
   if redis.call('EXISTS', jobs .. i) == 1 then redis.call('HSET', jobs .. i, 'status', 'queued') end
-  redis.call('LPUSH', queue, id .. i)
+  if task.due_at then redis.call('ZADD', later, task.due_at, i) else redis.call('LPUSH', queue, id .. i) end
 end
 return #found
 end
-"""
+""".replace("LONGEST_S", str(LONGEST_BACKOFF_S)).replace("AT_ONCE", str(BROKEN_AT_ONCE))
 """Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue.
+
+A name that begins with `!` is of an executor that ended abnormally. A task whose executors do so again and again waits
+before it is handed out (semantics W10).
 
 Masters run it in their commits, so it takes whatever it finds: keys of another type are deleted, and a task whose state
 cannot be read begins anew."""
 
-PUT_BACK = f"{RETURN}return return_tasks(KEYS[1], KEYS[2], KEYS[3], ARGV[1], 2, #ARGV)"
+PUT_BACK = f"{RETURN}return return_tasks(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], 2, #ARGV)"
 """Returns the running tasks of executors to the front of the queue. -> their number."""
 
 KEEP_OUTPUT = """

@@ -157,6 +157,7 @@ class Watched:
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(MESSAGES, max_size=4), st.lists(MESSAGES, max_size=4))
 @example([[(b"id", b"m"), (b"command", b"[" * 100_000), (b"reply", b"m")]], [])
+@example([[(b"id", b"m"), (b"view", b"[" * 100_000)]], [])
 @example([[(b"id", b""), (b"command", b'{"type":"RegisterKind","kind":"gpu"}'), (b"reply", b"")]], [])
 @example([[(b"f%d" % number, b"") for number in range(50_000)]], [])
 def test_an_honest_command_is_answered_whatever_lies_beside_it(before: list[Entry], after: list[Entry]) -> None:

@@ -46,12 +46,6 @@ class Actor:
         self.body = body
         self.error: BaseException | None = None
 
-    def is_ready(self, now_ms: int) -> bool:
-        """Whether the actor can continue now."""
-        if self.stopped_until_ms > now_ms and not self.doomed:
-            return False
-        return self.wakes_at_ms <= now_ms or self.doomed or self.ready()
-
 
 class _Hand:
     """A reusable thread, because starting a thread costs more than most actors do."""
@@ -180,7 +174,11 @@ class Loom:
         while True:
             self.on_pick()
             now_ms = self.now_ms
-            ready = [actor for actor in self.actors if actor.is_ready(now_ms)]
+            ready = [
+                actor
+                for actor in self.actors
+                if actor.doomed or (actor.stopped_until_ms <= now_ms and (actor.wakes_at_ms <= now_ms or actor.ready()))
+            ]
             if ready:
                 chosen = ready[self.random.randrange(len(ready))] if len(ready) > 1 else ready[0]
                 self.current = chosen

@@ -118,7 +118,7 @@ def a_state_remembers_no_commands(patch: pytest.MonkeyPatch) -> None:
 
 def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worklist_lua, "PUT_BACK", "return 0")
-    patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
+    patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", "", ""))
 
 
 def executors_outstay_the_time_of_their_app(patch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,8 @@ from scheduler.model.events import (
     CommandRefused,
     CompanyRegistered,
     Event,
+    KeyChanged,
+    LogSealed,
     MasterElected,
     RefusalsOmitted,
     RoomReserved,
@@ -33,6 +35,7 @@ from scheduler.model.events import (
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
+from scheduler.service import seals
 from scheduler.store.codec import Fact
 from witness.audit.as_due import AsDue
 from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
@@ -59,6 +62,8 @@ class Audit:
         """The position where the chain is broken; nothing can be checked from there on."""
         self.ends_at, self.digest = 0, ""
         """The position and the digest of the last turn that was read."""
+        self._before: tuple[int, str] = 0, ""
+        """Those of the turn before it."""
         self._ledger: ShadowLedger | None = ShadowLedger()
         """None once it has differed from the state's: later differences follow from the first."""
         self._found: list[Deviation] = []
@@ -92,6 +97,7 @@ class Audit:
         """The deviations of the next turn of a log whose chain is intact."""
         last = turn[-1]
         self.events += len(turn)
+        self._before = self.ends_at, self.digest
         self.ends_at, self.digest = last.seq, last.digest
         self._found = []
         if last.seq < self.first:
@@ -160,6 +166,8 @@ class Audit:
                 due, end = caused(state, fact), end + count
             else:
                 due, end = [event] if self._believes(event) else [], _reserved(inputs, end + 1)
+            if isinstance(event, LogSealed | KeyChanged) and (unproven := self._unproven(event)):
+                self._found.append(Deviation(fact.seq, "I6", unproven, "what a master has signed"))
             if count != 1 or due != [event]:
                 self._against(fact, inputs, begin, end, due)
                 continue
@@ -169,9 +177,19 @@ class Audit:
                 self._departed(fact, 1, None, [event, *more], inputs[end:])
 
     def _believes(self, event: Event) -> bool:
-        """Whether the master states it without a command: the first settings, or the refusals not logged (T3)."""
+        """Whether a master states it without a command: settings, omitted refusals (T3), keys and seals (I6)."""
         first = type(event) is ClusterConfigured and not self.state.configured
-        return first or type(event) is RefusalsOmitted
+        return first or type(event) in (RefusalsOmitted, LogSealed, KeyChanged)
+
+    def _unproven(self, event: LogSealed | KeyChanged) -> str:
+        """Why a seal or a change of keys proves nothing, though it can be folded (semantics I6); "" if it is sound."""
+        if isinstance(event, KeyChanged):
+            return seals.wrong_change(event, self.state)
+        seq, digest = self._before
+        if (event.seq, event.digest) != self._before:
+            return f"a seal of {event.seq}:{event.digest} at a turn that follows {seq}:{digest}"
+        sound = seals.is_sound(event, self.state.public_keys.get(event.key, ""))
+        return "" if sound else f"a seal of position {event.seq} that the key {event.key} has not signed"
 
     def _against(self, first: Fact, inputs: Sequence[Fact], begin: int, end: int, due: Sequence[Event]) -> None:
         """Fold `inputs[begin:end]` and compare them with `due` and what those events entail.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,7 @@ from scheduler.model.errors import CommandRejected, UnknownExecutor
 from scheduler.model.events import AppRemoved, Condition
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
+from scheduler.model.text import printable
 from scheduler.rules.validate import MAX_NAME
 from scheduler.store.codec import told
 from witness.failing import exclusion_in_words
@@ -419,12 +421,16 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 @range_option("--task", 0, metavar="I", help="Print the output of this task only, counted from 0.")
 @flag("--driver", help="Print the output of the driver instead.")
 @flag("--follow", "following", help="Keep printing new output until the app ends.")
+@flag("--raw", help="Print the bytes as they are, escape sequences and control characters included.")
 @on_cluster
-def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool) -> None:
+def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool, raw: bool) -> None:
     """Print the output of an app's tasks.
 
-    Prints the last 64 KiB of each task, task by task. The workers keep the complete output in files.
+    Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task. The workers keep the
+    complete output in files. Without --raw, also to a file or another program, the output is UTF-8 text without what
+    would control a terminal.
     """
+    write = _write if raw else _printed()
     if driver and task is not None:
         raise click.UsageError("--driver and --task cannot be combined; give one of them")
     found = session.ask("app", app=app)
@@ -437,13 +443,13 @@ def logs(session: Session, *, app: str, task: int | None, driver: bool, followin
     if not driver:
         outputs = {index: partial(work.output, app, index) for index in range(found["tasks"]) if task in {None, index}}
     if following:
-        _follow_output(session, work, app, outputs)
+        _follow_output(session, work, app, outputs, write=write, tasks=found["tasks"])
         return
     before = b""
     for read in outputs.values():
         output = read()
         if output:
-            _write(b"\n" + output if before and not before.endswith(b"\n") else output)
+            write(b"\n" + output if before and not before.endswith(b"\n") else output)
             before = output
 
 
@@ -466,10 +472,16 @@ def send_each(
 
 
 def _follow_output(
-    session: Session, work: Worklist, app: str, outputs: Mapping[int | None, Callable[[], bytes]]
+    session: Session,
+    work: Worklist,
+    app: str,
+    outputs: Mapping[int | None, Callable[[], bytes]],
+    *,
+    write: Callable[[bytes], None],
+    tasks: int,
 ) -> None:
     """Print each output as it is written until its task, or the app, has ended; the driver (None) ends with the app."""
-    from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
+    from scheduler.store.task_queue import OUTPUT_BYTES, output_bytes  # noqa: PLC0415 (as in `_worklist`)
 
     ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
     ended = session.ask("app", app=app)["endedAt"] is not None
@@ -479,7 +491,7 @@ def _follow_output(
             states = [] if ended or index is None else patiently(partial(work.states, app))
             over = ended or any(task.state in _OVER for task in states if task.task == index)
             output = patiently(read)
-            _write(appended(shown, output, kept=OUTPUT_BYTES))
+            write(appended(shown, output, kept=OUTPUT_BYTES if index is None else output_bytes(tasks)))
             shown = output
             if over:
                 break
@@ -504,6 +516,12 @@ def _name_of(program: str) -> str:
 def _task_json(task: TaskState) -> dict[str, object]:
     """The task, its fields in camel case."""
     return {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in task._asdict().items()}
+
+
+def _printed() -> Callable[[bytes], None]:
+    """Writes output as printable text; a character may come in two parts."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return lambda output: _write(printable(decoder.decode(output)).encode())
 
 
 def _write(output: bytes) -> None:

@@ -11,19 +11,25 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
-from fairlog.cli.target import in_the_past, target_options
+from fairlog.cli.target import Target, in_the_past, target_options
+from fairlog.local.running import find_running
+from recovery.archive import seal_files
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
+from scheduler.model.text import one_line
+from scheduler.service.receipts import read_receipts
 from scheduler.store.codec import read_export
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
+from witness.audit.proofs import Proofs
 from witness.explain import explain as tell
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
+    from recovery.archive.seal_files import Kept
     from scheduler.store.codec import Fact
 
 _NOWHERE = 1 << 63
@@ -68,7 +74,7 @@ def _print_story(told: dict[str, Any]) -> None:
     for asked in told["askedFor"]:
         _print_sender(told, asked)
     if told["detail"]:
-        click.echo(f"ended     {told['detail']}")
+        click.echo(f"ended     {one_line(told['detail'])}")
     if admission:
         _print_admission(admission)
     for driver in told["drivers"]:
@@ -156,9 +162,11 @@ def _print_admission(admission: dict[str, Any]) -> None:
     metavar="DIR",
     help="Audit every *.jsonl file in DIR instead, and report what this version would decide differently.",
 )
+@click.option("--receipts", type=EXPORT, metavar="FILE", help="Compare the log with the receipts in FILE.")
+@text_option("--seals", metavar="URL", help="Compare the log with the seals that masters have kept below URL.")
 @as_json
 @target_options()
-def audit(
+def audit(  # noqa: PLR0913 - its options
     *,
     file: IO[bytes] | None,
     first: Bound,
@@ -167,6 +175,8 @@ def audit(
     everything: bool,
     expect: tuple[int, str] | None,
     golden: Path | None,
+    receipts: IO[bytes] | None,
+    seals: str | None,
     as_json: bool,
 ) -> int:
     """Check every decision in the log against the rules.
@@ -176,7 +186,8 @@ def audit(
     tasks are waiting.
 
     The verdict is one sentence for each cause; --all lists all deviations. With --json, each verdict contains its later
-    deviations. --expect detects a log whose end was cut off.
+    deviations. --expect detects a log whose end was cut off, --receipts and --seals one that was rewritten
+    although its chain was made anew.
 
     With FILE (- is stdin), a complete log written by `fairlog log --json`, no store is needed. Exits with 1 if
     anything deviates. The audit always reads the log from its start; --from limits the report only.
@@ -185,11 +196,17 @@ def audit(
         raise click.UsageError("--golden reads logs from a folder; leave out FILE and --expect")
     if expect is not None and last != OPEN:
         raise click.UsageError("--expect needs the whole log; leave out --to")
+    proofs = _proofs(receipts, seals)
+    if proofs is not None and (golden is not None or company is not None or (first, last) != (OPEN, OPEN)):
+        raise click.UsageError("--receipts and --seals need one whole log; leave out --golden, --company, --from, --to")
     found: list[tuple[str, Verdict]] = []
     for name, entries in _logs(file, golden):
         audited = Audit()
         proven = entries if expect is None else _expected(entries, expect)
+        proven = proven if proofs is None else proofs.heard(proven)
         verdicts = _verdicts(audited, name, _spanned(audited, proven, first, last), company)
+        if proofs is not None and audited.blind_from is None:
+            verdicts = [*verdicts, *map(Verdict, proofs.deviations())]
         if audited.ends_at < audited.first and first != OPEN:
             raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
@@ -198,6 +215,20 @@ def audit(
     if as_json:
         render.print_json([{**({"file": name} if golden else {}), **each.as_json()} for name, each in found])
     return 1 if found else 0
+
+
+def _proofs(receipts: IO[bytes] | None, seals: str | None) -> Proofs | None:
+    """What the log is compared with; None if nothing is named."""
+    if receipts is None and seals is None:
+        return None
+    kept: list[Kept] = []
+    if seals is not None:
+        target = click.get_current_context().ensure_object(Target)
+        up = None if target.cluster else find_running(target.data)
+        kept = list(seal_files.kept(seals, target.cluster or (up.cluster if up else "default")))
+        if not kept:
+            raise InvalidCommand(f"{seals} holds no seal of the cluster; name it with --cluster")
+    return Proofs(read_receipts(receipts) if receipts is not None else (), kept)
 
 
 @click.command()
@@ -225,7 +256,7 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, It
     else:
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        yield "the log", Source(click.get_current_context(), None).session.log.facts()
+        yield "the log", Source(click.get_current_context(), None).session.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:

@@ -58,6 +58,10 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
         return _print_health(session, check, as_json=as_json)
     if session.at is not None:
         return _past_status(session, as_json=as_json)
+    if session.api is not None:
+        said = {**session.api.read("/v1/status", fresh="true"), "store": {"url": "behind the API", "pid": None}}
+        render.print_json(said) if as_json else _print_status(said)
+        return 0 if said["master"] else 1
     serving, standbys = session.masters()
     if not session.is_served():
         serving = None

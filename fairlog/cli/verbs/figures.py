@@ -17,6 +17,7 @@ from recovery.archive.files import whole_file
 from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
 from scheduler.model.errors import InvalidCommand, UnknownCompany
+from scheduler.model.text import cell
 from witness.audit.audit import Audited
 from witness.fairness import By, Fairness
 from witness.statement import AMOUNTS, hours, kind_hours, kinds_of
@@ -147,7 +148,7 @@ def _number(value: float | None) -> str:
 @click.command()
 @text_option("--company", required=True, metavar="C", help="Company to report on.")
 @click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
-@flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line.")
+@flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line; no cell is a formula.")
 @as_json
 @on_log
 def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv: bool, as_json: bool) -> None:
@@ -196,7 +197,8 @@ def _csv(said: dict[str, Any]) -> str:
     writer.writerow(["level", "company", "month", "user", "app", *names, *further, *(f"log_{name}" for name in log)])
     for level, user, app, amounts in _lines(said):
         row = [level, said["company"], said["month"], user, app, *(amounts[name] for name in names)]
-        writer.writerow([*row, *(each for kind in kinds for each in kind_hours(amounts, kind)), *log.values()])
+        row += [*(each for kind in kinds for each in kind_hours(amounts, kind)), *log.values()]
+        writer.writerow(map(cell, row))
     return text.getvalue()
 
 

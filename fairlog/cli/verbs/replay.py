@@ -16,7 +16,9 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, matched, span_options
+from fairlog.cli.printed import terminal
 from recovery.replay.bounds import Bound
+from scheduler.model.text import one_line
 from witness.playback import Playback, pending_apps, told
 
 if TYPE_CHECKING:
@@ -129,13 +131,13 @@ def _live(frames: Iterator[Frame], speed: float) -> None:
     from rich.console import Console  # noqa: PLC0415 (only terminals need it)
     from rich.live import Live  # noqa: PLC0415 (likewise)
 
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = Console(file=terminal(sys.stdout), markup=False, highlight=False, emoji=False)
     last: deque[str] = deque(maxlen=_LAST)
     pace = Pace(speed)
     with Live(console=console, auto_refresh=False) as live:
         for frame in frames:
             pace.wait(frame)
-            last.extend(f"{fact.seq:>7}  {text}" for fact in frame.happened if (text := told(fact.event)))
+            last.extend(f"{fact.seq:>7}  {one_line(text)}" for fact in frame.happened if (text := told(fact.event)))
             if pace.is_worth_showing(frame):
                 live.update(_picture(frame, last, speed, console.height), refresh=True)
 

@@ -31,8 +31,10 @@ from scheduler.service.keyring import keyring_of_environment
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SMALLEST_CORES = 4
 _SMALLEST_MB = 2048
+MAX_PORT = 65535
 
 
 class NotRunning(FairlogError):
@@ -44,6 +46,14 @@ def _memory(text: str) -> int:
     if not 1 <= memory_mb <= MAX_MEMORY_MB:
         raise click.BadParameter(f"a worker offers between 1 and {MAX_MEMORY_MB} MiB, not {memory_mb}")
     return memory_mb
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Host and port, written HOST:PORT. Raises: click.BadParameter."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > MAX_PORT:
+        raise click.BadParameter(f"an address is written like 127.0.0.1:8080, not {text!r}")
+    return host.strip("[]"), int(port)
 
 
 _logs = click.option(
@@ -167,6 +177,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
     """
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
+    from recovery.archive.seal_files import SEALS_VARIABLE  # noqa: PLC0415 (likewise)
     from recovery.failover.master import run_master  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(target)
@@ -181,7 +192,49 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
         archive_url=archive_url,
         archive_allow=archive_allow,
         keyring=keyring_of_environment(),
+        seals_url=os.environ.get(SEALS_VARIABLE, ""),
     )
+
+
+@click.command()
+@click.option(
+    "--socket",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    envvar="FAIRLOG_API_SOCKET",
+    show_envvar=True,
+    help="Listen on a Unix socket, in a folder that only you can enter. Whoever reaches it is an operator.",
+)
+@click.option(
+    "--listen",
+    "address",
+    type=read_address,
+    metavar="HOST:PORT",
+    envvar="FAIRLOG_API_LISTEN",
+    show_envvar=True,
+    help="Listen on TCP, for those with a token.",
+)
+@click.option("--tls-cert", "certificate", type=_FILE, metavar="FILE", help="Certificate chain for TLS on TCP, PEM.")
+@click.option("--tls-key", "key", type=_FILE, metavar="FILE", help="Its private key, PEM.")
+@flag("--plain-http", "plain", help="Allow TCP without TLS from other machines, behind a proxy that ends TLS.")
+@_logs
+@target_options()
+@click.pass_obj
+def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
+    """Serve the HTTP API, through which everybody else reaches the cluster.
+
+    Only masters and API servers need the store's credentials. Any number of them can run. An API server answers reads
+    from the log, which it follows; GET /openapi.json describes what can be asked.
+    """
+    from fairlog.api.serve import Where, run_api  # noqa: PLC0415 (the other verbs need none of it)
+    from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
+
+    if (where["certificate"] is None) != (where["key"] is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together; give both")
+    url, cluster, _ = locate(target)
+    log_to_stderr()
+    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_of_environment())
 
 
 @click.group(invoke_without_command=True)

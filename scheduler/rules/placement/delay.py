@@ -81,6 +81,8 @@ def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int,
     for trouble in app.troubles.values():
         if until := kept_until(trouble, settings):
             due[until, "excluded"] = None
+    if app.driver_after:
+        due[app.driver_after, "restart"] = None
     return [*due, *_hold_timers(app, settings)]
 
 

@@ -35,7 +35,7 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
     served = 0
     while (app := state.next_waiting_driver(served)) is not None:
         served, size = app.submitted, app.spec.driver or NOTHING
-        if not within_driver_limits(state, size.cores):
+        if app.driver_after > at or not within_driver_limits(state, size.cores):
             continue
         for without in left_out(state, app, size, at):
             shut = {*without, *state.probes}
@@ -60,7 +60,11 @@ def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]
         served = 0
         while (app := state.next_waiting_driver(served)) is not None:
             served, size = app.submitted, app.spec.driver or NOTHING
-            if _has_room(state, size, (), worker) and within_driver_limits(state, size.cores):
+            if (
+                app.driver_after <= at
+                and _has_room(state, size, (), worker)
+                and within_driver_limits(state, size.cores)
+            ):
                 *_, without = left_out(state, app, size, at)
                 if worker not in without:
                     yield _granted(state, app, worker, size)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from fairlog import Client
+from fairlog.client import StoreClient
 from fairlog.local.store import EmbeddedStore, bundled_server
 from scheduler.model.events import CommandRefused
 from scheduler.store.codec import GENESIS_DIGEST
@@ -37,9 +37,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.fixture(scope="module")
-def client(shell: Shell) -> Iterator[Client]:
+def client(shell: Shell) -> Iterator[StoreClient]:
     """A program's connection to the cluster."""
-    client = Client(shell.status()["store"]["url"], keyring=shell.keyring())
+    client = StoreClient(shell.status()["store"]["url"], keyring=shell.keyring())
     yield client
     client.store.close()
 
@@ -382,7 +382,7 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
     ids=lambda value: value[:40] if isinstance(value, str) else " ".join(value)[:60],
 )
 def test_what_the_rules_refuse_is_one_sentence_and_changes_nothing(
-    shell: Shell, client: Client, arguments: tuple[str, ...], why: str
+    shell: Shell, client: StoreClient, arguments: tuple[str, ...], why: str
 ) -> None:
     def at_rest() -> bool:
         return all(worker["executors"] == 0 for worker in client.view("workers"))

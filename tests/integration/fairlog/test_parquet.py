@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -18,7 +19,7 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, RegisterKind
 from scheduler.model.events import EVENT_TYPES, AppRegistered
 from scheduler.model.resources import Resources
-from scheduler.store.codec import lines_of
+from scheduler.store.codec import Line, Record, lines_of
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import Cluster, recorded, submission, worker
@@ -35,14 +36,24 @@ PARTS = {
     "unlimited": "cores",
 }
 """Columns that hold a part of a field -> the field."""
-RECORDS = recorded(played(seeded(7, 60)))
-LOG = [line for record in RECORDS for line in lines_of(record)]
+
+
+@cache
+def history() -> list[Record]:
+    """The log of a cluster with many apps."""
+    return recorded(played(seeded(7, 60)))
+
+
+@cache
+def told() -> list[Line]:
+    """Its lines."""
+    return [line for record in history() for line in lines_of(record)]
 
 
 @pytest.fixture
 def written(store: EmbeddedStore, connection: Redis) -> EmbeddedStore:
     """A store with the log of a random history."""
-    put(EventLog(connection, Keys("default")), RECORDS)
+    put(EventLog(connection, Keys("default")), history())
     return store
 
 
@@ -58,7 +69,7 @@ def rows(file: Path) -> list[dict[str, Any]]:
 def test_every_entry_is_a_row_with_what_its_event_says(written: EmbeddedStore, tmp_path: Path) -> None:
     file = tmp_path / "log.parquet"
     answer = run(written, "--parquet", file)
-    assert (answer.exit_code, answer.output) == (0, f"{len(LOG)} log entries written to {file}\n")
+    assert (answer.exit_code, answer.output) == (0, f"{len(told())} log entries written to {file}\n")
     found = rows(file)
     assert [
         (
@@ -66,7 +77,7 @@ def test_every_entry_is_a_row_with_what_its_event_says(written: EmbeddedStore, t
             *(row["cause"] or "", json.loads(row["data"]), row["digest"]),
         )
         for row in found
-    ] == [(line.seq, line.type, line.at, line.turn, line.cause, line.data, line.digest) for line in LOG]
+    ] == [(line.seq, line.type, line.at, line.turn, line.cause, line.data, line.digest) for line in told()]
     for row in found:
         said = _columns(row["type"], json.loads(row["data"]))
         for name in (*TEXT, *WHOLE, *TRUTH):
@@ -116,13 +127,13 @@ def test_amounts_of_further_kinds_are_maps(store: EmbeddedStore, connection: Red
 
 def test_times_are_times_in_utc(written: EmbeddedStore, tmp_path: Path) -> None:
     run(written, "--parquet", tmp_path / "p", "--to", 1)
-    assert rows(tmp_path / "p")[0]["at"] == datetime.fromtimestamp(LOG[0].at / 1000, UTC)
+    assert rows(tmp_path / "p")[0]["at"] == datetime.fromtimestamp(told()[0].at / 1000, UTC)
     assert str(parquet.read_schema(tmp_path / "p").field("at").type) == "timestamp[ms, tz=UTC]"
 
 
 def test_a_span_and_an_app_are_chosen_as_when_the_log_is_printed(written: EmbeddedStore, tmp_path: Path) -> None:
-    app = next(record.data["app"] for record in LOG if record.type == "AppAdmitted")
-    options = ("--from", 5, "--to", len(LOG) - 3, "--app", app)
+    app = next(record.data["app"] for record in told() if record.type == "AppAdmitted")
+    options = ("--from", 5, "--to", len(told()) - 3, "--app", app)
     run(written, "--parquet", tmp_path / "p", *options)
     printed = [json.loads(line)["seq"] for line in run(written, *options, "--json").output.splitlines()]
     assert [row["seq"] for row in rows(tmp_path / "p")] == printed
@@ -133,8 +144,8 @@ def test_a_damaged_log_leaves_the_file_that_was_there(
 ) -> None:
     file = tmp_path / "log.parquet"
     run(written, "--parquet", file, "--to", 3)
-    turn = LOG[8].turn
-    connection.xdel(Keys("default").log, f"{max(line.seq for line in LOG if line.turn == turn)}-0")
+    turn = told()[8].turn
+    connection.xdel(Keys("default").log, f"{max(line.seq for line in told() if line.turn == turn)}-0")
     answer = run(written, "--parquet", file)
     assert (answer.exit_code, f"log position {turn}" in answer.output) == (1, True)
     assert len(rows(file)) == 3

@@ -108,6 +108,7 @@ def test_an_interrupt_stops_a_foreground_up_in_order(shell: Shell, tmp_path: Pat
     everything = tree_of(running.pid)[1:]
     running.send_signal(signal.SIGINT)
     rest, _ = running.communicate(timeout=HOPELESS_S)
+    assert "its store has neither TLS nor users: only you, on this machine, can reach it" in rest
     assert rest.splitlines()[-2:] == ["stopping", "stopped"]
     assert running.returncode == 0
     assert all(map(is_gone, everything))

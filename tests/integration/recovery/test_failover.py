@@ -203,11 +203,16 @@ def test_a_living_holder_whose_lease_was_made_endless_keeps_it(connection: Redis
         assert not other.take()
 
 
-def test_a_lease_that_is_no_text_is_free(connection: Redis, keys: Keys) -> None:
-    lease = Lease(connection, keys, Member("m1", 1, "there"), 60_000)
-    connection.rpush(keys.lease, "nobody")
-    connection.rpush(keys.lease_term, "60000")
-    assert lease.take()
+def test_keys_of_another_type_keep_no_master_out(connection: Redis, keys: Keys) -> None:
+    member = Member("m1", 1, "there")
+    lease = Lease(connection, keys, member, 60_000)
+    for action in (lease.take, lease.appear, lease.release, lease.take):
+        for key in (keys.lease, keys.lease_term, keys.handover, keys.masters):
+            connection.delete(key)
+            connection.rpush(key, "nobody")
+        action()
+    lease.appear()
+    assert members(connection, keys) == (member, [])
 
 
 @pytest.mark.parametrize("text", ["nobody", "[]", '{"id": "m1"}', '{"id": [], "pid": 1, "host": "h"}', b"\xff"])

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from fairlog.api.client import ApiClient
 from fairlog.cli.main import main
 from fairlog.local.store import bundled_server
+from scheduler.model.commands import KillApp
 from scheduler.store.acl import ROLES, Role, acl_file, hash_of, new_password
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import COMMIT_LUA
@@ -24,7 +27,8 @@ from tests.conftest import REDIS_SERVER
 from tests.integration.cli_rig import Shell
 from tests.integration.forked import Forked
 from tests.integration.servers import DURABLE, replication, until
-from tests.waiting import HOPELESS_S
+from tests.property.given import submission
+from tests.waiting import HOPELESS_S, wait_until
 
 CLUSTER = "prod.a_1"
 KEYS = Keys(CLUSTER)
@@ -100,9 +104,15 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
             process = Forked(main, *words, environment=shell.env, log=tmp_path / f"{user}.log")
             stack.callback(process.wait, HOPELESS_S)
             stack.callback(process.terminate)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fl"))
+        words = ("api", "--socket", f"{folder}/s", "--store", guarded.url("fairlog-api"), "--cluster", CLUSTER)
+        process = Forked(main, *words, environment=shell.env, log=tmp_path / "api.log")
+        stack.callback(process.wait, HOPELESS_S)
+        stack.callback(process.terminate)
         shell.ok("company", "add", "acme")
-        submitted = shell.submit("--wait", "--tasks", "3", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN")
-        app = submitted.split()[0]
+        app = shell.submit("--tasks", "3", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN")
+        wait_until(lambda: guarded.refused() or shell.app(app)["state"] == "finished", "the app's end")
+        assert guarded.refused() == []
         assert "hush" in shell.ok("logs", app)
         held = shell.submit("--tasks", "2", "--", "sleep", "600").split()[0]
         driven = shell.submit("--driver", "--wait", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN").split()[0]
@@ -114,6 +124,12 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         ):
             shell.ok(*verb)
         until(lambda: guarded.admin.llen(KEYS.archive))
+        with ApiClient(f"unix:{folder}/s", timeout_s=10) as api:
+            assert api.submit(submission("over-http"), {"TOKEN": "hush"}).seq
+            assert {each["app"] for each in api.view("apps")} >= {"over-http"}
+            assert api.send(KillApp(app="over-http")).seq
+            assert b"hush" in api.output(app, 0)
+            assert len(list(api.log())) > 10
         shell.env["FAIRLOG_STORE"] = guarded.url("fairlog-auditor")
         for verb in (("log",), ("audit",), ("checkpoint",), ("fairness",), ("archive", "--check"), ("backup", "b.gz")):
             shell.ok(*verb)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TypedDict, cast
 
 import pytest
 import yaml
+
+from scheduler.store.acl import ROLES
+from scheduler.store.connection import PASSWORD_FILE
+from scheduler.store.known_holes import known_holes
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,6 +34,8 @@ class _Service(TypedDict, total=False):
     volumes: list[str]
     depends_on: dict[str, _Condition]
     environment: dict[str, str]
+    image: str
+    secrets: list[str]
 
 
 class _Compose(TypedDict):
@@ -59,9 +67,9 @@ def test_the_schema_refuses_what_the_specification_does_not_know(tmp_path: Path)
     assert "perhaps" in checked.stdout
 
 
-def test_it_runs_one_store_two_masters_and_three_workers(compose: _Compose) -> None:
+def test_it_runs_one_store_two_masters_an_api_and_three_workers(compose: _Compose) -> None:
     verbs = [service["command"][0] for service in compose["services"].values()]
-    assert sorted(verbs) == ["master"] * 2 + ["valkey-server"] + ["worker"] * 3
+    assert sorted(verbs) == ["api"] + ["master"] * 2 + ["valkey-server"] + ["worker"] * 3
 
 
 def test_every_service_is_health_checked_and_started_again(compose: _Compose) -> None:
@@ -75,7 +83,7 @@ def test_a_live_master_is_healthy_and_a_worker_that_can_be_granted_something(
 ) -> None:
     checks = {"master": ["CMD", "fairlog", "status", "--live"], "worker": ["CMD", "fairlog", "status", "--ready"]}
     for name, service in compose["services"].items():
-        if name != "store":
+        if name not in {"store", "api"}:
             assert service["healthcheck"]["test"] == checks[service["command"][0]], name
 
 
@@ -99,4 +107,42 @@ def test_masters_and_workers_wait_for_a_store_that_answers_and_use_it(compose: _
     for name, service in compose["services"].items():
         if name != "store":
             assert service["depends_on"]["store"]["condition"] == "service_healthy", name
-            assert service["environment"]["FAIRLOG_STORE"].startswith("redis://store:"), name
+            assert service["environment"]["FAIRLOG_STORE"].endswith("@store:6379/0"), name
+
+
+def test_everybody_has_a_password_of_its_own_and_the_store_knows_nobody_else(compose: _Compose) -> None:
+    text = (ROOT / "compose.yaml").read_text()
+    assert "--protected-mode" not in text
+    assert "/run/secrets/users.acl" in compose["services"]["store"]["command"]
+    users = {role.user for role in ROLES}
+    for name, service in compose["services"].items():
+        assert "ports" not in service
+        if name != "store":
+            user = service["environment"]["FAIRLOG_STORE"].partition("://")[2].partition("@")[0]
+            assert user in users, name
+            assert user == f"fairlog-{service['command'][0]}"
+            assert service["environment"][PASSWORD_FILE] == f"/run/secrets/{user}"
+            assert service["secrets"] == [user]
+
+
+def test_images_have_exact_versions(compose: _Compose) -> None:
+    image = compose["services"]["store"]["image"]
+    assert re.fullmatch(r"valkey/valkey:\d+\.\d+\.\d+-alpine(@sha256:[0-9a-f]{64})?", image)
+    assert known_holes("valkey", image.partition(":")[2].partition("-")[0]) == ""
+    named = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(set(named)) == 1
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", named[0])
+
+
+def test_the_lock_file_names_every_dependency_with_hashes() -> None:
+    locked = dict(re.findall(r"^([a-z0-9-]+)==\S+.*\\\n    (--hash=sha256:[0-9a-f]{64})", _lock(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["archive"], "hatchling"]
+    for each in asked:
+        name = re.split(r"[\[<>=;]", each)[0].strip().lower()
+        assert name in locked, f"{name} is not locked; run `make lock`"
+    assert _lock().count("==") >= len(locked)
+
+
+def _lock() -> str:
+    return (ROOT / "requirements.lock").read_text()

@@ -30,8 +30,8 @@ def _verify(*units: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_there_is_a_unit_for_the_store_for_a_master_and_for_a_worker() -> None:
-    assert [unit.stem for unit in UNITS] == ["fairlog-master", "fairlog-store", "fairlog-worker"]
+def test_there_is_a_unit_for_the_store_a_master_an_api_server_and_a_worker() -> None:
+    assert [unit.stem for unit in UNITS] == ["fairlog-api", "fairlog-master", "fairlog-store", "fairlog-worker"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -54,7 +54,8 @@ def test_each_says_when_it_is_ready_and_is_started_again_whenever_it_ends(unit: 
 def test_masters_and_workers_are_watched_and_run_a_verb_that_there_is(unit: Path) -> None:
     service = _service(unit)
     assert int(service["WatchdogSec"]) == 30
-    words = service["ExecStart"].replace(" $FAIRLOG_WORKER_OPTIONS", " --cores 4 --drain").split()
+    line = service["ExecStart"].replace(" $FAIRLOG_WORKER_OPTIONS", " --cores 4 --drain")
+    words = line.replace(" $FAIRLOG_API_OPTIONS", " --listen 127.0.0.1:8080").split()
     assert words[:2] == ["/usr/bin/env", "fairlog"]
     verb = cli.get_command(click.Context(cli), words[2])
     assert verb is not None
@@ -70,3 +71,18 @@ def test_the_store_syncs_every_write_evicts_nothing_and_listens_locally() -> Non
     wanted = ("--supervised systemd", "--bind 127.0.0.1", "--appendonly yes", "--appendfsync always")
     for option in (*wanted, "--no-appendfsync-on-rewrite no", "--maxmemory-policy noeviction"):
         assert f" {option} " in started
+
+
+@pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)
+def test_each_has_a_user_of_the_store_and_its_password_from_a_credential(unit: Path) -> None:
+    text, user = unit.read_text(), unit.stem
+    assert f"FAIRLOG_STORE=redis://{user}@127.0.0.1:6379/0" in text
+    assert f"\nLoadCredential=store-password:/etc/fairlog/passwords/{user}\n" in text
+    assert "\nEnvironment=FAIRLOG_STORE_PASSWORD_FILE=%d/store-password\n" in text
+
+
+def test_the_store_answers_only_the_users_of_its_acl_file() -> None:
+    text = (FOLDER / "fairlog-store.service").read_text()
+    assert "\nLoadCredential=users.acl:/etc/fairlog/users.acl\n" in text
+    assert " --aclfile %d/users.acl" in _service(FOLDER / "fairlog-store.service")["ExecStart"]
+    assert "protected-mode" not in text

@@ -12,6 +12,7 @@ from fairlog.api.replica import Replica
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.sender import local
+from scheduler.service.keyring import Keyring
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
@@ -19,6 +20,7 @@ from scheduler.store.keys import Keys
 if TYPE_CHECKING:
     import fakeredis
 
+RING = Keyring.new()._replace(masters={}, apps=b"")
 KEYS = Keys("api")
 ROOT = local(0)
 ACME = RegisterCompany(company="acme", cores=64, memory_mb=65536)
@@ -32,7 +34,7 @@ def submission(app: str, **about: object) -> SubmitApp:
 @contextmanager
 def served(fake: fakeredis.FakeRedis, *, timeout_s: float = 20) -> Iterator[Handlers]:
     """Handlers whose commands a master takes at once, and whose replica follows."""
-    scheduler = Scheduler(EventLog(fake, KEYS), "m", lambda: rebuild(EventLog(fake, KEYS)))
+    scheduler = Scheduler(EventLog(fake, KEYS), "m", lambda: rebuild(EventLog(fake, KEYS)), keyring=RING)
     scheduler.take_over()
     stopped = threading.Event()
 
@@ -46,7 +48,7 @@ def served(fake: fakeredis.FakeRedis, *, timeout_s: float = 20) -> Iterator[Hand
     try:
         with Replica(EventLog(fake, KEYS)) as replica:
             replica.wait_for(scheduler.position.seq, 10)
-            yield Handlers(fake, KEYS.cluster, replica, timeout_s=timeout_s)
+            yield Handlers(fake, KEYS.cluster, replica, keyring=RING, timeout_s=timeout_s)
     finally:
         stopped.set()
         master.join()

@@ -48,7 +48,7 @@ def listed(viewed: Viewed) -> list[dict[str, Any]]:
 
 def test_a_command_is_carried_out_once_however_often_it_is_sent(api: Handlers) -> None:
     receipt = api.send(ROOT, submission("a"), command_id="once")
-    assert receipt == ("once", receipt.seq)
+    assert receipt[:2] == ("once", receipt.seq)
     assert api.send(ROOT, submission("a"), command_id="once") == receipt
     with pytest.raises(DuplicateApp):
         api.send(ROOT, submission("a"), command_id="twice")

@@ -84,9 +84,8 @@ def test_a_master_refuses_the_setting_and_logs_nothing_of_it(fake: Redis) -> Non
 
 
 def test_a_master_archives_to_no_other_place_that_the_log_names(
-    fake: Redis, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    fake: Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del caplog
     log = commit(fake)
     settings = ClusterConfigured(archive_url="memory://archive", archive_after_events=1, archive_retain_events=1)
     archiver = Archiver(log, "unix:///nowhere", allowed=ALLOWED)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 
 from recovery.archive.archiver import CLAIMED_S, Archiver, claim, is_due, run
 from scheduler.model.events import ClusterConfigured
+from scheduler.store.codec import Record
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from tests.property.given import Cluster, recorded
@@ -26,21 +28,19 @@ if TYPE_CHECKING:
 SETTINGS: dict[str, Any] = {"archive_url": "memory://archive", "archive_after_events": 20, "archive_retain_events": 10}
 
 
-def history() -> Cluster:
-    """A cluster of forty companies."""
+@cache
+def history() -> list[Record]:
+    """What a cluster of forty companies wrote."""
     cluster = Cluster()
     for number in range(40):
         cluster.company(f"c{number}")
-    return cluster
-
-
-RECORDS = recorded(history())
+    return recorded(cluster)
 
 
 @pytest.fixture
 def log(fake: Redis) -> Iterator[EventLog]:
     forget_files()
-    yield put_records(fake, KEYS, RECORDS)
+    yield put_records(fake, KEYS, history())
     forget_files()
 
 
@@ -55,10 +55,10 @@ def test_archiving_is_due_once_enough_events_lie_beyond_the_retained_ones(log: E
 
 def test_archiving_is_no_longer_due_after_the_move(log: EventLog) -> None:
     settings = ClusterConfigured(**SETTINGS)
-    assert is_due(log, settings, len(RECORDS))
+    assert is_due(log, settings, len(history()))
     run(log, settings.archive_url, settings.archive_retain_events)
-    assert in_stream(log) == staying(10, RECORDS)
-    assert not is_due(log, settings, len(RECORDS))
+    assert in_stream(log) == staying(10, history())
+    assert not is_due(log, settings, len(history()))
 
 
 def test_one_process_archives_at_a_time_and_its_claim_expires(log: EventLog) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.text import cell, one_line, printable
+from scheduler.model.text import cell, in_json, one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,10 @@ def test_a_cell_is_never_a_formula(text: str) -> None:
 
 def test_numbers_and_other_texts_are_cells_as_they_are() -> None:
     assert [cell(-1), cell("a=b"), cell("")] == [-1, "a=b", ""]
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_json_is_printable_and_means_the_same(text: str) -> None:
+    shown = in_json(json.dumps({"a": text}, indent=2, ensure_ascii=False))
+    assert json.loads(shown) == {"a": text}
+    assert printable(shown) == shown

@@ -42,9 +42,11 @@ from scheduler.model.events import (
     ExecutorsRequested,
     Fixed,
     HoldEnded,
+    KeyChanged,
     KindRegistered,
     LimitSet,
     Locations,
+    LogSealed,
     LostWorkersForgotten,
     MasterElected,
     OnePerWorker,
@@ -151,6 +153,8 @@ TIMED: list[Event] = [
 """An app that runs, for a minute at most."""
 WARNED, EXPIRED = AppWarned(app="t1", signal="USR1"), AppExpired(app="t1")
 
+KEY = KeyChanged(key="k1", public="aa")
+SEAL = LogSealed(seq=1, digest="d", key="k1", signature="s")
 ANN = AccountAdded(account="acme/ann", company="acme")
 TOKEN = TokenIssued(token="t1", account="acme/ann", role="user", scopes=("read",), expires=10**15, hash="ab" * 32)
 INHABITED: list[Event] = [ANN, RoleGranted(account="acme/ann", role="user"), TOKEN]
@@ -425,6 +429,12 @@ CASES = [
         "I3",
         "company 'acme' is not registered, or shows its apps that",
     ),
+    Case([], KeyChanged(key="", public="aa"), "I6", "key '' signs already, or has no public half"),
+    Case([KEY], KEY, "I6", "key 'k1' signs already"),
+    Case([KEY, replace(KEY, key="k2")], replace(KEY, public="bb"), "I6", "key 'k1' has another public half"),
+    Case([KEY], replace(SEAL, seq=99), "I6", "position 99 is sealed between the last seal, 0, and"),
+    Case([KEY], LogSealed(seq=1, digest="d", key="k2", signature="s"), "I6", "key 'k2' does not sign"),
+    Case([KEY, SEAL], SEAL, "I6", "position 1 is sealed between the last seal, 1, and"),
     Case([], LimitSet(name="max_core", value=1), "N1", "limit 'max_core' cannot be 1"),
     Case([], LimitSet(name="max_cores", value=-1), "N1", "limit 'max_cores' cannot be -1"),
     Case([], LimitSet(name="submit_per_minute", value=0), "N1", "limit 'submit_per_minute' cannot be 0"),

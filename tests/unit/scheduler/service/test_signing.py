@@ -57,7 +57,8 @@ def answer(fake: Any, identity: str) -> str:
 
 
 def types(scheduler: Scheduler) -> list[str]:
-    return [fact.type for fact in scheduler.log.facts()]
+    """Those of events, except what a master with a key adds."""
+    return [fact.type for fact in scheduler.log.facts() if fact.type not in {"KeyChanged", "LogSealed"}]
 
 
 def reasons(fake: Any) -> list[str]:

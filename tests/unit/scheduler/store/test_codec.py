@@ -47,9 +47,11 @@ from scheduler.model.events import (
     ExecutorsRequested,
     Fixed,
     HoldEnded,
+    KeyChanged,
     KindRegistered,
     LimitSet,
     Locations,
+    LogSealed,
     LostWorkersForgotten,
     MasterElected,
     OnePerWorker,
@@ -260,6 +262,8 @@ EVENTS: list[Event] = [
     AppsShown(company="acme", shown=True),
     RoleRevoked(account="acme/ann", role="admin"),
     AccountRemoved(account="acme/ann"),
+    KeyChanged(key="00ff" * 4, public="cd" * 32, signature="ef" * 64),
+    LogSealed(seq=61, digest="12" * 32, key="00ff" * 4, signature="34" * 64),
 ]
 """An event of every type, in the order of the file."""
 

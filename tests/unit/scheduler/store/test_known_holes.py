@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
+from scheduler.store.connection import dangers
 from scheduler.store.known_holes import known_holes
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,35 @@ def test_no_sentence_lists_a_hole_twice() -> None:
     for name, version in (("valkey", "8.1.0"), ("redis", "7.4.0")):
         holes = known_holes(name, version).partition("(")[2].partition(")")[0].split(", ")
         assert len(holes) == len(set(holes)) > 5
+
+
+class _Server:
+    """Says of itself what a server of that version says."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def info(self, section: str) -> dict[str, str]:
+        """Its INFO."""
+        assert section == "server"
+        return {"redis_version": "7.2.4", "valkey_version": self._version}
+
+
+@pytest.mark.parametrize(
+    ("url", "version", "said"),
+    [
+        ("unix:///run/store.sock", "9.1.2", []),
+        ("rediss://fairlog-master@store:6379/0", "9.1.2", []),
+        ("redis://fairlog-master@127.0.0.1:6379/0", "9.1.2", []),
+        ("redis://u@localhost:1,u@[::1]:2/0", "9.1.2", []),
+        ("redis://u@store:6379/0", "9.1.2", ["neither encrypted"]),
+        ("redis+sentinel://u@127.0.0.1:1,store:2/fairlog", "9.1.2", ["neither encrypted"]),
+        ("redis://localhost:6379/0", "9.1.2", ["no password"]),
+        ("redis://store", "9.1.0", ["known security holes", "neither encrypted", "no password"]),
+        ("rediss://store:6379/0", "9.1.2", ["no password"]),
+    ],
+)
+def test_a_master_says_at_its_start_what_is_unsafe(url: str, version: str, said: list[str]) -> None:
+    found = dangers(cast("Redis", _Server(version)), url)
+    assert len(found) == len(said)
+    assert all(part in sentence for part, sentence in zip(said, found, strict=True))

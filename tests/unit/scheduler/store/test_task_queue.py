@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import fakeredis
 import pytest
@@ -15,7 +16,16 @@ from rq.serializers import JSONSerializer
 from rq.utils import as_text
 
 from scheduler.store.keys import Keys
-from scheduler.store.task_queue import OUTPUT_BYTES, Completion, Outcome, Progress, Step, Worklist
+from scheduler.store.task_queue import (
+    OUTPUT_BYTES,
+    Completion,
+    Outcome,
+    Progress,
+    Step,
+    Worklist,
+    broken,
+    output_bytes,
+)
 
 APP, CLUSTER, WORKER = "app.1", "test", "w1"
 KEYS = Keys(CLUSTER)
@@ -355,6 +365,39 @@ def test_damaged_states_of_tasks_do_not_stop_a_commit_that_returns_them(
     assert work.put_back(APP, "e") == 2
     assert queued(fake) == [job_id(CLUSTER, APP, 0), job_id(CLUSTER, APP, 1)]
     assert not {b"0", b"1"} & {*fake.hkeys(KEYS.begun(APP))}
+
+
+def test_a_task_that_breaks_its_executors_waits_longer_and_longer(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    """Semantics W10."""
+    fill(work, 1)
+    waits = []
+    for _ in range(13):
+        fake.zadd(KEYS.later(APP), {"0": 0}, xx=True)
+        assert take(work, 1) == [0]
+        assert work.put_back(APP, broken("e")) == 1
+        (state,) = work.states(APP)
+        clock: Any = fake.time()
+        waits.append(-1 if state.due_at is None else round((state.due_at - clock[0] * 1000) / 1000))
+        assert (fake.zcard(KEYS.later(APP)), len(queued(fake))) == ((0, 1) if state.due_at is None else (1, 0))
+    assert waits[:2] == [-1, -1]
+    expected = (1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300)
+    assert all(abs(found - due) <= 1 for found, due in zip(waits[2:], expected, strict=True))
+
+
+def test_only_abnormal_ends_in_a_row_make_a_task_wait(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    """Semantics W10."""
+    fill(work, 1)
+    for gone in ("!e", "!e", "e", "!e", "!e"):
+        take(work, 1)
+        work.put_back(APP, gone)
+        assert len(queued(fake)) == 1
+    take(work, 1)
+    work.put_back(APP, "!e")
+    assert not queued(fake)
+
+
+def test_apps_of_many_tasks_keep_less_of_each_ones_output() -> None:
+    assert [output_bytes(tasks) for tasks in (0, 1, 1024, 2048, 100_000)] == [65536, 65536, 65536, 32768, 1024]
 
 
 def test_running_tasks_of_another_type_return_nothing(work: Worklist, fake: fakeredis.FakeRedis) -> None:

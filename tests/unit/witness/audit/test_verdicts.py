@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -51,7 +52,10 @@ def lively(seed: int, **settings: object) -> list[Fact]:
     return facts(cluster)
 
 
-LOG = rechained(lively(1))
+@cache
+def lawful() -> list[Fact]:
+    """A log that follows its rules."""
+    return rechained(lively(1))
 
 
 def about(fact: Fact, app: str) -> bool:
@@ -99,10 +103,10 @@ def test_a_removed_admission_with_all_that_followed_is_one_verdict(settings: dic
 
 
 def test_its_sentence_names_position_app_user_company_and_rule() -> None:
-    seq = admissions(LOG)[8]
-    event = LOG[seq - 1].event
+    seq = admissions(lawful())[8]
+    event = lawful()[seq - 1].event
     assert isinstance(event, AppAdmitted)
-    found, deviations = verdicts(never_admitted(LOG, seq))
+    found, deviations = verdicts(never_admitted(lawful(), seq))
     assert deviations > 10
     assert str(found[0]) == (
         f"From {seq} on this log does not follow its rules: app {event.app} ({event.user}, {event.company}) "
@@ -112,25 +116,27 @@ def test_its_sentence_names_position_app_user_company_and_rule() -> None:
 
 
 def test_two_faults_are_two_verdicts() -> None:
-    one, other = admissions(LOG)[5], admissions(LOG)[25]
-    log = without(LOG, *(fact.seq for fact in LOG if fact.seq >= one and about(fact, LOG[one - 1].event.app)))  # type: ignore[union-attr]
-    passed_over = LOG[other - 1].event
+    log = lawful()
+    one, other = admissions(log)[5], admissions(log)[25]
+    admitted = log[one - 1].event.app  # type: ignore[union-attr]
+    log = without(log, *(fact.seq for fact in log if fact.seq >= one and about(fact, admitted)))
+    passed_over = lawful()[other - 1].event
     assert isinstance(passed_over, AppAdmitted)
     log = [fact for fact in log if not (fact.seq >= other and about(fact, passed_over.app))]
     found, _ = verdicts(rechained(log))
-    assert [each.first.entitled for each in found] == [LOG[one - 1].event.app, passed_over.app]  # type: ignore[union-attr]
+    assert [each.first.entitled for each in found] == [admitted, passed_over.app]
 
 
 def test_an_edited_grant_is_one_verdict_whatever_follows_from_its_worker() -> None:
-    seq = next(fact.seq for fact in LOG[100:] if isinstance(fact.event, ExecutorAllocated))
-    event = LOG[seq - 1].event
+    seq = next(fact.seq for fact in lawful()[100:] if isinstance(fact.event, ExecutorAllocated))
+    event = lawful()[seq - 1].event
     assert isinstance(event, ExecutorAllocated)
-    found, _ = verdicts(rechained(edited(LOG, seq, worker="w0" if event.worker != "w0" else "w1")))
+    found, _ = verdicts(rechained(edited(lawful(), seq, worker="w0" if event.worker != "w0" else "w1")))
     assert [each.first.seq for each in found] == [seq]
 
 
 def test_a_broken_chain_is_a_verdict_and_nothing_behind_it_is_checked(tmp_path: Path) -> None:
-    lines = exported(stored(LOG)).splitlines(keepends=True)
+    lines = exported(stored(lawful())).splitlines(keepends=True)
     file = tmp_path / "log.jsonl"
     file.write_text("".join(lines[:50] + lines[51:]))
     answer = run("audit", file)
@@ -145,19 +151,19 @@ def run(*arguments: object) -> Result:
 @pytest.fixture(scope="module")
 def forged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("forged") / "log.jsonl"
-    file.write_text(exported(stored(never_admitted(LOG, admissions(LOG)[8]))))
+    file.write_text(exported(stored(never_admitted(lawful(), admissions(lawful())[8]))))
     return file
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("sound") / "log.jsonl"
-    file.write_text(exported(stored(LOG)))
+    file.write_text(exported(stored(lawful())))
     return file
 
 
 def test_the_audit_prints_the_verdict_first_and_every_deviation_on_request(forged: Path) -> None:
-    (verdict,), deviations = verdicts(never_admitted(LOG, admissions(LOG)[8]))
+    (verdict,), deviations = verdicts(never_admitted(lawful(), admissions(lawful())[8]))
     answer = run("audit", forged)
     lines = answer.output.splitlines()
     assert (answer.exit_code, lines[0], len(lines)) == (1, str(verdict), 3)
@@ -174,9 +180,9 @@ def test_the_audit_prints_the_verdict_first_and_every_deviation_on_request(forge
 def test_what_is_derived_from_a_log_that_breaks_its_rules_says_so_first(
     verb: tuple[str, ...], forged: Path, sound: Path
 ) -> None:
-    name = LOG[admissions(LOG)[0] - 1].event.app if verb[0] == "explain" else ""  # type: ignore[union-attr]
+    name = lawful()[admissions(lawful())[0] - 1].event.app if verb[0] == "explain" else ""  # type: ignore[union-attr]
     arguments = [name if part == "north-3" else part for part in verb]
-    begins = f"From {admissions(LOG)[8]} on this log does not follow its rules: app "
+    begins = f"From {admissions(lawful())[8]} on this log does not follow its rules: app "
     answer = run(*arguments, forged)
     assert (answer.exit_code, answer.output.startswith(begins)) == (0, True)
     assert json.loads(run(*arguments, forged, "--json").output)["verdict"].startswith(begins)
@@ -186,9 +192,9 @@ def test_what_is_derived_from_a_log_that_breaks_its_rules_says_so_first(
 
 def test_a_noted_point_is_found_and_missed_where_the_end_was_cut_off(sound: Path, tmp_path: Path) -> None:
     printed = run("checkpoint", sound).output
-    assert printed == f"{len(LOG)}:{LOG[-1].digest}\n"
+    assert printed == f"{len(lawful())}:{lawful()[-1].digest}\n"
     assert run("audit", sound, "--expect", printed.strip()).exit_code == 0
-    early = next(fact for fact in LOG[200:] if fact.digest)
+    early = next(fact for fact in lawful()[200:] if fact.digest)
     assert run("audit", sound, "--expect", f"{early.seq}:{early.digest}").exit_code == 0
 
     cut = tmp_path / "cut.jsonl"
@@ -202,16 +208,16 @@ def test_a_noted_point_is_found_and_missed_where_the_end_was_cut_off(sound: Path
 
 
 def test_a_log_with_another_digest_at_the_point_or_a_point_inside_a_turn_is_refused(sound: Path, forged: Path) -> None:
-    noted = f"{len(LOG)}:{LOG[-1].digest}"
+    noted = f"{len(lawful())}:{lawful()[-1].digest}"
     assert run("audit", forged, "--expect", noted).exit_code == 1
-    seq = next(fact.seq for fact in LOG if fact.digest and fact.seq > fact.turn + 1)
+    seq = next(fact.seq for fact in lawful() if fact.digest and fact.seq > fact.turn + 1)
     other = run("audit", sound, "--expect", f"{seq}:{'0' * 64}")
     assert (other.exit_code, other.output) == (
         1,
-        f"Error: this log does not contain {seq}:{'0' * 64}; its digest there is {LOG[seq - 1].digest}\n",
+        f"Error: this log does not contain {seq}:{'0' * 64}; its digest there is {lawful()[seq - 1].digest}\n",
     )
     inside = run("audit", sound, "--expect", f"{seq - 1}:{'0' * 64}")
-    turn = LOG[seq - 1].turn
+    turn = lawful()[seq - 1].turn
     assert inside.output == (
         f"Error: position {seq - 1} is inside the turn {turn} to {seq}; give the digest of position {seq}\n"
     )

@@ -1,0 +1,440 @@
+"""The clients of the API: `ApiClient`, and `AsyncApiClient`, its asyncio twin.
+
+What they say and how they take the answers is written once, as generators of steps; a client only carries steps out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from fairlog.api.routes import ROUTES
+from scheduler.model import errors
+from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
+from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
+from scheduler.service.client import Receipt
+
+UNIX = "http+unix:"
+URL_VARIABLE, TOKEN_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN"
+BATCH_BYTES = 240_000
+"""The most bytes of a batch, within the server's limit for a request."""
+RETRY_S = 0.2
+LATER_S = 2.0
+"""How much longer than a server waits for a master the client waits for the server."""
+_VIEWS = {route.view: route for route in ROUTES if route.view}
+T = TypeVar("T")
+
+
+class Unreachable(NoMaster):
+    """No API server answered in time. A command may still be carried out; sending it again under its id is safe."""
+
+
+class Refused(FairlogError):
+    """The API refused a request for another reason than a rule; `title` is the problem's."""
+
+    def __init__(self, title: str, why: str) -> None:
+        super().__init__(why)
+        self.title = title
+
+
+class _Request(NamedTuple):
+    """A request to any server."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any] = {}
+    content: bytes | None = None
+    headers: Mapping[str, str] = {}
+
+
+class _Send(NamedTuple):
+    """A step: send the request to the server of that number and give back the answer, or the error."""
+
+    server: int
+    request: _Request
+
+
+class _Pause(NamedTuple):
+    """A step: wait."""
+
+    seconds: float
+
+
+_Steps = Generator[_Send | _Pause, httpx.Response | httpx.TransportError | None, T]
+
+
+class _Talk:
+    """What clients say: generators of steps that return what the caller gets."""
+
+    def __init__(self, servers: int, timeout_s: float) -> None:
+        self._servers = servers
+        self.timeout_s = timeout_s
+        self._server = 0
+        """The server that answered last."""
+
+    def ask(self, request: _Request) -> _Steps[httpx.Response]:
+        """Ask one server after the other until one answers. Raises: the problem of the answer; Unreachable."""
+        deadline = time.monotonic() + self.timeout_s
+        refusal: Exception = Unreachable(f"no API server answered within {self.timeout_s:g} s")
+        tried = 0
+        while True:
+            answer = yield _Send(self._server, request)
+            pause_s = RETRY_S
+            if isinstance(answer, httpx.Response):
+                if answer.status_code < 400:
+                    return answer
+                refusal = _error_of(answer)
+                if answer.status_code not in {429, 503}:
+                    raise refusal
+                pause_s = float(answer.headers.get("retry-after", RETRY_S)) if answer.status_code == 429 else RETRY_S
+            else:
+                refusal = Unreachable(f"no API server answers: {answer}")
+            self._server = (self._server + 1) % self._servers
+            tried += 1
+            if tried % self._servers == 0 or pause_s > RETRY_S:
+                if time.monotonic() + pause_s >= deadline:
+                    raise refusal
+                yield _Pause(pause_s)
+
+    def send(self, command: Command, secrets: Mapping[str, str], command_id: str | None) -> _Steps[Receipt]:
+        outcome = (yield from self.batch([command], [secrets], command_id))[0]
+        if isinstance(outcome, CommandRejected):
+            raise outcome
+        return outcome
+
+    def batch(
+        self, commands: Sequence[Command], secrets: Sequence[Mapping[str, str]], command_id: str | None
+    ) -> _Steps[list[Receipt | CommandRejected]]:
+        bodies = [_written(*each) for each in zip(commands, secrets, strict=True)]
+        headers = {"content-type": "application/json", "idempotency-key": command_id or os.urandom(16).hex()}
+        content = b'{"commands":[%b]}' % b",".join(bodies)
+        answer = yield from self.ask(_Request("POST", "/v1/commands", {}, content, headers))
+        return [_outcome(each) for each in msgspec.json.decode(answer.content)["answers"]]
+
+    def send_many(self, commands: Sequence[Command]) -> _Steps[list[Receipt | CommandRejected]]:
+        outcomes: list[Receipt | CommandRejected] = []
+        for part in _parts(commands):
+            outcomes += yield from self.batch(part, [{}] * len(part), None)
+        return outcomes
+
+    def view(self, name: str, arguments: Mapping[str, Any], at: int | None) -> _Steps[Any]:
+        if name not in _VIEWS:
+            raise errors.InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(_VIEWS)}")
+        route = _VIEWS[name]
+        inside = {key: quote(str(arguments[key]), safe="") for key in route.names if key in arguments}
+        query = {key: _text(value) for key, value in arguments.items() if key not in inside}
+        query |= {"fresh": "true"} if at is None else {"at": str(at)}
+        return (yield from self.read(route.path.format(**inside), query))
+
+    def read(self, path: str, query: Mapping[str, str]) -> _Steps[Any]:
+        """A value, or all pages of a list."""
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = {"cursor": cursor} if cursor else {}
+            answer = yield from self.ask(_Request("GET", path, {**query, **page}))
+            said = msgspec.json.decode(answer.content)
+            if "value" in said:
+                return said["value"]
+            found += said["items"]
+            cursor = said["next"]
+            if cursor is None:
+                return found
+
+    def entries(self, after: int, reason: str) -> _Steps[list[dict[str, Any]]]:
+        why = {"reason": reason} if reason else {}
+        answer = yield from self.ask(_Request("GET", "/v1/log", {"after": after, "fresh": "true", **why}))
+        items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
+        return items
+
+    def output(self, app: str, task: int | None, reason: str) -> _Steps[bytes]:
+        part = "driver" if task is None else f"tasks/{task}"
+        query = {"reason": reason} if reason else {}
+        answer = yield from self.ask(_Request("GET", f"/v1/apps/{quote(app, safe='')}/{part}/output", query))
+        return answer.content
+
+
+class _Base:
+    """The servers and the token of a client."""
+
+    def __init__(self, urls: str | Sequence[str] | None, token: str | None, timeout_s: float) -> None:
+        named = os.environ.get(URL_VARIABLE, "") if urls is None else urls
+        self._urls = [url for url in (named.split(",") if isinstance(named, str) else named) if url]
+        if not self._urls:
+            raise Refused("NoServer", f"no API server is named; set {URL_VARIABLE} to its URL")
+        for url in self._urls:
+            if not url.startswith((UNIX, "http://", "https://")):
+                raise Refused("NoServer", f"the URL of an API begins with http://, https:// or http+unix:, not {url!r}")
+        token = os.environ.get(TOKEN_VARIABLE) if token is None else token
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._talk = _Talk(len(self._urls), timeout_s)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a request is repeated until a server answers it."""
+        return self._talk.timeout_s
+
+    def _settings(self, url: str, transport: type[Any]) -> dict[str, Any]:
+        unix = url.startswith(UNIX)
+        return {
+            "base_url": "http://fairlog" if unix else url.rstrip("/"),
+            "transport": transport(uds=url.removeprefix(UNIX)) if unix else None,
+            "headers": self._headers,
+            "timeout": self._talk.timeout_s + LATER_S,
+            "trust_env": False,
+        }
+
+
+class ApiClient(_Base):
+    """Speaks to API servers at `urls`: http://, https:// or http+unix:PATH, several separated by commas.
+
+    Without `urls` and `token` it uses those of FAIRLOG_API and FAIRLOG_TOKEN. A server that does not answer is followed
+    by the next one. A command is repeated under its id, which is safe.
+
+    Raises: CommandRejected for what the rules refuse, Refused for other refusals, NoMaster or Unreachable without an
+    answer within `timeout_s`.
+    """
+
+    def __init__(
+        self, urls: str | Sequence[str] | None = None, *, token: str | None = None, timeout_s: float = 30
+    ) -> None:
+        super().__init__(urls, token, timeout_s)
+        self._clients = [httpx.Client(**self._settings(url, httpx.HTTPTransport)) for url in self._urls]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            client.close()
+
+    def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
+        """Carry out `command`; returns after the commit."""
+        return self._do(self._talk.send(command, {}, command_id))
+
+    def submit(self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None) -> Receipt:
+        """Submit an app with the values of its variables, which never enter the log."""
+        return self._do(self._talk.send(command, secrets, command_id))
+
+    def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+        """Carry out `commands` in order, in batches; the result of a refused one is its refusal."""
+        return self._do(self._talk.send_many(commands))
+
+    def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
+        """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""
+        return self._do(self._talk.view(name, arguments, at))
+
+    def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
+        """The value, or all items, that GET `path` answers."""
+        return self._do(self._talk.read(path, query))
+
+    def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
+        """The last 64 KiB of the output of a task, or of the driver (None)."""
+        return self._do(self._talk.output(app, task, reason))
+
+    def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
+        """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
+        while found := self._do(self._talk.entries(after, reason)):
+            yield from found
+            after = found[-1]["seq"]
+
+    def follow(self, path: str = "/v1/log/events", after: int = 0) -> Iterator[dict[str, Any]]:
+        """The events of the stream at `path` after position `after` as they are committed, without end."""
+        while True:
+            self.check()
+            client = self._clients[self._talk._server]  # noqa: SLF001 (our own)
+            try:
+                with client.stream("GET", path, params={"after": after}) as answer:
+                    if answer.status_code >= 400:
+                        answer.read()
+                        raise _error_of(answer)
+                    for event in map(_event, answer.iter_lines()):
+                        if event is not None:
+                            after = event["seq"]
+                            yield event
+            except httpx.TransportError:
+                time.sleep(RETRY_S)
+
+    def check(self) -> None:
+        """Return once a server can answer."""
+        self._do(self._talk.ask(_Request("GET", "/v1/health")))
+
+    def _do(self, steps: _Steps[T]) -> T:
+        got: httpx.Response | httpx.TransportError | None = None
+        while True:
+            try:
+                step = steps.send(got)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            got = None
+            if isinstance(step, _Pause):
+                time.sleep(step.seconds)
+                continue
+            try:
+                got = self._clients[step.server].send(_built(self._clients[step.server], step.request))
+            except httpx.TransportError as error:
+                got = error
+
+
+class AsyncApiClient(_Base):
+    """As `ApiClient`, for asyncio."""
+
+    def __init__(
+        self, urls: str | Sequence[str] | None = None, *, token: str | None = None, timeout_s: float = 30
+    ) -> None:
+        super().__init__(urls, token, timeout_s)
+        self._clients = [httpx.AsyncClient(**self._settings(url, httpx.AsyncHTTPTransport)) for url in self._urls]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            await client.aclose()
+
+    async def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
+        """Carry out `command`; returns after the commit."""
+        return await self._do(self._talk.send(command, {}, command_id))
+
+    async def submit(self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None) -> Receipt:
+        """Submit an app with the values of its variables, which never enter the log."""
+        return await self._do(self._talk.send(command, secrets, command_id))
+
+    async def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+        """Carry out `commands` in order, in batches; the result of a refused one is its refusal."""
+        return await self._do(self._talk.send_many(commands))
+
+    async def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
+        """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""
+        return await self._do(self._talk.view(name, arguments, at))
+
+    async def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
+        """The value, or all items, that GET `path` answers."""
+        return await self._do(self._talk.read(path, query))
+
+    async def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
+        """The last 64 KiB of the output of a task, or of the driver (None)."""
+        return await self._do(self._talk.output(app, task, reason))
+
+    async def log(self, after: int = 0, *, reason: str = "") -> AsyncIterator[dict[str, Any]]:
+        """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
+        while found := await self._do(self._talk.entries(after, reason)):
+            for event in found:
+                yield event
+            after = found[-1]["seq"]
+
+    async def follow(self, path: str = "/v1/log/events", after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """The events of the stream at `path` after position `after` as they are committed, without end."""
+        while True:
+            await self.check()
+            client = self._clients[self._talk._server]  # noqa: SLF001 (our own)
+            try:
+                async with client.stream("GET", path, params={"after": after}) as answer:
+                    if answer.status_code >= 400:
+                        await answer.aread()
+                        raise _error_of(answer)
+                    async for line in answer.aiter_lines():
+                        event = _event(line)
+                        if event is not None:
+                            after = event["seq"]
+                            yield event
+            except httpx.TransportError:
+                await asyncio.sleep(RETRY_S)
+
+    async def check(self) -> None:
+        """Return once a server can answer."""
+        await self._do(self._talk.ask(_Request("GET", "/v1/health")))
+
+    async def _do(self, steps: _Steps[T]) -> T:
+        got: httpx.Response | httpx.TransportError | None = None
+        while True:
+            try:
+                step = steps.send(got)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            got = None
+            if isinstance(step, _Pause):
+                await asyncio.sleep(step.seconds)
+                continue
+            try:
+                got = await self._clients[step.server].send(_built(self._clients[step.server], step.request))
+            except httpx.TransportError as error:
+                got = error
+
+
+def _built(client: httpx.Client | httpx.AsyncClient, request: _Request) -> httpx.Request:
+    method, path, query, content, headers = request
+    return client.build_request(method, path, params=query, content=content, headers=headers)
+
+
+def _error_of(answer: httpx.Response) -> FairlogError:
+    """The error that a problem states."""
+    try:
+        said = msgspec.json.decode(answer.content)
+        return _error(str(said["title"]), str(said["detail"]))
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return Refused("Unknown", f"the server answered {answer.status_code} without saying why")
+
+
+def _error(title: str, detail: str) -> FairlogError:
+    known = getattr(errors, title, None)
+    if known is NoMaster:
+        return NoMaster(detail)
+    if isinstance(known, type) and issubclass(known, CommandRejected):
+        return refusal_of(title, detail)
+    return Unreachable(detail) if title in {"NotReady", "Unavailable"} else Refused(title, detail)
+
+
+def _outcome(answer: Mapping[str, Any]) -> Receipt | CommandRejected:
+    if "seq" in answer:
+        return Receipt(str(answer["id"]), int(answer["seq"]))
+    return refusal_of(str(answer["title"]), str(answer["detail"]))
+
+
+def _written(command: Command, secrets: Mapping[str, str]) -> bytes:
+    body = write_command(command).encode()
+    return body if not secrets else b'%b,"secrets":%b}' % (body[:-1], msgspec.json.encode(dict(secrets)))
+
+
+def _parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
+    """The commands in batches that a server takes."""
+    part: list[Command] = []
+    size = 0
+    for command in commands:
+        length = len(write_command(command).encode()) + 1
+        if part and (len(part) == BATCH or size + length > BATCH_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(command)
+        size += length
+    if part:
+        yield part
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """The event of a line of a stream; None for any other line."""
+    if not line.startswith("data: "):
+        return None
+    said: dict[str, Any] = msgspec.json.decode(line[6:])
+    return said if "type" in said and "turn" in said else None

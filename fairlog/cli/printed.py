@@ -1,0 +1,45 @@
+"""stdout and stderr for people: whatever a verb prints does not control the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO
+
+from scheduler.model.text import printable
+
+
+class Printed:
+    """A text stream for people: what a terminal would obey is left out, whatever a verb prints.
+
+    What moves the cursor by intent is written to `terminal` of the stream, which is `raw`.
+    """
+
+    def __init__(self, raw: TextIO) -> None:
+        self.raw = raw
+
+    def write(self, text: str) -> int:
+        """Write the printable text; returns the length of `text`."""
+        self.raw.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write the printable lines."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - all else is the stream's
+        return getattr(self.raw, name)
+
+
+def terminal(stream: TextIO) -> TextIO:
+    """The stream itself, for output that has been made printable and is drawn over or styled."""
+    return stream.raw if isinstance(stream, Printed) else stream
+
+
+@contextmanager
+def only_printable() -> Iterator[None]:
+    """While it lasts, stdout and stderr take printable text only."""
+    with redirect_stdout(Printed(sys.stdout)), redirect_stderr(Printed(sys.stderr)):
+        yield

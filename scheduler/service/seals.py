@@ -1,0 +1,71 @@
+"""Seals: a master signs the end of a turn, in the log and wherever seals are kept, so that no other log passes for it.
+
+A log without a key has none. A seal is due after 10,000 events or a minute, if anything was logged since the last one.
+"""
+
+from __future__ import annotations
+
+from scheduler.model.events import KeyChanged, LogSealed
+from scheduler.rules.state import ClusterState
+from scheduler.service.keyring import Keyring, framed, is_signed, master_id
+from scheduler.store.eventlog import Position
+
+SEAL_EVENTS = 10_000
+SEAL_MS = 60_000
+
+
+def is_due(state: ClusterState, now: int) -> bool:
+    """Whether a seal is due at `now` (ms). An event of the log that is not sealed is the last seal itself."""
+    unsealed = state.head - state.sealed
+    return unsealed > 1 and (unsealed >= SEAL_EVENTS or now - state.sealed_at >= SEAL_MS)
+
+
+def due_at(state: ClusterState) -> int | None:
+    """When (ms) the next seal is due at the latest; None if nothing was logged since the last one."""
+    return state.sealed_at + SEAL_MS if state.head - state.sealed > 1 else None
+
+
+def seal(ring: Keyring, position: Position) -> LogSealed:
+    """The seal of the turn that ends at `position`."""
+    signature = ring.sign(_sealed(position.seq, position.digest))
+    return LogSealed(seq=position.seq, digest=position.digest, key=ring.master, signature=signature)
+
+
+def is_sound(event: LogSealed, public: str) -> bool:
+    """Whether the key with this public half signed the seal."""
+    return is_signed(public, event.signature, _sealed(event.seq, event.digest))
+
+
+def key_change(ring: Keyring, state: ClusterState) -> KeyChanged | None:
+    """What announces the key of the ring, if another one signs, or none: signed by that one, if the ring has it."""
+    if not ring.master or ring.master == (current := current_key(state)):
+        return None
+    public = ring.public(ring.master)
+    signature = ring.sign(_changed(ring.master, public, current), current) if current in ring.masters else ""
+    return KeyChanged(key=ring.master, public=public, signature=signature)
+
+
+def wrong_change(event: KeyChanged, state: ClusterState) -> str:
+    """Why a change of keys on this state proves nothing; "" if it is sound."""
+    try:
+        if event.key != master_id(event.public):
+            return f"key {event.key} has another public half"
+    except ValueError:
+        return f"key {event.key} has no public half"
+    before = current_key(state)
+    if before and not is_signed(state.public_keys[before], event.signature, _changed(event.key, event.public, before)):
+        return f"key {event.key} is not signed by the key {before} before it, which its master did not hold"
+    return ""
+
+
+def current_key(state: ClusterState) -> str:
+    """The id of the key that signs; "" before the first."""
+    return next(reversed(state.public_keys), "")
+
+
+def _sealed(seq: int, digest: str) -> bytes:
+    return framed("fairlog seal 1", seq, digest)
+
+
+def _changed(key: str, public: str, before: str) -> bytes:
+    return framed("fairlog key 1", key, public, before)

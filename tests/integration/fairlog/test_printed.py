@@ -1,0 +1,187 @@
+"""No verb prints what would control a terminal, whatever tenants, workers and logs from elsewhere say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairlog.cli.main import VERBS, cli
+from scheduler.model.commands import (
+    EndedExecutor,
+    RegisterCompany,
+    RegisterWorker,
+    SetLimit,
+    StartedExecutor,
+    SubmitApp,
+)
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
+from tests.property.given import Cluster
+from tests.unit.recorded import put
+
+if TYPE_CHECKING:
+    import fakeredis
+
+HOSTILE = "\x1b]52;c;eA==\x07\x1b[31m\u202eevil\x9b2J\u2066\n\x00fake  line\x7f\r\x08=1+1"
+TYPED = HOSTILE.replace("\x00", "")
+"""As an argument: a name from elsewhere that somebody has copied."""
+OUTPUT = b"=\x1b[31mred\x1b]52;c;eA==\x07\x1b[2J\xe2\x80\xae\x07\x08 \xff end\r\n"
+KEYS = Keys("default")
+SHOWN = {"company", "limit", "apps", "app", "workers", "shares", "log", "explain", "replay", "fairness", "statement"}
+"""Verbs whose answers name companies, users or hosts."""
+
+
+def hostile_cluster() -> Cluster:
+    """A cluster whose names, command lines and details are as bad as they can be, as an edited log might tell."""
+    cluster = Cluster(each_refusal=False)
+    cluster.turn(RegisterCompany(company=HOSTILE), RegisterCompany(company="acme"))
+    cluster.turn(RegisterWorker(worker="w", node=HOSTILE, host=HOSTILE, rack=HOSTILE, cores=16, memory_mb=65536))
+    cluster.turn(SetLimit(scope="user", name="max_cores", value=500, company=HOSTILE, user=HOSTILE))
+    for app in ("a", "b", "c"):
+        cluster.turn(
+            SubmitApp(
+                app=app,
+                company=HOSTILE,
+                user=f"=1+1{HOSTILE}",
+                cores=8,
+                name=HOSTILE,
+                command=("sh", HOSTILE),
+                env=(HOSTILE,),
+                cwd=HOSTILE,
+            )
+        )
+    (first, *_) = cluster.state.executors
+    app = cluster.state.executors[first].app
+    cluster.turn(StartedExecutor(executor=first))
+    cluster.turn(EndedExecutor(executor=first, reason="failed", exit_code=1, unstartable=HOSTILE))
+    assert app in cluster.state.apps
+    return cluster
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, fake: fakeredis.FakeRedis, tmp_path: Path) -> fakeredis.FakeRedis:
+    """A store with that cluster's log, no master, and outputs of tasks."""
+    monkeypatch.chdir(tmp_path)
+    for module in ("decide", "limiting", "demand", "membership", "validate"):
+        monkeypatch.setattr(f"scheduler.rules.{module}.check_name", lambda *_: None)
+    cluster = hostile_cluster()
+    put(EventLog(fake, KEYS), cluster.records)
+    for app in cluster.state.apps:
+        task = {"state": "failed", "message": HOSTILE, "attempts": 1, "exit_code": 1, "executor": HOSTILE}
+        fake.hset(KEYS.tasks(app), mapping={"tasks": 1, "filled": 1, "0": json.dumps(task)})
+        fake.hset(KEYS.output(app), "0", OUTPUT)
+    fake.hset(KEYS.agents, "w", json.dumps({"pid": 1, "host": HOSTILE, "started_s": 1}))
+    monkeypatch.setattr("fairlog.cli.session.connect", lambda _: fake)
+    monkeypatch.setattr("fairlog.cli.session.check_store", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "scheduler.service.client.Client._ask", lambda *_: {"error": "InvalidCommand", "message": HOSTILE}
+    )
+    return fake
+
+
+def controls(text: str) -> set[str]:
+    """What of the text a terminal would obey."""
+    bidirectional = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    return {
+        one
+        for one in text
+        if one != "\n" and (unicodedata.category(one) == "Cc" or unicodedata.bidirectional(one) in bidirectional)
+    } - {"\t"}
+
+
+def ask(*arguments: str) -> Result:
+    asked = ["--store", "redis://here", *arguments]
+    answer = CliRunner(env={"HOME": "/nowhere", "FAIRLOG_STORE": None}).invoke(cli, asked)
+    assert answer.exception is None or isinstance(answer.exception, SystemExit), answer.exc_info
+    return answer
+
+
+def run(*arguments: str) -> str:
+    answer = ask(*arguments)
+    return answer.output + answer.stderr
+
+
+CALLS: dict[str, list[list[str]]] = {
+    "status": [[], ["--json"]],
+    "company": [["list"], ["list", "--json"], ["add", TYPED], ["remove", TYPED]],
+    "limit": [["list"], ["list", "--json"]],
+    "resource": [["list"], ["add", "gpu"]],
+    "settings": [[], ["--json"], ["--set", f"default_cores={TYPED}"]],
+    "submit": [["--company", TYPED, "--user", TYPED, "--", "true"]],
+    "kill": [["a"], [TYPED]],
+    "scale": [["a", "--executors", "1"]],
+    "extend": [["a", "--by", "1h"]],
+    "reprioritize": [["a", "3"]],
+    "hold": [["a"]],
+    "release": [["a"]],
+    "apps": [[], ["--all"], ["--all", "--json"]],
+    "app": [["a"], ["b"], ["c"], ["a", "--json"], [TYPED]],
+    "workers": [[], ["--json"]],
+    "drain": [["w"]],
+    "decommission": [["w"]],
+    "undrain": [["w"]],
+    "remove": [["w"]],
+    "shares": [[], ["--json"]],
+    "logs": [["a"], ["b"], ["c", "--task", "0"]],
+    "log": [[], ["--json"]],
+    "backup": [[TYPED]],
+    "restore": [[TYPED]],
+    "archive": [[]],
+    "import": [[TYPED]],
+    "explain": [["a"], ["b"], ["c"], ["a", "--json"], [TYPED]],
+    "audit": [[], ["--all"], ["--json"]],
+    "checkpoint": [[]],
+    "replay": [[], ["--json"]],
+    "fairness": [[], ["--json"], ["--by", "user"]],
+    "statement": [["--company", TYPED, "--month", "1970-01"], ["--company", TYPED, "--month", "1970-01", "--csv"]],
+    "whatif": [["--set", "placement=pack"], ["--set", "placement=pack", "--json"]],
+    "simulate": [[TYPED]],
+    "up": [["--nonsense", TYPED]],
+    "down": [[]],
+    **{verb: [["--nonsense", TYPED]] for verb in VERBS.keys() & {"api", "account", "token", "store", "login"}},
+    "demo": [["--nonsense", TYPED]],
+    "master": [["--nonsense", TYPED]],
+    "worker": [["--nonsense", TYPED]],
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_prints_what_a_terminal_would_obey(verb: str, store: fakeredis.FakeRedis) -> None:
+    assert store.exists(KEYS.log)
+    told = ""
+    for arguments in CALLS[verb]:
+        shown = run(verb, *arguments)
+        assert not controls(shown), (arguments, shown)
+        told += shown
+    assert verb not in SHOWN or "evil" in told
+
+
+def test_output_is_raw_only_where_that_is_asked_for(store: fakeredis.FakeRedis) -> None:
+    assert store.exists(KEYS.log)
+    assert run("logs", "a") == "=red \ufffd end\n"
+    assert ask("logs", "a", "--raw").stdout_bytes == OUTPUT
+
+
+def test_no_cell_of_a_statement_is_a_formula(store: fakeredis.FakeRedis) -> None:
+    assert store.exists(KEYS.log)
+    said = ask("statement", "--company", HOSTILE, "--month", "1970-01", "--csv").stdout
+    rows = list(csv.reader(io.StringIO(said)))
+    assert any("evil" in cell for row in rows for cell in row)
+    assert any(cell.startswith("'=1+1") for row in rows for cell in row)
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@"))]
+
+
+def test_a_page_of_charts_shows_names_as_text(store: fakeredis.FakeRedis, tmp_path: Path) -> None:
+    assert store.exists(KEYS.log)
+    page = tmp_path / "page.html"
+    run("fairness", "--html", str(page))
+    table = page.read_text().partition("<table>")[2].partition("</table>")[0]
+    assert "evil" in table
+    assert not controls(table)

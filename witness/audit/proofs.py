@@ -1,0 +1,82 @@
+"""Compare a log with what its masters have signed elsewhere: receipts of clients, and seals.
+
+Whoever rewrites a log can make its chain anew, but cannot change what was handed out before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from recovery.archive.seal_files import Kept
+from scheduler.model.events import KeyChanged
+from scheduler.model.sender import By
+from scheduler.service.receipts import SignedReceipt
+from scheduler.store.codec import Fact
+from witness.audit.deviation import Deviation
+
+_RULE = "I6"
+
+
+class Proofs:
+    """Receipts and kept seals, to be compared with one log."""
+
+    def __init__(self, receipts: Iterable[SignedReceipt] = (), seals: Iterable[Kept] = ()) -> None:
+        self._receipts = list(receipts)
+        self._seals = list(seals)
+        seqs = (*(each.seq for each in self._receipts), *(each.seq for each in self._seals))
+        self._digests: dict[int, str] = dict.fromkeys(seqs, "")
+        self._wanted = {command for each in self._receipts for command, _ in each.outcomes()}
+        self._done: dict[str, tuple[int, By]] = {}
+        """Command id -> the position of its last event in the log, and its sender."""
+        self._keys: dict[str, str] = {}
+        self._ends_at = 0
+
+    def heard(self, facts: Iterable[Fact]) -> Iterator[Fact]:
+        """The facts, noted as they pass."""
+        by = By()
+        for fact in facts:
+            self._ends_at = fact.seq
+            if fact.command is not None:
+                by = fact.by
+            if fact.cause in self._wanted:
+                self._done[fact.cause] = fact.seq, by
+            if fact.digest and fact.seq in self._digests:
+                self._digests[fact.seq] = fact.digest
+            if isinstance(fact.event, KeyChanged):
+                self._keys[fact.event.key] = fact.event.public
+            yield fact
+
+    def deviations(self) -> list[Deviation]:
+        """What the log that was heard says otherwise, by position."""
+        differing = (self._differs(seal.seq, seal.digest, "a seal kept elsewhere") for seal in self._seals)
+        found = [each for each in differing if each is not None]
+        for receipt in self._receipts:
+            found += self._of(receipt)
+        return sorted(found)
+
+    def _of(self, receipt: SignedReceipt) -> Iterator[Deviation]:
+        identity = receipt.answer.get("id")
+        named = f"the receipt of {identity}"
+        public = self._keys.get(receipt.key)
+        if public is None:
+            yield Deviation(receipt.seq, _RULE, f"no key {receipt.key}", f"the key that signed {named}")
+        elif not receipt.is_by(public):
+            yield Deviation(receipt.seq, _RULE, f"{named}, which the key {receipt.key} has not signed", "a signed one")
+            return
+        if differs := self._differs(receipt.seq, receipt.digest, named):
+            yield differs
+        for command, seq in receipt.outcomes():
+            done = self._done.get(command)
+            if seq and done != (seq, receipt.by):
+                said = "no such command"
+                if done is not None:
+                    said = f"it, by {done[1].account}, with its last event at {done[0]}"
+                yield Deviation(seq, _RULE, said, f"the command {command} of {receipt.by.account}, as {named} says")
+
+    def _differs(self, seq: int, digest: str, named: str) -> Deviation | None:
+        found = self._digests[seq]
+        if found == digest:
+            return None
+        if self._ends_at < seq:
+            found = f"the end of the log at {self._ends_at}"
+        return Deviation(seq, _RULE, found or "no end of a turn", f"the digest {digest}, as {named} says,")
