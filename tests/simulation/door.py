@@ -29,7 +29,7 @@ from scheduler.model.sender import By
 from scheduler.rules.views import look
 from scheduler.service import signing
 from scheduler.service.client import Receipt
-from scheduler.service.keyring import Keyring
+from scheduler.service.keyring import Keyring, master_id, public_of
 from scheduler.service.tokens import NewToken, new_token
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.store import KEYS
@@ -122,7 +122,8 @@ class Door:
         self.world, self.loom = world, world.loom
         self.random = random = Random(f"door {world.seed}")
         self.keys = KEYS
-        self.ring = Keyring({"d1": random.randbytes(32)}, {}, b"")
+        key = random.randbytes(32)
+        self.ring = Keyring({"d1": random.randbytes(32)}, {master_id(public_of(key)): key}, b"")
         self.fates = (60, *(random.choice((0, 3, 12)) for _ in FATES[1:]))
         self.servers: list[Server] = []
         self.wallets: dict[str, list[NewToken]] = {account: [] for account in ACCOUNTS}
@@ -501,15 +502,16 @@ class Door:
         self._order(account, command, lambda: self.wallets[account].append(new))
 
     def revoke(self) -> None:
-        """An account, or who manages it, revokes a token, sometimes while a server is in trouble; its owner goes on."""
+        """An account, or who manages it, revokes a token, perhaps while a server is stopped; its owner goes on."""
         account = self.random.choice(ACCOUNTS)
         company = account.partition("/")[0]
         who = self.random.choice((account, ROOT, f"{company}/{ADMIN}" if company in COMPANIES else ROOT))
         token = self.random.choice(self.wallets[account])
-        if self.random.random() < 0.5:
-            self.trouble_server()
+        wait_ms = self.random.choice((0, 1_500))
+        if wait_ms and self.servers:
+            self.loom.stop(self.random.choice(self.servers).actor, self.random.choice((500, 5_000)))
         self._order(who, commands.RevokeToken(token=token.id))
-        self.loom.wait(self.random.choice((0, 1_500)))
+        self.loom.wait(wait_ms)
         self.read(Asker(account, token.text, rightful=False))
 
     def change_roles(self) -> None:
@@ -522,7 +524,8 @@ class Door:
             commands.RemoveAccount(account=account),
             commands.ShowApps(company=company, shown=self.random.random() < 0.5),
         ]
-        self._order(self.random.choice((ROOT, f"{company}/{ADMIN}", f"{company}/ann")), self.random.choice(due))
+        for command in self.random.sample(due, 2):
+            self._order(self.random.choice((ROOT, f"{company}/{ADMIN}", f"{company}/ann")), command)
 
     def _order(self, account: str, command: Command, done: Callable[[], object] = lambda: None) -> None:
         """Have the account send a command about accounts."""
@@ -575,7 +578,7 @@ _HAPPENINGS: tuple[Callable[[Door], None], ...] = (
     Door.trouble_server,
     Door.start_what_died,
 )
-_CHANCES = (8, 3, 2, 4, 4, 4, 2, 3, 3)
+_CHANCES = (8, 3, 4, 5, 4, 4, 2, 3, 3)
 _SIGHTS = (Door._sees_apps, Door._sees_an_app, Door._sees_accounts, Door._sees_the_log, Door._sees_output)
 
 

@@ -45,10 +45,12 @@ from scheduler.store.keys import Keys
 from tests.property.lawful import is_lawful
 from tests.simulation.allowed import sees, why_not
 from witness.audit.audit import audit
+from witness.audit.proofs import Proofs
 
 if TYPE_CHECKING:
     from scheduler.model.sender import By
     from scheduler.service.client import Receipt
+    from scheduler.service.receipts import SignedReceipt
     from scheduler.store.eventlog import EventLog
     from tests.simulation.machine import Machine
     from tests.simulation.store import Store
@@ -92,6 +94,7 @@ class Witness:
         self.torn: set[str] = set()
         """Executors and drivers whose grants were in a tail that was lost."""
         self.tails_lost = 0
+        self.receipts: list[SignedReceipt] = []
         self.shown: set[str] = set()
         """The companies that have ever shown their apps to all their users."""
         self.forbidden: set[str] = set()
@@ -159,8 +162,25 @@ class Witness:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq} before it was in the log")
         if command in self.refusals:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq}, and the log holds its refusal")
+        if self.state.public_keys:
+            self._check_receipt(receipt)
         if before and before != receipt.seq:
             raise PromiseBroken(6, f"{command} was acknowledged at {before}, and at {receipt.seq} when asked again")
+
+    def _check_receipt(self, receipt: Receipt) -> None:
+        """Check that a master has signed what a client was told, about the log as it is (semantics I6)."""
+        command, seq, signed = receipt
+        if signed is None or (command, seq) not in signed.outcomes():
+            raise PromiseBroken(1, f"{command} was acknowledged at {seq} without a receipt for it")
+        self.receipts.append(signed)
+        if self.tails_lost:
+            return
+        if not signed.is_by(self.state.public_keys[signed.key]):
+            raise PromiseBroken(1, f"the receipt of {command} is not signed by the key {signed.key}")
+        if signed.seq > self.position.seq or (signed.seq and self.facts[signed.seq - 1].digest != signed.digest):
+            raise PromiseBroken(
+                1, f"the receipt of {command} says that the log ends at {signed.seq}, which it does not"
+            )
 
     def refused(self, command: str, refusal: CommandRejected) -> None:
         """Record that a client was told that its command is refused."""
@@ -211,7 +231,7 @@ class Witness:
         if not in_use.isdisjoint(_addresses(grant.addresses)):
             raise PromiseBroken(5, f"{name} starts on {worker} with {grant.addresses}, and {sorted(in_use)} are in use")
 
-    def check_history(self) -> None:
+    def check_history(self) -> None:  # noqa: C901 - one check after the other
         """Check the whole log and all answers at the end."""
         for command, seq in self.told.items():
             if seq and command not in self.excused and command not in self.causes:
@@ -231,8 +251,11 @@ class Witness:
                 fold(state, fact)
             if state.digest() != digest:
                 raise PromiseBroken(2, f"the snapshot at {seq} and what follows it differ from the log")
-        for deviation in audit(self.facts):
+        proofs = Proofs(self.receipts)
+        for deviation in audit(proofs.heard(self.facts)):
             raise PromiseBroken(5 if deviation.rule == "O2" else 2, f"the audit finds {deviation}")
+        for deviation in proofs.deviations() if not self.tails_lost else ():
+            raise PromiseBroken(1, f"the receipts say otherwise: {deviation}")
 
     def check_follower(self, name: str, state: ClusterState, position: Position) -> None:
         """Check that a master's state is the folded log, except for a lost tail that it has not noticed yet."""
