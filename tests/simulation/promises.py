@@ -112,6 +112,8 @@ class Witness:
         self.granted: dict[str, str] = {}
         self.apps: dict[str, AppRegistered] = {}
         self.over: dict[str, AppRemoved] = {}
+        self.lost: set[str] = set()
+        """Executors and drivers that were lost, so that nobody heard what they did last."""
         self._offers: dict[str, Resources] = {}
         self._offered: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, _Slice] = {}
@@ -332,7 +334,7 @@ class Witness:
         if self.state.closed and (why := why_not(self.state, command, fact.by, fact.at)):
             raise PromiseBroken(9, f"at {fact.seq} {command} of {fact.by} is carried out: {why}")
 
-    def _count(self, event: Event, seq: int) -> None:  # noqa: C901 - a kind of event after the other
+    def _count(self, event: Event, seq: int) -> None:  # noqa: C901, PLR0912 - a kind of event after the other
         match event:
             case WorkerRegistered() | WorkerChanged():
                 self._offers[event.worker] = event.offer
@@ -353,6 +355,8 @@ class Witness:
                 self._check_holds(event, seq)
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 del self._held[name]
+                if event.reason == "lost":
+                    self.lost.add(name)
             case AppRegistered():
                 self.apps[event.app] = event
             case AppAdmitted():

@@ -89,8 +89,8 @@ class World:
         self.witness = Witness(self.store, KEYS, self.machines)
         self.store.on_commit = self.witness.committed
         self.ran: dict[tuple[str, int], list[str]] = {}
-        self.failed: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        """App and task -> when attempts failed, by the store's clock, and how far that was set then (ms)."""
+        self.failed: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
+        """App and task -> executors where it failed, when, by the store's clock, and how far that was set then (ms)."""
         self.masters: dict[Actor, Master] = {}
         self.clients: dict[str, Actor] = {}
         self.sent: dict[str, Command] = {}
@@ -356,7 +356,9 @@ class World:
     def _ran(self, grant: Grant, done: Completion) -> None:
         self.ran.setdefault((grant.app, done.task), []).append(done.outcome)
         if done.outcome == "failed":
-            self.failed.setdefault((grant.app, done.task), []).append((self.store.ms, self.store.skew_ms))
+            self.failed.setdefault((grant.app, done.task), []).append(
+                (grant.executor, self.store.ms, self.store.skew_ms)
+            )
 
     def _leaving(self, grant: Grant) -> Leaving | None:
         """What the executor was told, if nothing else than that may end its tasks."""
@@ -370,10 +372,13 @@ class World:
 
     def _begins(self, grant: Grant, begun: Begun) -> None:
         """Check that a task that failed waits before it begins again (semantics W10)."""
-        failed = self.failed.get((grant.app, begun.task), [])[: begun.attempt - 1]
+        told = [each for each in self.failed.get((grant.app, begun.task), ()) if each[0] not in self.witness.lost]
+        failed = told[: begun.attempt - 1]
         if not failed or grant.role == "driver" or self.witness.tails_lost:
             return
-        at, skew_ms = failed[0]  # an interrupted attempt counts as well, so a later one may not be known to the store
+        _, at, skew_ms = failed[
+            0
+        ]  # an interrupted attempt counts as well, so a later one may not be known to the store
         wait_ms = 1000 * grant.retry_backoff_s
         if skew_ms == self.store.skew_ms and self.store.ms < at + wait_ms:
             raise PromiseBroken(
