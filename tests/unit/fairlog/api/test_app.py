@@ -148,13 +148,13 @@ def test_without_a_master_or_a_store_the_answer_is_to_try_again(api: Handlers, m
     def gone(*_: object, **__: object) -> None:
         raise StoreGone("refused")
 
-    def silent(*_: object) -> None:
+    def silent(*_: object, **__: object) -> None:
         raise errors.NoMaster("no master answered")
 
     async def story(client: httpx.AsyncClient) -> None:
-        monkeypatch.setattr(api, "_client", silent)
+        monkeypatch.setattr(api._client, "send", silent)
         check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "NoMaster")
-        monkeypatch.setattr(api, "_client", gone)
+        monkeypatch.setattr(api._client, "send", gone)
         check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "Unavailable")
 
     run(api, story)
