@@ -491,6 +491,28 @@ class Door:
 
         self.loom.spawn(identity, live)
 
+    def borrow(self) -> None:
+        """A user sends a command under the id of one that was done, and keeps the receipt."""
+        witness, random = self.world.witness, self.random
+        done = [name for name in self.world.sent if witness.told.get(name) and name not in witness.excused]
+        if not done:
+            return
+        identity, account = random.choice(done), f"{random.choice(COMPANIES)}/{random.choice(USERS)}"
+        new = new_token()
+        command = commands.IssueToken(token=new.id, account=account, hash=new.hash, lifetime_s=5)
+        asker = Asker(account, self.wallets[account][-1].text, rightful=False)
+
+        def live() -> None:
+            try:
+                receipt, _ = self._until_answered(asker, lambda door, by: door.send(by, command, command_id=identity))
+            except (CommandRejected, NoAnswer) as error:
+                self.world.say("borrows nothing:", error)
+                return
+            self.world.say("borrows the id", identity)
+            witness.answered(identity, receipt)
+
+        self.loom.spawn("borrower", live)
+
     def issue(self) -> None:
         """An account issues itself a token: a short one, one with few scopes, or one in place of its last."""
         account = self.random.choice(ACCOUNTS)
@@ -570,6 +592,7 @@ class Door:
 _HAPPENINGS: tuple[Callable[[Door], None], ...] = (
     Door.read,
     Door.smuggle,
+    Door.borrow,
     Door.issue,
     Door.revoke,
     Door.change_roles,
@@ -578,7 +601,7 @@ _HAPPENINGS: tuple[Callable[[Door], None], ...] = (
     Door.trouble_server,
     Door.start_what_died,
 )
-_CHANCES = (8, 3, 4, 5, 4, 4, 2, 3, 3)
+_CHANCES = (8, 3, 2, 4, 5, 4, 4, 2, 3, 3)
 _SIGHTS = (Door._sees_apps, Door._sees_an_app, Door._sees_accounts, Door._sees_the_log, Door._sees_output)
 
 

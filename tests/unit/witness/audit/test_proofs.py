@@ -156,8 +156,9 @@ def test_commands_of_others_are_compared_with_their_sender(fake: Any, ring: Keyr
     assert RegisterCompany(company="acme") in [fact.command for fact in edited]
 
 
-def test_who_asks_again_with_another_token_has_a_receipt_that_agrees(fake: Any, ring: Keyring) -> None:
+def test_who_asks_again_for_what_was_done_has_a_receipt_that_names_nobody(fake: Any, ring: Keyring) -> None:
     scheduler = master(fake, ring)
-    receipts = [register(scheduler, ring, "acme", By("op/root", token, "operator")) for token in ("one", "two")]
-    assert [receipt.by.token for receipt in receipts] == ["one", "two"]
+    senders = [By("op/root", token, "operator") for token in ("one", "two")] + [By("op/other", "three", "operator")]
+    receipts = [register(scheduler, ring, "acme", by) for by in senders]
+    assert [receipt.by.token for receipt in receipts] == ["one", "", ""]
     assert found(scheduler.log.facts(), receipts) == []
