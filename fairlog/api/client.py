@@ -15,14 +15,13 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
 from scheduler.service.client import Receipt
 
-UNIX = "http+unix:"
-URL_VARIABLE, TOKEN_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN"
 BATCH_BYTES = 240_000
 """The most bytes of a batch, within the server's limit for a request."""
 RETRY_S = 0.2
@@ -93,7 +92,7 @@ class _Talk:
                 refusal = _error_of(answer)
                 if answer.status_code not in {429, 503}:
                     raise refusal
-                pause_s = float(answer.headers.get("retry-after", RETRY_S)) if answer.status_code == 429 else RETRY_S
+                pause_s = float(answer.headers["retry-after"]) if isinstance(refusal, Refused) else RETRY_S
             else:
                 refusal = Unreachable(f"no API server answers: {answer}")
             self._server = (self._server + 1) % self._servers
