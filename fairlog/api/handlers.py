@@ -122,9 +122,10 @@ class Handlers:
     def principal(self, token: str, *, at_home: bool) -> By:
         """Who asks, by the token, or without one over the Unix socket (`at_home`) the user who runs this process.
 
-        Raises: NotAuthenticated saying what to do.
+        Raises: NotAuthenticated saying what to do; NotReady if the replica may have missed that a token was revoked.
         """
         if token:
+            self.replica.check_fresh()
             return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
         if at_home:
             return local(os.getuid())
