@@ -9,12 +9,11 @@ from typing import Any, Self
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.credentials import named
-from fairlog.local.running import find_running
+from fairlog.local.running import find_running, keyring_for
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.errors import FairlogError
 from scheduler.service import client as service
-from scheduler.service.keyring import keyring_of_environment
 
 
 class NoCluster(FairlogError):
@@ -56,7 +55,7 @@ def Client(  # noqa: N802 (used like a class)
     """
     url = url or os.environ.get("FAIRLOG_STORE")
     if url is not None and not url.startswith(("http://", "https://", UNIX)):
-        return StoreClient(url, cluster, keyring=keyring_of_environment(), timeout_s=timeout_s)
+        return StoreClient(url, cluster, keyring=keyring_for(url), timeout_s=timeout_s)
     found = named() if url is None else None
     if found is not None:
         url, token = found.api, token or found.token

@@ -160,7 +160,7 @@ class Door:
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
         if route.view:
-            shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit") if name in values}
+            shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
             known = values.pop("If-None-Match", "")
             viewed = await self.read(partial(handlers.view, who, route.view, {**path, **values}, **shared))
             return _viewed(viewed, known)
@@ -183,15 +183,15 @@ class Door:
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
         handlers, path = self.handlers, request.path_params
-        if "app" in path:
-            await self.read(partial(handlers.check_app, who, path["app"]))
+        reason = values.get("reason", "")
+        await self.read(partial(handlers.open_stream, who, path, reason))
 
         def wanted(told: Told) -> bool:
             return all(getattr(told, name) == value for name, value in path.items())
 
         def allowed() -> Callable[[str, str], bool]:
             who = self.who(request)
-            return handlers.replica.peek(lambda state: handlers.reader(state, who, values.get("reason", "")))
+            return handlers.replica.peek(lambda state: handlers.reader(state, who, reason))
 
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")

@@ -93,7 +93,7 @@ class _Talk:
                 refusal = _error_of(answer)
                 if answer.status_code not in {429, 503}:
                     raise refusal
-                pause_s = float(answer.headers.get("retry-after", RETRY_S)) if answer.status_code == 429 else RETRY_S
+                pause_s = float(answer.headers["retry-after"]) if isinstance(refusal, Refused) else RETRY_S
             else:
                 refusal = Unreachable(f"no API server answers: {answer}")
             self._server = (self._server + 1) % self._servers

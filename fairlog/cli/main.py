@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -107,8 +107,10 @@ class LazyGroup(click.Group):
         """The verb's return value. Raises: click.ClickException with one sentence for an expected failure."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:
+            _end_without_reader()
         except _failures() as error:
             raise click.ClickException(_sentence(error)) from error
 
@@ -147,8 +149,7 @@ class LazyGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python's flush at exit must not fail
-            sys.exit(1)
+            _end_without_reader()
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -170,6 +171,12 @@ def cli(ctx: click.Context) -> None:
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     cli.main(prog_name="fairlog")
+
+
+def _end_without_reader() -> NoReturn:
+    """Exit with 1 because nobody reads stdout any more; Python's flush at exit must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -13,7 +12,7 @@ from redis.exceptions import RedisError
 
 from fairlog import credentials
 from fairlog.cli.render import say
-from fairlog.local.running import find_running
+from fairlog.local.running import find_running, keyring_for
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
@@ -24,7 +23,6 @@ from scheduler.model.sender import By
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
-from scheduler.service.keyring import KEYS_FILE, Keyring, keyring_of_environment
 from scheduler.service.program_log import masked
 from scheduler.store.codec import read_export
 from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from fairlog.local.running import Running
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.service.client import Receipt
+    from scheduler.service.keyring import Keyring
     from scheduler.store.codec import Fact
     from scheduler.store.eventlog import EventLog
 
@@ -128,7 +127,7 @@ class Session:
     @cached_property
     def keyring(self) -> Keyring | None:
         """The keys of FAIRLOG_KEYS, else those of the `up` that provides the store."""
-        return keyring_of_environment() or _keyring_of(self.up)
+        return keyring_for(self.url)
 
     @cached_property
     def client(self) -> Client:
@@ -292,11 +291,6 @@ def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> 
         raise NotThatLong(f"the log begins after {at}; give a later time")
     if at is not None and at.at is not None and at.at > now_ms():
         raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is in the future")
-
-
-def _keyring_of(up: Running | None) -> Keyring | None:
-    path = Path(up.data) / KEYS_FILE if up is not None else None
-    return Keyring.load(path) if path is not None and path.exists() else None
 
 
 def locate(target: Target) -> tuple[str, str, Running | None]:

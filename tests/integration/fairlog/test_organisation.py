@@ -88,6 +88,8 @@ def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: O
     assert olga.ok("logs", app, "--reason", "ticket 7") == "from acme\n"
     assert "gives a reason" in refusal(olga, "kill", held)
     olga.ok("kill", held, "--reason", "ticket 8")
+    who = [(read["by"]["account"], read["subject"], read["reason"]) for read in json.loads(owner.ok("reads", "--json"))]
+    assert ("op/olga", app, "ticket 7") in who
 
     # A log that anybody may read shows who did what, and the receipts prove that it is the log of that time.
     audited = stranger.ok("audit", "--receipts", str(receipts))

@@ -151,6 +151,7 @@ FAMILIES = sorted(
                 "reply",
                 "sent",
                 "secrets",
+                "unclaimed",
                 "tasks",
                 "begun",
                 "later",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from recovery.archive.allowed import check_allowed, check_command
 from recovery.archive.archive import archive
@@ -83,15 +84,14 @@ def test_a_master_refuses_the_setting_and_logs_nothing_of_it(fake: Redis) -> Non
     assert [fact.type for fact in log.facts(head)] == ["ClusterConfigured", "CompanyRegistered"]
 
 
-def test_a_master_archives_to_no_other_place_that_the_log_names(
-    fake: Redis, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_master_archives_to_no_other_place_that_the_log_names(fake: Redis) -> None:
     log = commit(fake)
     settings = ClusterConfigured(archive_url="memory://archive", archive_after_events=1, archive_retain_events=1)
     archiver = Archiver(log, "unix:///nowhere", allowed=ALLOWED)
-    archiver.tend(settings, log.head().seq)
+    with structlog.testing.capture_logs() as said:
+        archiver.tend(settings, log.head().seq)
     assert not fake.exists(KEYS.archiving)
-    assert "not memory://archive" in capsys.readouterr().out
+    assert "not memory://archive" in said[0]["reason"]
 
 
 @pytest.fixture(params=[0o000, 0o022], ids=oct)
