@@ -137,7 +137,7 @@ class Door:
         command, secrets = request_of(whole)
         identity = values.get("Idempotency-Key", "")
         receipt = await self.command(partial(self.handlers.send, who, command, secrets, command_id=identity))
-        return _json(_receipt(receipt), {POSITION: str(receipt.seq)})
+        return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
     async def _batch(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)
@@ -154,7 +154,8 @@ class Door:
         outcomes = await self.command(partial(self.handlers.send_many, who, bodies, command_id=identity))
         answers = [_receipt(each) if isinstance(each, Receipt) else problem_of(each) for each in outcomes]
         last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
-        return _json({"answers": answers}, {POSITION: str(last)})
+        signed = next((each.signed for each in outcomes if isinstance(each, Receipt)), None)
+        return _json({"answers": answers, "receipt": signed}, {POSITION: str(last)})
 
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params

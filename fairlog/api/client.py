@@ -21,6 +21,7 @@ from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
 from scheduler.service.client import Receipt
+from scheduler.service.receipts import SignedReceipt
 
 BATCH_BYTES = 240_000
 """The most bytes of a batch, within the server's limit for a request."""
@@ -115,7 +116,9 @@ class _Talk:
         headers = {"content-type": "application/json", "idempotency-key": command_id or os.urandom(16).hex()}
         content = b'{"commands":[%b]}' % b",".join(bodies)
         answer = yield from self.ask(_Request("POST", "/v1/commands", {}, content, headers))
-        return [_outcome(each) for each in msgspec.json.decode(answer.content)["answers"]]
+        said = msgspec.json.decode(answer.content)
+        signed = msgspec.convert(said.get("receipt"), SignedReceipt | None)
+        return [_outcome(each, signed) for each in said["answers"]]
 
     def send_many(self, commands: Sequence[Command]) -> _Steps[list[Receipt | CommandRejected]]:
         outcomes: list[Receipt | CommandRejected] = []
@@ -401,9 +404,9 @@ def _error(title: str, detail: str) -> FairlogError:
     return Unreachable(detail) if title in {"NotReady", "Unavailable"} else Refused(title, detail)
 
 
-def _outcome(answer: Mapping[str, Any]) -> Receipt | CommandRejected:
+def _outcome(answer: Mapping[str, Any], signed: SignedReceipt | None) -> Receipt | CommandRejected:
     if "seq" in answer:
-        return Receipt(str(answer["id"]), int(answer["seq"]))
+        return Receipt(str(answer["id"]), int(answer["seq"]), signed)
     return refusal_of(str(answer["title"]), str(answer["detail"]))
 
 

@@ -19,6 +19,7 @@ from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, E, up_to
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
+from scheduler.model.sender import By
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
@@ -197,6 +198,13 @@ class Session:
             return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
         return look(self.folded(), view, arguments)
 
+    def account(self) -> By:
+        """Who sends the commands."""
+        if self.api is None:
+            return self.client.by
+        said = self.api.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
     def is_served(self) -> bool:
         """Whether a master answers."""
         if members(self.store, self.keys)[0] is None:
@@ -243,11 +251,16 @@ class Session:
             return until(read_export(self.lines()), self.at, self.now_ms)
         return until(self.log.facts(), self.at, self.now_ms)
 
-    def lines(self) -> Iterator[bytes]:
-        """The log as the API tells it, a line an event, to be verified by who reads it."""
+    def lines(self, *, growing: bool = False) -> Iterator[bytes]:
+        """The log as the API tells it, a line an event, to be verified by who reads it; `growing`: without end."""
         if self.api is None:
             raise NoStore("this session reads the log itself")
-        return (json.dumps(event).encode() for event in self.api.log())
+        seq = 0
+        for event in self.api.log():
+            seq = event["seq"]
+            yield json.dumps(event).encode()
+        if growing:
+            yield from (json.dumps(event).encode() for event in self.api.follow(after=seq))
 
     def now_ms(self) -> int:
         """The time (ms) by the store's clock; through the API, by this machine's."""
