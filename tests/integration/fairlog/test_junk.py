@@ -75,7 +75,7 @@ def test_who_sends_junk_delays_nobody_else(up: dict[str, Any]) -> None:
                 target=lambda: answers.extend(theirs.send_many([submission("junk", "jo", "same")] * JUNK))
             )
             sending.start()
-            took_s = []
+            took_s: list[float] = []
             while sending.is_alive() or len(took_s) < 20:
                 started = time.monotonic()
                 assert isinstance(ours.send(submission("acme", "ann", f"a-{len(took_s)}")), Receipt)
