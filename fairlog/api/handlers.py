@@ -10,6 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
@@ -36,7 +37,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look, page_of_apps
+from scheduler.rules.views import look, page_of_apps, without_private
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import authenticate
@@ -62,8 +63,6 @@ KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
 _OWNED = ("app", "accounts", "tokens")
 """Views whose items belong to somebody."""
-_NO_PRIVATE: Mapping[str, object] = {"command": [], "env": [], "cwd": None}
-"""What an app's view shows in place of its private part."""
 _to_json = Encoder().encode
 _plain = Decoder().decode
 T = TypeVar("T")
@@ -222,12 +221,14 @@ class Handlers:
     ) -> Viewed:
         """A view of the state at the end of the log, or at position `at`; of a list, the part after `cursor`.
 
-        Of apps, those that `who` may see; of an app, its private part for those who may see that. Raises:
-        CommandRejected if the view or its subject is unknown, NotAllowed, NotReady or NotThatLong as `Replica.read`.
+        Of apps, those that `who` may see now, with their private parts for those who may see them.
+
+        Raises: CommandRejected if the view or its subject is unknown, NotAllowed, NotReady or NotThatLong as
+        `Replica.read`.
         """
         limit = max(1, min(limit, PAGE))
         if name == "apps":
-            return self._apps(who, arguments, at=at, after=after, cursor=cursor, limit=limit)
+            return self._apps(who, arguments, at=at, after=after, cursor=cursor, limit=limit, reason=reason)
         seen, (body, following) = self.replica.read(
             lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
@@ -236,40 +237,54 @@ class Handlers:
         return Viewed(seen, body, following)
 
     def _apps(
-        self, who: By, arguments: Mapping[str, Any], *, at: int | None, after: int, cursor: str, limit: int
+        self,
+        who: By,
+        arguments: Mapping[str, Any],
+        *,
+        at: int | None,
+        after: int,
+        cursor: str,
+        limit: int,
+        reason: str,
     ) -> Viewed:
         """A page of the apps that `who` may see; it costs its own items, however many others there are."""
         submitted = _number(cursor)
 
         def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
-            seen: dict[tuple[str, str], bool] = {}
+            present = self._present()
+
+            @cache
+            def may(verb: Verb, company: str, user: str) -> bool:
+                return _may(present, who, verb, Subject(company, user), reason)
 
             def shown(app: App) -> bool:
-                owner = app.spec.company, app.spec.user
-                if owner not in seen:
-                    seen[owner] = _may(state, who, "read", Subject(*owner))
-                return seen[owner] or (who.role == "worker" and self._may_see(state, who, app.spec.app))
+                own = may("read", app.spec.company, app.spec.user)
+                return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
 
-            return page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+            known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
+            return known, following
 
         seen, (page, following) = self.replica.read(find, at=at, after=after)
         return Viewed(seen, [Raw(_to_json(each)) for each in page], None if following is None else str(following))
 
     def _private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
         """The view of an app without its private part, unless `who` may see it, which is recorded then."""
+        shown, present = _plain(body), self._present()
+        subject = Subject(shown["company"], shown["user"])
+        if app in present.apps:
+            subject = subject._replace(worker=_subject(present, who, app).worker)
+        if not _may(present, who, "private", subject, reason):
+            return Raw(_to_json(without_private(shown)))
+        self._note(who, "app", _named(who, app, subject), reason)
+        return body
 
-        def find(state: ClusterState) -> str | None:
-            subject = _subject(state, who, app) if app in state.apps else Subject()
-            return _named(who, app, subject) if _may(state, who, "private", subject, reason) else None
-
-        _, found = self.replica.read(find)
-        if found is not None:
-            self._note(who, "app", found, reason)
-            return body
-        return Raw(_to_json({**_plain(body), **_NO_PRIVATE}))
+    def _present(self) -> ClusterState:
+        """The state that tells who may do what, also where a past one is shown."""
+        return self.replica.peek(lambda state: state)
 
     def _note(self, who: By, what: str, subject: str, reason: str) -> None:
-        if self.replica.peek(lambda state: state.closed):
+        if self._present().closed:
             self._reads.note(who, what, subject, reason)
 
     def _look(
@@ -282,10 +297,13 @@ class Handlers:
         cursor: str = "",
         limit: int = PAGE,
     ) -> tuple[Raw | list[Raw], str | None]:
-        """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does."""
+        """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does.
+
+        `state` may be a past one; what `who` may do is told by the present one.
+        """
         found, owned = self._items(state, name, arguments), name in _OWNED
         if not owned:
-            may_read(state, who, "cluster-read", Subject(), _now_ms())
+            may_read(self._present(), who, "cluster-read", Subject(), _now_ms())
         if isinstance(found, _Item):
             if owned and not self._may_see(state, who, found.key, name):
                 raise UnknownApp(found.key)
@@ -324,12 +342,13 @@ class Handlers:
         return self._views_of[0] is state and self._views_of[1] == state.head
 
     def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
-        """Whether `who` may see the item of a view: an app, an account, or a token as its account."""
-        if not state.closed:
+        """Whether `who` may now see the item of a view: an app, an account, or a token as its account."""
+        present = self._present()
+        if not present.closed:
             return True
         if view in ("accounts", "tokens"):
-            return _may(state, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
-        return _may(state, who, "read", _subject(state, who, key))
+            return _may(present, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
+        return _may(present, who, "read", _subject(state, who, key))
 
     def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> Subject:
         """Whose the app is. Raises: UnknownApp unless `who` may see it; NotAllowed unless `who` may read `verb`."""

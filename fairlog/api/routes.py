@@ -157,7 +157,7 @@ ROUTES: tuple[Route, ...] = (
         "The apps in order of submission.",
         many=True,
         view="apps",
-        more=(Param("everything", _FLAG, "Include ended apps."),),
+        more=(Param("everything", _FLAG, "Include ended apps."), _REASON),
     ),
     _see("/v1/apps/{app}", "app", "An app with its executors.", view="app", more=(_REASON,)),
     Route(

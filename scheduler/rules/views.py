@@ -105,6 +105,12 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     }
 
 
+def without_private(shown: dict[str, Any]) -> dict[str, Any]:
+    """The view of an app as if its private part were withheld."""
+    withheld: dict[str, Any] = {"name": shown["app"], "command": [], "env": [], "cwd": None}
+    return {**shown, **{name: value for name, value in withheld.items() if name in shown}}
+
+
 def accounts(state: ClusterState, *, company: str | None = None) -> list[dict[str, Any]]:
     """The accounts, of one company if it is named, with their roles and the numbers of their valid tokens."""
     return [

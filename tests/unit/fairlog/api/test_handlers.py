@@ -235,7 +235,7 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
 
     def summary(app: App) -> dict[str, str]:
         rendered.append(app.spec.app)
-        return {"app": app.spec.app}
+        return {"app": app.spec.app, "company": app.spec.company, "user": app.spec.user}
 
     monkeypatch.setattr("scheduler.rules.views.summary", summary)
     monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)

@@ -12,14 +12,15 @@ import pytest
 from fairlog.api.handlers import Handlers, company_of
 from fairlog.api.replica import NotReady, Replica
 from fairlog.api.routes import ROUTES
-from scheduler.model.commands import AddAccount, IssueToken, KillApp, RegisterCompany, RevokeToken, ShowApps
+from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, RevokeToken, ShowApps
 from scheduler.model.errors import NotAllowed, NotAuthenticated, UnknownApp
 from scheduler.model.sender import By, Role, local
 from scheduler.rules.permission import MATRIX, Verb
 from scheduler.service.tokens import new_token
 from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.keys import Keys
-from tests.unit.scheduler.rules.test_permission import OPERATOR, by, inhabited
+from tests.unit.fairlog.api.served import served, submission
+from tests.unit.scheduler.rules.test_permission import HASH, OPERATOR, by, inhabited, token_of
 
 if TYPE_CHECKING:
     import fakeredis
@@ -166,3 +167,20 @@ def test_no_token_is_taken_by_a_state_older_than_a_second(api: Handlers, cluster
 def test_only_accounts_of_companies_have_a_company(role: Role) -> None:
     assert company_of(By("acme/ann", role=role)) == "acme"
     assert company_of(By("op/root", role=role)) == company_of(local(0)) == ""
+
+
+def test_a_past_state_is_shown_to_those_who_may_see_it_now(fake: fakeredis.FakeRedis) -> None:
+    """Before the first account everybody might see everything; nobody may go back there, and nobody is locked out."""
+    with served(fake) as served_api:
+        root, accounts = local(0), ["acme/ann", "globex/bob", "worker/w2"]
+        sends: list[Command] = [RegisterCompany(company="acme"), RegisterCompany(company="globex"), submission("a")]
+        sends += [AddAccount(account=account) for account in accounts]
+        sends += [IssueToken(token=token_of(account), account=account, hash=HASH) for account in accounts]
+        seqs = [served_api.send(root, command).seq for command in sends]
+        served_api.replica.wait_for(seqs[-1], 10)
+        for account in accounts:
+            viewed: list[Any] = served_api.view(by(account), "apps", {}, at=seqs[2]).body  # type: ignore[assignment]
+            assert len(viewed) == (account == "acme/ann"), account
+            if account != "acme/ann":
+                with pytest.raises(UnknownApp):
+                    served_api.view(by(account), "app", {"app": "a"}, at=seqs[2])

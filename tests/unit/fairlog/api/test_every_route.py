@@ -1,0 +1,379 @@
+"""Every route for every role, on what is the caller's and on what is not: what the matrix lists, and no more.
+
+A route without a case fails here, and so does a verb of the matrix that no case needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import fakeredis
+import httpx
+import pytest
+
+from fairlog.api.app import Door, make_app
+from fairlog.api.feed import Feed
+from fairlog.api.handlers import Handlers, request_of
+from fairlog.api.limits import Rates
+from fairlog.api.routes import ROUTES, Route
+from scheduler.model.commands import (
+    AddAccount,
+    Command,
+    IssueToken,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+)
+from scheduler.model.errors import CommandRejected, NotAllowed, UnknownApp, UnknownToken
+from scheduler.model.sender import NOBODY, By, Role, local
+from scheduler.rules.decide import decide
+from scheduler.rules.permission import MATRIX, WITH_REASON, Verb
+from scheduler.rules.state import ClusterState
+from scheduler.service.client import Client, Receipt
+from scheduler.service.tokens import NewToken, new_token
+from tests.unit.fairlog.api.served import KEYS, RING, served
+
+HASH = "ab" * 32
+WORKERS = {"worker/w1": "w1", "worker/w2": "w2"}
+ROLES: dict[str, Role] = {
+    "acme/ann": "user",
+    "acme/cid": "user",
+    "acme/adm": "admin",
+    "globex/bob": "user",
+    "globex/adm": "admin",
+    "op/root": "operator",
+    "auditor/x": "auditor",
+    "worker/w1": "worker",
+    "worker/w2": "worker",
+    "nobody": "user",
+    "local": "operator",
+}
+"""Who asks; `nobody` has no token, `local` is the owner of the Unix socket."""
+
+
+class Case(NamedTuple):
+    """A request, what the matrix must allow for it, and whose it is: an account, a company, a worker, or nobody's."""
+
+    route: str
+    verb: Verb | None
+    whose: str
+    path: Mapping[str, str] = MappingProxyType({})
+    body: dict[str, Any] | None = None
+    query: Mapping[str, Any] = MappingProxyType({})
+
+
+def of_app(name: str, body: dict[str, Any] | None = None, verb: Verb = "submit", **query: Any) -> list[Case]:
+    """The case for the app of each company."""
+    return [
+        Case(name, verb, account, {"app": app, "task": "0"}, body, query)
+        for account, app in (("acme/ann", "ann-1"), ("globex/bob", "bob-1"))
+    ]
+
+
+def of_company(name: str, verb: Verb, body: dict[str, Any] | None = None) -> list[Case]:
+    return [Case(name, verb, company, {"company": company}, body) for company in ("acme", "globex")]
+
+
+def of_account(name: str, body: dict[str, Any] | None = None) -> list[Case]:
+    users = [Case(name, "users", account, {"account": account}, body) for account in ("acme/ann", "globex/bob")]
+    others = [Case(name, "archive", "", {"account": account}, body) for account in ("op/root", "worker/w2")]
+    return users + others
+
+
+def of_worker(name: str, *, own: bool = False) -> list[Case]:
+    return [
+        Case(name, "cluster", f"worker/{worker}" if own else "", {"worker": worker}, {}) for worker in WORKERS.values()
+    ]
+
+
+def verb_for(account: str) -> Verb:
+    """What manages the account."""
+    return "archive" if account.partition("/")[0] in {"op", "auditor", "worker"} else "users"
+
+
+def submission(company: str, user: str) -> dict[str, Any]:
+    return {"app": "new", "company": company, "user": user, "cores": 2, "command": ["true"]}
+
+
+CASES: list[Case] = [
+    Case("health", None, ""),
+    Case("openapi", None, ""),
+    *(Case(name, None, "me") for name in ("whoami", "accounts", "tokens")),
+    Case("commands", None, "me", body={"commands": []}),
+    *(Case("submitApp", "submit", whose, body=submission(*whose.split("/"))) for whose in ("acme/ann", "globex/bob")),
+    *of_app("killApp", {"reason": "it hangs"}, "kill"),
+    *of_app("killApp", {}, "kill"),
+    *of_app("scaleApp", {"executors": 1}),
+    *of_app("holdApp", {}),
+    *of_app("releaseApp", {}),
+    *of_app("reprioritizeApp", {"priority": 3}),
+    *of_app("extendApp", {"by_s": 1}),
+    *(each._replace(verb="cluster", whose="") for each in of_app("extendApp", {"by_s": 1, "beyond_maximum": True})),
+    *of_app("killExecutors", {"executors": ["ann-1.0", "bob-1.0"]}),
+    Case("registerCompany", "cluster", "", body={"company": "third"}),
+    *(each._replace(whose="") for each in of_company("changeCompany", "cluster", {"part": "1/2"})),
+    *(each._replace(whose="") for each in of_company("removeCompany", "cluster")),
+    Case("setLimit", "cluster", "", body={"scope": "cluster", "name": "max_cores", "value": 4}),
+    Case("setLimit", "cluster", "", body={"scope": "company", "name": "max_cores", "company": "acme", "value": 4}),
+    Case("setLimit", "cluster", "", body={"scope": "user", "name": "max_cores", "user": "ann", "value": 4}),
+    *(
+        Case(
+            "setLimit", "users", company, body={"scope": "user", "name": "max_cores", "company": company, "user": user}
+        )
+        for company in ("acme", "globex", "*")
+        for user in ("ann", "*")
+    ),
+    Case("registerKind", "cluster", "", body={"kind": "gpu"}),
+    Case("configureCluster", "cluster", "", body={"settings": {"placement": "pack"}}),
+    *of_company("showApps", "users", {"shown": True}),
+    *(Case("addAccount", "users", name, body={"account": name}) for name in ("acme/new", "globex/new", "third/new")),
+    *(Case("addAccount", "users", name, body={"account": name, "role": "admin"}) for name in ("acme/n", "globex/n")),
+    *(Case("addAccount", "archive", "", body={"account": name}) for name in ("op/new", "auditor/y", "worker/w3")),
+    *of_account("changeAccount", {"display": "A"}),
+    *of_account("removeAccount"),
+    *of_account("grantRole", {"role": "admin"}),
+    *of_account("revokeRole", {"role": "user"}),
+    *(
+        Case("issueToken", verb, account, body={"token": "new00000", "account": account, "hash": HASH})
+        for account in ROLES
+        if "/" in account
+        for verb in [verb_for(account)]
+    ),
+    *(
+        Case("revokeToken", verb, account, {"token": account})
+        for account in ROLES
+        if "/" in account
+        for verb in [verb_for(account)]
+    ),
+    *(
+        Case("registerWorker", "work", f"worker/{name}", body={"worker": name, "node": "n", "host": host} | offer)
+        for name, host in (("w1", "h1"), ("w2", "h2"))
+        for offer in [{"cores": 8, "memory_mb": 65536}]
+    ),
+    *of_worker("drainWorker", own=True),
+    *of_worker("removeWorker", own=True),
+    *of_worker("undrainWorker"),
+    *of_worker("decommissionWorker"),
+    Case("apps", None, "me"),
+    *of_app("app", verb="read"),
+    *of_app("app", verb="read", reason="the disk is full"),
+    *of_app("tasks", verb="read"),
+    *of_app("explain", verb="read"),
+    *of_app("appEvents", verb="read"),
+    *of_app("output", verb="private"),
+    *of_app("output", verb="private", reason="the disk is full"),
+    *of_app("driverOutput", verb="private"),
+    *of_app("driverOutput", verb="private", reason="the disk is full"),
+    *of_company("companyEvents", "cluster-read"),
+    *(
+        Case(name, "cluster-read", "")
+        for name in (
+            "status",
+            "workers",
+            "resources",
+            "companies",
+            "shares",
+            "limits",
+            "settings",
+            "cluster",
+            "log",
+            "logEvents",
+        )
+    ),
+]
+
+
+def may(who: str, case: Case) -> bool:
+    """An own reading of the matrix: whether `who` may do what the case asks."""
+    role = ROLES[who]
+    if who == "nobody" or case.verb is None:
+        return case.route in {"health", "openapi"} or who != "nobody"
+    verb: Verb = case.verb
+    if case.route in {"issueToken", "revokeToken"} and case.whose == who:
+        verb = "tokens"
+    if case.route in {"drainWorker", "removeWorker"} and role == "worker":
+        verb = "work"
+    reach = MATRIX[verb].get(role)
+    if (verb, role) in WITH_REASON and not {**(case.body or {}), **case.query}.get("reason"):
+        return False
+    if case.route == "appEvents" and role not in MATRIX["cluster-read"]:
+        return False  # its events are those of the public log
+    company, _, name = who.partition("/")
+    whose: dict[str | None, bool] = {
+        None: False,
+        "all": True,
+        "company": case.whose.partition("/")[0] == company,
+        "granted": name == {"acme/ann": "w1", "globex/bob": "w2"}.get(case.whose),
+    }
+    return whose.get(reach, case.whose == who)
+
+
+class World(NamedTuple):
+    api: Handlers
+    tokens: dict[str, NewToken]
+    rates: Rates
+
+    def state(self) -> ClusterState:
+        return self.api.replica.peek(lambda state: state)
+
+    def by(self, who: str) -> By:
+        if who == "local":
+            return local(0)
+        return NOBODY if who == "nobody" else By(who, self.tokens[who].id, ROLES[who])
+
+    def facts(self) -> str:
+        """All of the state but what a logged refusal changes."""
+        left_out = {"commands", "refusals", "refused", "head", "at", "forgotten_at", "sealed", "balance", "usage"}
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: plain(each) for name, each in value.items() if name not in left_out}
+            return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+        return json.dumps(plain(self.state().dump()), default=str, sort_keys=True)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Two companies; ann's app runs on w1 and bob's on w2, each with a command that nobody else is to see."""
+    with served(fakeredis.FakeRedis(server=fakeredis.FakeServer()), timeout_s=20) as api:
+        root = local(0)
+
+        def send(*commands: Command, by: By = root) -> None:
+            for command in commands:
+                api.replica.wait_for(api.send(by, command).seq, 10)
+
+        accounts = [who for who in ROLES if "/" in who]
+        tokens = {who: new_token() for who in accounts}
+        send(RegisterCompany(company="acme"), RegisterCompany(company="globex"))
+        send(*(AddAccount(account=who, role="admin" if who.endswith("/adm") else None) for who in accounts))
+        send(*(IssueToken(token=tokens[who].id, account=who, hash=tokens[who].hash) for who in accounts))
+        for who, app, worker, host in (("acme/ann", "ann-1", "w1", "h1"), ("globex/bob", "bob-1", "w2", "h2")):
+            company, user = who.split("/")
+            offer = RegisterWorker(worker=worker, node="n", host=host, cores=8, memory_mb=65536)
+            told = ("echo", f"secret-of-{user}")
+            submit = SubmitApp(app=app, company=company, user=user, name=f"secret-of-{user}", cores=8, command=told)
+            send(offer, by=By(f"worker/{worker}", tokens[f"worker/{worker}"].id, "worker"))
+            send(submit, by=By(who, tokens[who].id, "user"))
+            assert {each.worker for each in api.replica.peek(lambda state: state).apps[app].executors.values()} == {
+                worker
+            }
+        ticks = count(step=1000)
+        yield World(api, tokens, Rates(lambda: next(ticks)))
+
+
+async def ask(world: World, who: str, cases: list[Case]) -> list[httpx.Response]:
+    """The answers to the requests of one caller."""
+    app = make_app(Door(world.api, Feed(), world.rates), at_home=who == "local")
+    token = {} if who in {"local", "nobody"} else {"authorization": f"Bearer {world.tokens[who].text}"}
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://api") as client,
+    ):
+        return [await _one(world, client, token, case) for case in cases]
+
+
+async def _one(world: World, client: httpx.AsyncClient, token: dict[str, str], case: Case) -> httpx.Response:
+    route = route_of(case)
+    path = {**case.path, "token": world.tokens[case.path["token"]].id} if "token" in case.path else case.path
+    url = route.path.format(**path)
+    request = client.build_request(route.method, url, params=case.query, json=case.body, headers=token)
+    return await client.send(request)
+
+
+def route_of(case: Case) -> Route:
+    return next(route for route in ROUTES if route.name == case.route)
+
+
+def command_of(world: World, case: Case) -> Command | None:
+    route = route_of(case)
+    if route.takes is None:
+        return None
+    path = {name: value for name, value in case.path.items() if name in route.names}
+    if "token" in path:
+        path["token"] = world.tokens[path["token"]].id
+    return request_of({**(case.body or {}), **path, "type": route.takes.__name__})[0]
+
+
+def refusal_of(world: World, command: Command, who: str) -> CommandRejected | None:
+    """Why a master would refuse the command."""
+    state = world.state()
+    try:
+        decide(state, command, state.at, world.by(who))
+    except CommandRejected as refusal:
+        return refusal
+    return None
+
+
+@contextmanager
+def without_streams() -> Iterator[None]:
+    """Streams end after what they begin with."""
+
+    async def begun(*_: object, **__: object) -> Any:
+        yield b": fairlog\n\n"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Feed, "stream", begun)
+        yield
+
+
+def test_every_route_and_every_verb_has_a_case() -> None:
+    assert {case.route for case in CASES} == {route.name for route in ROUTES}
+    assert {case.verb for case in CASES} - {None} >= MATRIX.keys() - {"lead", "statement", "tokens"}
+    assert set(ROLES.values()) == {role for row in MATRIX.values() for role in row} - {"master"}
+
+
+@pytest.mark.parametrize("who", ROLES)
+def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: World, who: str) -> None:
+    cases = [case for case in CASES if not may(who, case)]
+    before, head = world.facts(), world.state().head
+    with without_streams():
+        answers = asyncio.run(ask(world, who, cases))
+    due = {401} if who == "nobody" else {403, 404}
+    assert [
+        (case, answer.text) for case, answer in zip(cases, answers, strict=True) if answer.status_code not in due
+    ] == []
+    for case, answer in zip(cases, answers, strict=True):
+        assert "secret-of" not in answer.text, case
+        assert answer.status_code != 404 or case.route in {
+            "app",
+            "tasks",
+            "explain",
+            "appEvents",
+            "output",
+            "driverOutput",
+        }
+    assert world.state().head == head, "the API has asked the master"
+    direct = Client(world.api.store, KEYS.cluster, keyring=RING, timeout_s=10)
+    if who != "nobody":
+        for case in cases:
+            if (command := command_of(world, case)) is not None:
+                with pytest.raises((NotAllowed, UnknownToken)):
+                    direct.send(command, by=world.by(who))
+    world.api.replica.wait_for(world.api.replica.log.head().seq, 10)
+    assert world.facts() == before, "what was refused has changed something"
+
+
+@pytest.mark.parametrize("who", ROLES)
+def test_what_the_matrix_lists_is_let_through(world: World, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the API to the master, who would not refuse it for want of permission; here nothing is sent."""
+    cases = [case for case in CASES if may(who, case)]
+    client = world.api._client
+    monkeypatch.setattr(client, "send", lambda *_, **__: Receipt("id", 0))
+    monkeypatch.setattr(client, "send_batch", lambda *_, **__: [])
+    with without_streams():
+        answers = asyncio.run(ask(world, who, cases))
+    assert [(case, answer.text) for case, answer in zip(cases, answers, strict=True) if answer.status_code != 200] == []
+    for case, answer in zip(cases, answers, strict=True):
+        for account, user in (("acme/ann", "ann"), ("globex/bob", "bob")):
+            seen = f"secret-of-{user}" in answer.text
+            assert not seen or may(who, Case("output", "private", account, query=case.query)), (case, answer.text)
+        if (command := command_of(world, case)) is not None:
+            assert not isinstance(refusal_of(world, command, who), NotAllowed | UnknownApp), case
