@@ -136,8 +136,16 @@ class Client:
     def send_batch(
         self, commands: Sequence[Command], *, command_id: str | None = None, by: By | None = None
     ) -> list[Receipt | CommandRejected]:
-        """As `send_many`, at most `BATCH` commands under one id; that of command i, from 0, is `ID.i`."""
+        """As `send_many`, at most `BATCH` commands under one id; that of command i, from 0, is `ID.i`.
+
+        A single command has the id itself, as with `send`, so that it is the same command however it is sent again.
+        """
         identity = command_id or _new_id()
+        if len(commands) == 1:
+            try:
+                return [self.send(commands[0], command_id=identity, by=by)]
+            except CommandRejected as refusal:
+                return [refusal]
         answer = self._ask(identity, _written(commands), by)
         signed = receipt_of(answer)
         answers = _checked(answer)["answers"]
