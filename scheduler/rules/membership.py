@@ -135,7 +135,7 @@ def _issue(state: ClusterState, command: commands.IssueToken, by: By, at: int) -
         raise InvalidCommand(f"a token of role {role} has scopes of {', '.join(most)}, not {shorten(unknown[0])}")
     if mine is not None and (role != mine.role or not set(scopes) <= set(mine.scopes)):
         raise NotAllowed(f"a token that the token {mine.id} issues has role {mine.role} and no further scopes")
-    if mine is not None and mine.once and command.replaces != mine.id:
+    if mine is not None and mine.once and (command.once or command.replaces != mine.id):
         raise NotAllowed(f"the token {mine.id} is an invitation: it is good for one token that replaces it")
     replaced = None if command.replaces is None else accounts.tokens.get(command.replaces)
     if command.replaces is not None and (replaced is None or replaced.account != account.id):

@@ -129,8 +129,11 @@ class Door:
         self.wallets: dict[str, list[NewToken]] = {account: [] for account in ACCOUNTS}
         """The tokens that each account has had, the newest last."""
         self.askers: dict[str, str] = {}
-        """Command -> the account that sent it first."""
+        """Command -> the account that sends it."""
+        self.owners: dict[str, tuple[str, str]] = {}
+        """App -> its company and user."""
         self.asked: dict[str, int] = {}
+        """How often each command was begun to be asked for."""
         self.forged: set[str] = set()
         """Ids in messages that came past the API."""
         self.captured: list[tuple[str, list[str]]] = []
@@ -226,24 +229,29 @@ class Door:
 
     # What callers do
 
-    def ask(self, command: Command, identity: str, *, fault: bool) -> Actor:
-        """A caller that repeats the command under its id until it is answered; a server may fail meanwhile."""
-        asker = self._asker(command, identity)
-        if isinstance(command, commands.KillApp) and asker.account == ROOT and self.random.random() < 0.8:
-            command = replace(command, reason="it is in the way")
+    def ask(self, command: Command, name: str, *, fault: bool) -> None:
+        """Spawn a caller that repeats the command until it is answered; `name` is its key, or its id if it has one."""
+        world = self.world
+        if name in self.askers:
+            account = self.askers[name]
+            asker, identity = Asker(account, self.wallets[account][-1].text, rightful=True), name
+        else:
+            if isinstance(command, commands.SubmitApp):
+                self.owners[command.app] = command.company, command.user
+            asker = self._asker(self._entitled(command))
+            identity = f"{asker.account}:{name}"
+            self.askers[identity] = asker.account
+            if isinstance(command, commands.KillApp) and asker.account == ROOT and self.random.random() < 0.8:
+                command = replace(command, reason="it is in the way")
+        world.sent[identity] = command
         self.asked[identity] = self.asked.get(identity, 0) + 1
-        self.world.witness.forbidden.discard(identity)
-        actor = self.loom.spawn(identity, lambda: self._send(asker, command, identity, fault=fault))
-        self.world.say("asks as", asker.account, "for", type(command).__name__, getattr(command, "app", ""))
-        return actor
+        world.witness.forbidden.discard(identity)
+        world.clients[identity] = self.loom.spawn(name, partial(self._send, asker, command, identity, fault=fault))
+        world.say("asks as", asker.account, "for", type(command).__name__, getattr(command, "app", ""))
 
-    def _asker(self, command: Command, identity: str) -> Asker:
-        """Who sends the command: mostly who may, with a token that counts."""
-        account, random = self.askers.get(identity), self.random
-        if account is not None:
-            return Asker(account, self.wallets[account][-1].text, rightful=True)
-        account = self._entitled(command)
-        self.askers[identity] = account
+    def _asker(self, account: str) -> Asker:
+        """Mostly the account with a token that counts."""
+        random = self.random
         match random.randrange(24):
             case 0:
                 stranger = random.choice(ACCOUNTS)
@@ -257,18 +265,26 @@ class Door:
 
     def _entitled(self, command: Command) -> str:
         """An account that may send the command."""
-        owner = _owner(command, self.world)
+        owner = self._owner(command)
         if owner is None:
             return ROOT
         company, user = owner
         kill = isinstance(command, commands.KillApp)
         return self.random.choice((f"{company}/{user}",) * 3 + (f"{company}/{ADMIN}",) + ((ROOT,) if kill else ()))
 
+    def _owner(self, command: Command) -> tuple[str, str] | None:
+        """Who may send the command as its own; None for an operator."""
+        match command:
+            case commands.SetLimit(scope="user", company=str() as company):
+                return company, ADMIN
+            case _:
+                return self.owners.get(getattr(command, "app", ""))
+
     def _send(self, asker: Asker, command: Command, identity: str, *, fault: bool = False) -> None:
         world, witness = self.world, self.world.witness
 
         def send(handlers: Handlers, by: By) -> Receipt:
-            return handlers.send(by, command, command_id=identity)
+            return handlers.send(by, command, command_id=identity.partition(":")[2])
 
         try:
             receipt, _ = self._until_answered(asker, send, identity, fault=fault)
@@ -280,7 +296,7 @@ class Door:
             world.say("gives up for now")
         else:
             world.say("is told", receipt.seq)
-            witness.answered(identity, receipt)
+            witness.answered(receipt.command_id, receipt)
 
     def _until_answered(
         self, asker: Asker, do: Callable[[Handlers, By], T], identity: str = "", *, fault: bool = False
@@ -487,12 +503,12 @@ class Door:
                 if isinstance(answer, Receipt):
                     witness.answered(answer.command_id, answer)
                 elif alone:
-                    witness.forbidden.add(f"{identity}.{number}")
+                    witness.forbidden.add(f"{asker.account}:{identity}.{number}")
 
         self.loom.spawn(identity, live)
 
     def borrow(self) -> None:
-        """A user sends a command under the id of one that was done, and keeps the receipt."""
+        """A user sends a command under the id of another's that was done: it is another command."""
         witness, random = self.world.witness, self.random
         done = [name for name in self.world.sent if witness.told.get(name) and name not in witness.excused]
         if not done:
@@ -509,7 +525,7 @@ class Door:
                 self.world.say("borrows nothing:", error)
                 return
             self.world.say("borrows the id", identity)
-            witness.answered(identity, receipt)
+            witness.answered(receipt.command_id, receipt)
 
         self.loom.spawn("borrower", live)
 
@@ -544,15 +560,15 @@ class Door:
             commands.GrantRole(account=account, role="admin"),
             commands.RevokeRole(account=f"{company}/{ADMIN}", role="admin"),
             commands.RemoveAccount(account=account),
-            commands.ShowApps(company=company, shown=self.random.random() < 0.5),
+            commands.ShowApps(company=company, shown=company not in self.world.witness.state.accounts.shown),
         ]
-        for command in self.random.sample(due, 2):
+        for command in (self.random.choice(due[:-1]), due[-1]):
             self._order(self.random.choice((ROOT, f"{company}/{ADMIN}", f"{company}/ann")), command)
 
     def _order(self, account: str, command: Command, done: Callable[[], object] = lambda: None) -> None:
         """Have the account send a command about accounts."""
         self.number += 1
-        identity = f"order-{self.number}"
+        identity = f"{account}:order-{self.number}"
         asker = Asker(account, self.wallets[account][-1].text, rightful=False)
 
         def live() -> None:
@@ -603,21 +619,6 @@ _HAPPENINGS: tuple[Callable[[Door], None], ...] = (
 )
 _CHANCES = (8, 3, 2, 4, 5, 4, 4, 2, 3, 3)
 _SIGHTS = (Door._sees_apps, Door._sees_an_app, Door._sees_accounts, Door._sees_the_log, Door._sees_output)
-
-
-def _owner(command: Command, world: World) -> tuple[str, str] | None:
-    """Who may send the command as its own; None for an operator."""
-    match command:
-        case commands.SubmitApp(company=company, user=user):
-            return company, user
-        case commands.SetLimit(scope="user", company=str() as company):
-            return company, ADMIN
-        case commands.RevokeToken(token=token):
-            found = world.witness.state.accounts.tokens.get(token)
-            company, _, user = (ROOT if found is None else found.account).partition("/")
-            return (company, user) if company in COMPANIES else None
-    submitted = world.sent.get(f"submit-{getattr(command, 'app', '')}")
-    return (submitted.company, submitted.user) if isinstance(submitted, commands.SubmitApp) else None
 
 
 def _forged(token: str, random: Random) -> str:

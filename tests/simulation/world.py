@@ -390,10 +390,10 @@ class World:
         if identity is None:
             self.number += 1
             identity = f"command-{self.number}"
-        self.sent[identity] = command
         if self.door is not None:
-            self.clients[identity] = self.door.ask(command, identity, fault=fault)
+            self.door.ask(command, identity, fault=fault)
             return
+        self.sent[identity] = command
 
         def live() -> None:
             client = Client(self.store.client, KEYS.cluster, timeout_s=20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,18 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import VERBS, cli
 from scheduler.model.commands import (
+    AddAccount,
     EndedExecutor,
+    IssueToken,
+    KillApp,
     RegisterCompany,
     RegisterWorker,
     SetLimit,
     StartedExecutor,
     SubmitApp,
 )
+from scheduler.model.events import AppRemoved
+from scheduler.model.sender import By
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import Cluster
@@ -34,7 +40,21 @@ TYPED = HOSTILE.replace("\x00", "")
 """As an argument: a name from elsewhere that somebody has copied."""
 OUTPUT = b"=\x1b[31mred\x1b]52;c;eA==\x07\x1b[2J\xe2\x80\xae\x07\x08 \xff end\r\n"
 KEYS = Keys("default")
-SHOWN = {"company", "limit", "apps", "app", "workers", "shares", "log", "explain", "replay", "fairness", "statement"}
+SHOWN = {
+    "company",
+    "limit",
+    "apps",
+    "app",
+    "workers",
+    "shares",
+    "log",
+    "explain",
+    "replay",
+    "fairness",
+    "statement",
+    "account",
+    "token",
+}
 """Verbs whose answers name companies, users or hosts."""
 
 
@@ -62,6 +82,12 @@ def hostile_cluster() -> Cluster:
     cluster.turn(StartedExecutor(executor=first))
     cluster.turn(EndedExecutor(executor=first, reason="failed", exit_code=1, unstartable=HOSTILE))
     assert app in cluster.state.apps
+    by = By(f"local/{HOSTILE}", "", "operator", HOSTILE)
+    cluster.turn(AddAccount(account="op/root", display=HOSTILE), AddAccount(account="auditor/x", display="=1+1"), by=by)
+    cluster.turn(AddAccount(account="worker/w", host=HOSTILE, display=HOSTILE), by=by)
+    cluster.turn(
+        IssueToken(token=HOSTILE, account="op/root", hash="ab" * 32), KillApp(app="b", reason=f"why {HOSTILE}"), by=by
+    )
     return cluster
 
 
@@ -71,6 +97,9 @@ def store(monkeypatch: pytest.MonkeyPatch, fake: fakeredis.FakeRedis, tmp_path: 
     monkeypatch.chdir(tmp_path)
     for module in ("decide", "limiting", "demand", "membership", "validate"):
         monkeypatch.setattr(f"scheduler.rules.{module}.check_name", lambda *_: None)
+    monkeypatch.setattr("scheduler.rules.membership._TOKEN", re.compile(".*", re.DOTALL))
+    killed = [AppRemoved(app="b", reason="killed")]
+    monkeypatch.setattr("scheduler.rules.decide._kill", lambda *_: killed)
     cluster = hostile_cluster()
     put(EventLog(fake, KEYS), cluster.records)
     for app in cluster.state.apps:
@@ -145,7 +174,11 @@ CALLS: dict[str, list[list[str]]] = {
     "simulate": [[TYPED]],
     "up": [["--nonsense", TYPED]],
     "down": [[]],
-    **{verb: [["--nonsense", TYPED]] for verb in VERBS.keys() & {"api", "account", "token", "store", "login"}},
+    **{verb: [["--nonsense", TYPED]] for verb in ("api", "login", "logout", "whoami", "store")},
+    "account": [["list"], ["list", "--json"], ["add", TYPED], ["remove", TYPED], ["rename", "op/root", TYPED]],
+    "token": [["list"], ["list", "--json"], ["new", TYPED], ["revoke", TYPED]],
+    "keys": [["new", TYPED], ["rotate", TYPED], ["share", TYPED, TYPED]],
+    "reads": [[], ["--json"]],
     "demo": [["--nonsense", TYPED]],
     "master": [["--nonsense", TYPED]],
     "worker": [["--nonsense", TYPED]],

@@ -45,7 +45,7 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, NotAuthenticated, UnknownToken
-from scheduler.model.events import TokenIssued
+from scheduler.model.events import Event, TokenIssued
 from scheduler.model.sender import NOBODY, By, Role, local
 from scheduler.rules.decide import decide
 from scheduler.rules.permission import MATRIX, Reach, Subject, Verb, may_read
@@ -275,6 +275,8 @@ def test_an_invitation_is_good_for_one_token() -> None:
     register = RegisterWorker(worker="w2", node="n", host="h2", cores=8, memory_mb=65536)
     assert not allowed(cluster, register, guest)
     assert not allowed(cluster, IssueToken(token="joined00", account="worker/w2", hash=HASH), guest)
+    longer = IssueToken(token="invite01", account="worker/w2", hash=HASH, once=True, replaces="invite00")
+    assert not allowed(cluster, longer, guest), "an invitation would prolong itself for ever"
     cluster.turn(join, by=guest)
     assert allowed(cluster, register, By("worker/w2", "joined00", "worker"))
     with pytest.raises(NotAllowed):
@@ -340,6 +342,128 @@ def test_users_see_each_others_apps_if_their_company_says_so() -> None:
     with pytest.raises(NotAllowed, match="reason"):
         may_read(cluster.state, by("op/root"), "private", subject, at)
     may_read(cluster.state, by("op/root"), "private", subject, at, reason="ticket 7")
+
+
+def test_a_token_ends_at_its_last_millisecond_everywhere() -> None:
+    cluster, token = inhabited(), new_token()
+    issue = IssueToken(token=token.id, account="acme/ann", hash=token.hash, lifetime_s=60)
+    [issued] = [event for event in cluster.turn(issue, by=OPERATOR) if isinstance(event, TokenIssued)]
+    who, kill, end = By("acme/ann", token.id, "user"), KillApp(app="ann-1"), issued.expires
+    assert authenticate(cluster.state, token.text, end - 1) == who
+    may_read(cluster.state, who, "read", Subject("acme", "ann"), end - 1)
+    assert decide(cluster.state, kill, end - 1, who)
+    for late in (
+        lambda: authenticate(cluster.state, token.text, end),
+        lambda: may_read(cluster.state, who, "read", Subject("acme", "ann"), end),
+        lambda: decide(cluster.state, kill, end, who),
+    ):
+        with pytest.raises((NotAllowed, NotAuthenticated), match="expired"):
+            late()
+
+
+def test_the_tokens_of_an_account_are_not_those_of_the_next_one_of_its_name() -> None:
+    cluster = inhabited()
+    cluster.turn(RemoveAccount(account="acme/ann"), by=OPERATOR)
+    cluster.turn(AddAccount(account="acme/ann"), by=OPERATOR)
+    assert not allowed(cluster, KillApp(app="ann-1"), by("acme/ann"))
+    cluster.turn(RegisterCompany(company="third"), by=OPERATOR)
+    cluster.turn(AddAccount(account="third/adm", role="admin"), by=OPERATOR)
+    cluster.turn(IssueToken(token=token_of("third/adm"), account="third/adm", hash=HASH), by=OPERATOR)
+    add = AddAccount(account="third/new")
+    assert allowed(cluster, add, by("third/adm"))
+    cluster.turn(RemoveCompany(company="third"), by=OPERATOR)
+    cluster.turn(RegisterCompany(company="third"), AddAccount(account="third/adm", role="admin"), by=OPERATOR)
+    assert not allowed(cluster, add, by("third/adm"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acme/Ann",
+        "ACME/ann",
+        "acme/ann\n",
+        "acme/ann ",
+        "acme/\u0430nn",
+        "acme/ann\u200b",
+        "acme/..",
+        "acme/ann/x",
+        "acme/.a",
+        "op/",
+        "/x",
+        "local/0",
+        "master/m1",
+        "assumed",
+    ],
+)
+def test_a_name_that_could_pass_for_another_is_no_account(name: str) -> None:
+    cluster = inhabited()
+    for company in ("op", "local", "master", "assumed"):
+        cluster.turn(RegisterCompany(company=company), by=OPERATOR)
+    assert not _decided(cluster, AddAccount(account=name), OPERATOR)
+
+
+def test_a_company_named_as_a_kind_of_accounts_has_no_users() -> None:
+    """`op/eve` is an operator, whom no admin adds and who submits nothing."""
+    cluster = inhabited()
+    cluster.turn(RegisterCompany(company="op"), by=OPERATOR)
+    for sender in (by("acme/adm"), by("globex/adm")):
+        assert not allowed(cluster, AddAccount(account="op/eve"), sender)
+    submit = SubmitApp(app="x", company="op", user="root", cores=4, command=("true",))
+    for name in SENDERS:
+        assert not allowed(cluster, submit, by(name))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        SetLimit(scope="user", name="max_cores", company="globex", user="*", value=0),
+        SetLimit(scope="user", name="max_cores", company="*", user="*", value=0),
+        ShowApps(company="globex", shown=True),
+        SubmitApp(app="x", company="globex", user="bob", cores=4, command=("true",)),
+        SubmitApp(app="x", company="globex", user="ann", cores=4, command=("true",)),
+        AddAccount(account="globex/spy"),
+        IssueToken(token="new00000", account="globex/bob", hash=HASH),
+        IssueToken(token="new00000", account="op/root", hash=HASH),
+        RevokeToken(token=token_of("globex/bob")),
+    ],
+)
+def test_an_admin_has_no_power_over_another_company(command: Command) -> None:
+    assert not allowed(inhabited(), command, by("acme/adm"))
+
+
+def test_an_app_cannot_wait_for_one_of_another_company_nor_tell_whether_it_is_there() -> None:
+    cluster, said = inhabited(), []
+    for other in ("bob-1", "nope-1"):
+        after = SubmitApp(app="x", company="acme", user="ann", cores=4, command=("true",), after={"ok": (other,)})
+        with pytest.raises(CommandRejected) as refused:
+            decide(cluster.state, after, None, by("acme/ann"))
+        said.append(str(refused.value).replace(other, "it"))
+    assert said[0] == said[1]
+
+
+def test_a_worker_changes_nothing_on_another_worker() -> None:
+    cluster = inhabited()
+    before = cluster.state.digest()
+    for report in (
+        EndedExecutor(executor="ann-1.0", worker="w2", reason="exited"),
+        StartedExecutor(executor="ann-1.0", worker="w2"),
+        EndedExecutor(executor="ann-1.0", worker="w1", reason="exited"),
+        EndedExecutor(executor="ann-1.0", reason="exited"),
+        ReportBacklog(executor="ann-1.0", waiting=9, running=0),
+        EndApp(app="ann-1", reason="failed"),
+        RegisterWorker(worker="w1", node="n", host="h2", cores=1, memory_mb=1024),
+        RemoveWorker(worker="w1", force=True),
+    ):
+        assert _decided(cluster, report, by("worker/w2")) == [], report
+    assert cluster.state.digest() == before
+
+
+def _decided(cluster: Cluster, command: Command, sender: By) -> list[Event]:
+    """The events of the command, none if it is refused."""
+    try:
+        return decide(cluster.state, command, None, sender)
+    except CommandRejected:
+        return []
 
 
 def test_the_text_of_a_token_shows_its_account_until_it_ends() -> None:

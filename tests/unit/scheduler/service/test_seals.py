@@ -184,3 +184,18 @@ def test_a_seal_that_its_key_has_not_signed_is_named_by_the_audit(
     scheduler.turn()
     [found] = audit(scheduler.log.facts())
     assert found.done == f"a seal of position 3 that the key {ring.master} has not signed"
+
+
+def test_a_seal_by_a_key_that_was_replaced_is_named_by_the_audit(fake: Any, ring: Keyring) -> None:
+    """A key is replaced because somebody else may have it."""
+    master(fake, ring)
+    scheduler = master(fake, ring.rotated(), "m2")
+    scheduler.turn()
+    log = [*scheduler.log.facts()]
+    place = next(place for place, fact in enumerate(log) if isinstance(fact.event, LogSealed))
+    seal: Any = log[place].event
+    forged = seals.seal(ring, Position(seal.seq, seal.digest))
+    log[place] = msgspec.structs.replace(log[place], event=forged)
+    found = audit(log)[0]
+    assert (found.seq, found.rule) == (log[place].seq, "I6")
+    assert f"key '{ring.master}' does not sign" in str(found)
