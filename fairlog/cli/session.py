@@ -20,6 +20,7 @@ from recovery.replay.bounds import OPEN, Bound, E, up_to
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.model.sender import By
+from scheduler.rules.permission import may_read
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
@@ -27,6 +28,7 @@ from scheduler.service.program_log import masked
 from scheduler.store.codec import read_export
 from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
 from scheduler.store.keys import Keys
+from scheduler.store.reads import record_read
 from scheduler.store.transient import LaneFull, in_words, is_there, passes
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from fairlog.credentials import Credentials
     from fairlog.local.running import Running
     from scheduler.model.commands import Command, SubmitApp
+    from scheduler.rules.permission import Subject
     from scheduler.service.client import Receipt
     from scheduler.service.keyring import Keyring
     from scheduler.store.codec import Fact
@@ -204,6 +207,18 @@ class Session:
             return self.client.by
         said = self.api.read("/v1/whoami")
         return By(said["account"], said["token"], said["role"])
+
+    def record_output(self, app: str, owner: Subject, reason: str) -> None:
+        """Record that output of the app is read from the store, as API servers do; without accounts, do nothing.
+
+        Raises: NotAllowed without a reason.
+        """
+        if self.api is not None or not (state := self.folded()).closed:
+            return
+        who, ring = self.client.by, self.keyring
+        may_read(state, who, "private", owner, self.now_ms(), reason=reason)
+        sign = {} if ring is None or not ring.door else {"sign": ring.sign_read}
+        record_read(self.store, self.keys, who, "output", app, reason, **sign)
 
     def is_served(self) -> bool:
         """Whether a master answers."""

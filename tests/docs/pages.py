@@ -49,6 +49,7 @@ _ASIDE = (
     (re.compile(r"\bprocess \d+\b"), "process N"),
     (re.compile(rf"\b{HOST}-\d+-[0-9a-f]+\b"), "MASTER"),
     (re.compile(r"unix://\S+"), "STORE"),
+    (re.compile(r"\blocal/\d+\b"), "local/UID"),
     (re.compile(r"^ *\d+(?=  TIME)|\b\d+(?= log entries)|(?<=log at )\d+|seq +\d+$"), "N"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b"), "DURATION"),
     (_APP, "APP"),

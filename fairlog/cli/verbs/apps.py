@@ -57,6 +57,7 @@ from scheduler.model.events import Condition
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.model.text import printable
+from scheduler.rules.permission import Subject
 from scheduler.rules.validate import MAX_NAME
 from scheduler.service.receipts import write_receipts
 from witness.failing import exclusion_in_words
@@ -226,6 +227,8 @@ def submit(
     for earlier, condition in after:
         conditions[condition] = (*conditions.get(condition, ()), earlier)
     asked |= {"env": tuple(sorted(secrets)), "after": conditions}
+    if receipt is not None:
+        write_receipts(receipt, [])  # fails before anything is submitted
     asked |= _submitter(session, asked["company"], asked["user"])
     request = SubmitApp(app=app, name=name, command=command, cwd=read_folder(), **asked)
     answer = session.submit(request, secrets)
@@ -464,6 +467,7 @@ def logs(
         raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
     if task is not None and task >= found["tasks"]:
         raise click.ClickException(f"app {app!r} has no task {task}; its tasks are 0 to {found['tasks'] - 1}")
+    session.record_output(app, Subject(found["company"], found["user"]), reason)
     work = _tasks(session, reason)
     outputs: dict[int | None, Callable[[], bytes]] = {None: partial(work.driver_output, app)}
     if not driver:

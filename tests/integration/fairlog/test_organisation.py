@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: O
     assert f"no app '{held}' is known" in refusal(stranger, "logs", held)
     assert held not in stranger.ok("apps", "--all")
     assert "acts as user and may not kill apps of acme/ann" in refusal(stranger, "kill", held)
+    assert "No such file" in refusal(ann, "submit", "--receipt", "nowhere/receipts", "--", "true")
     assert "may not submit" in refusal(stranger, "submit", "--company", "acme", "--user", "ann", "--", "true")
     assert "acts as user and may not manage users" in refusal(stranger, "account", "add", "globex/eve")
     assert "may not manage users, their tokens and limits of acme/eve" in refusal(
@@ -88,8 +90,11 @@ def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: O
     assert olga.ok("logs", app, "--reason", "ticket 7") == "from acme\n"
     assert "gives a reason" in refusal(olga, "kill", held)
     olga.ok("kill", held, "--reason", "ticket 8")
+    assert "gives a reason" in refusal(owner, "logs", app)
+    assert owner.ok("logs", app, "--reason", "ticket 9") == "from acme\n"
     who = [(read["by"]["account"], read["subject"], read["reason"]) for read in json.loads(owner.ok("reads", "--json"))]
     assert ("op/olga", app, "ticket 7") in who
+    assert who[-1] == (f"local/{os.getuid()}", app, "ticket 9")
 
     # A log that anybody may read shows who did what, and the receipts prove that it is the log of that time.
     audited = stranger.ok("audit", "--receipts", str(receipts))

@@ -137,6 +137,7 @@ def run(*arguments: str) -> str:
     return answer.output + answer.stderr
 
 
+WHY = ["--reason", "a test"]
 CALLS: dict[str, list[list[str]]] = {
     "status": [[], ["--json"]],
     "company": [["list"], ["list", "--json"], ["add", TYPED], ["remove", TYPED]],
@@ -158,7 +159,7 @@ CALLS: dict[str, list[list[str]]] = {
     "undrain": [["w"]],
     "remove": [["w"]],
     "shares": [[], ["--json"]],
-    "logs": [["a"], ["b"], ["c", "--task", "0"]],
+    "logs": [["a", *WHY], ["b", *WHY], ["c", "--task", "0", *WHY]],
     "log": [[], ["--json"]],
     "backup": [[TYPED]],
     "restore": [[TYPED]],
@@ -198,8 +199,8 @@ def test_no_verb_prints_what_a_terminal_would_obey(verb: str, store: fakeredis.F
 
 def test_output_is_raw_only_where_that_is_asked_for(store: fakeredis.FakeRedis) -> None:
     assert store.exists(KEYS.log)
-    assert run("logs", "a") == "=red \ufffd end\n"
-    assert ask("logs", "a", "--raw").stdout_bytes == OUTPUT
+    assert run("logs", "a", *WHY) == "=red \ufffd end\n"
+    assert ask("logs", "a", "--raw", *WHY).stdout_bytes == OUTPUT
 
 
 def test_no_cell_of_a_statement_is_a_formula(store: fakeredis.FakeRedis) -> None:
