@@ -61,6 +61,9 @@ WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
 READS_AT_ONCE = 8
+LONG = frozenset({"explain", "statement", "fairness", "audit"})
+"""What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
+LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
 POSITION = "fairlog-position"
 """The header with the log position of the state that an answer shows."""
@@ -182,11 +185,18 @@ class Door:
             output = await self.read(partial(handlers.output, who, path["app"], task, **values))
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
+        if route.name in LONG:
+            self.rates.charge(who.token, company_of(who), LONG_COST)
+        if route.name == "statement" and "month" not in values:
+            raise BadRequest("name the month, ?month=YYYY-MM")
         known = values.pop("If-None-Match", "")
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
             "explain": handlers.explain,
+            "statement": handlers.statement,
+            "fairness": handlers.fairness,
+            "audit": handlers.audit,
             "status": handlers.status,
             "whoami": handlers.whoami,
         }
@@ -328,6 +338,8 @@ def _value(param: Param, text: str) -> Any:  # noqa: ANN401 (as its schema says)
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
             raise BadRequest(f"{param.name} is a number from {least} to {most}, not {text[:40]!r}")
         return int(text)
+    if "enum" in schema and text not in schema["enum"]:
+        raise BadRequest(f"{param.name} is {' or '.join(schema['enum'])}, not {text[:40]!r}")
     if not schema.get("minLength", 0) <= len(text) <= schema.get("maxLength", MAX_BODY):
         raise BadRequest(f"{param.name} has at most {schema.get('maxLength')} characters, and is not empty")
     return text

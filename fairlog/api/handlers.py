@@ -7,22 +7,26 @@ refused here already. Reads come from the replica.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
 from fairlog.api.private import Reads
-from fairlog.api.replica import Replica, Seen
+from fairlog.api.replica import NotReady, Replica, Seen
 from recovery.failover.lease import members
+from recovery.replay.bounds import Bound
+from recovery.replay.window import measure
 from scheduler.model import commands
 from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
 from scheduler.model.errors import (
@@ -32,6 +36,7 @@ from scheduler.model.errors import (
     NotAllowed,
     NotAuthenticated,
     UnknownApp,
+    UnknownCompany,
 )
 from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED
@@ -46,7 +51,11 @@ from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
+from witness.audit.audit import Audit, Audited
 from witness.explain import explain
+from witness.fairness import Fairness
+from witness.statement import statement as stated
+from witness.usage import Accounts
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -59,6 +68,8 @@ PAGE = 500
 MAX_ID = 128
 TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
+LONG_WAIT_S = 2.0
+"""How long such an answer waits for another one."""
 KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
 _OWNED = ("app", "accounts", "tokens")
@@ -431,6 +442,53 @@ class Handlers:
         self.check_app(who, app)
         return self._from_log(lambda facts: explain(facts, app, now=self.now_ms))
 
+    def audit(self, who: By) -> Viewed:
+        """The verdicts of an audit of the whole log. Raises: NotAllowed, TooLong, NotReady."""
+
+        def tell(facts: Iterator[Fact]) -> object:
+            audited = Audit()
+            for _ in audited.deviations(facts):
+                pass
+            return {
+                "events": audited.events,
+                "decisions": audited.decisions,
+                "endsAt": audited.ends_at,
+                "digest": audited.digest,
+                "verdicts": [each.as_json() for each in audited.verdicts],
+            }
+
+        return self._figures(who, "cluster-read", Subject(), tell)
+
+    def fairness(self, who: By, *, by: Literal["company", "user"] = "company") -> Viewed:
+        """How fair the log was, as `fairlog fairness --json` prints it. Raises: NotAllowed, TooLong, NotReady."""
+
+        def tell(facts: Iterator[Fact]) -> object:
+            meter, audited = Fairness(by=by), Audited(facts)
+            state, span = measure(audited, meter)
+            return {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
+
+        return self._figures(who, "cluster-read", Subject(), tell)
+
+    def statement(self, who: By, company: str, *, month: str) -> Viewed:
+        """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
+
+        Raises: UnknownCompany, InvalidCommand if the log has no entry in the month; NotAllowed, TooLong, NotReady.
+        """
+        first, last = month_of(month)
+
+        def tell(facts: Iterator[Fact]) -> object:
+            accounts, audited = Accounts(), Audited(facts)
+            _, span = measure(audited, accounts, first=first, last=last)
+            if company not in accounts.companies:
+                raise UnknownCompany(company)
+            return {"verdict": audited.verdict, **stated(accounts, span, company=company, month=month)}
+
+        return self._figures(who, "statement", Subject(company), tell)
+
+    def _figures(self, who: By, verb: Verb, subject: Subject, tell: Callable[[Iterator[Fact]], object]) -> Viewed:
+        self.replica.read(lambda state: may_read(state, who, verb, subject, _now_ms()))
+        return self._from_log(tell)
+
     def _from_log(self, tell: Callable[[Iterator[Fact]], object]) -> Viewed:
         """What `tell` makes of the whole log. Raises: TooLong; NotReady while another such answer is made."""
         seen, _ = self.replica.read(lambda _: None)
@@ -439,8 +497,12 @@ class Handlers:
                 f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
                 "of the command line on the store's machine, or on an exported log"
             )
-        with self._long_read:
+        if not self._long_read.acquire(timeout=LONG_WAIT_S):
+            raise NotReady("another answer from the whole log is being made; ask again")
+        try:
             return Viewed(seen, Raw(_to_json(tell(self.replica.log.facts(to=seen.seq)))))
+        finally:
+            self._long_read.release()
 
     def status(self, who: By, *, after: int = 0) -> Viewed:
         """The active master, the standbys, the workers with their processes, and the head of the log."""
@@ -467,6 +529,15 @@ class Handlers:
                 )
             ),
         )
+
+
+def month_of(text: str) -> tuple[Bound, Bound]:
+    """The begin and the end of a month in UTC, written `YYYY-MM`. Raises: InvalidCommand."""
+    if not re.fullmatch(r"(?!9999)[1-9]\d{3}-(0[1-9]|1[0-2])", text, re.ASCII):
+        raise InvalidCommand(f"a month is YYYY-MM, such as 2026-03, not {text[:20]!r}")
+    year, month = int(text[:4]), int(text[5:])
+    begin, end = (datetime(y, m, 1, tzinfo=UTC) for y, m in ((year, month), (year + month // 12, month % 12 + 1)))
+    return Bound(at=round(begin.timestamp() * 1000)), Bound(at=round(end.timestamp() * 1000))
 
 
 def company_of(who: By) -> str:

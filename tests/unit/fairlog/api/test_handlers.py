@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from msgspec import to_builtins
 
-from fairlog.api.handlers import Handlers, Viewed, read_request
-from fairlog.api.replica import NotThatLong
+from fairlog.api.handlers import Handlers, TooLong, Viewed, read_request
+from fairlog.api.replica import NotReady, NotThatLong
 from scheduler.model.commands import (
     AddAccount,
     HoldApp,
@@ -345,3 +346,32 @@ def test_before_there_are_accounts_no_read_is_recorded(api: Handlers) -> None:
     api.output(ROOT, "a", 0)
     api.entries(ROOT)
     assert not api.store.exists(KEYS.reads)
+
+
+def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> None:
+    api.send(ROOT, WORKER)
+    adm = signed_in(api, "acme/adm")
+    receipt = api.send(adm, submission("a", user="adm"))
+    assert api.replica.wait_for(receipt.seq, 10)
+    audited = value(api.audit(adm))
+    assert (audited["events"], audited["verdicts"]) == (audited["endsAt"], [])
+    assert audited["endsAt"] >= receipt.seq
+    assert value(api.fairness(adm, by="user"))["rows"][0]["user"] == "adm"
+    month = datetime.now(UTC).strftime("%Y-%m")
+    assert value(api.statement(ROOT, "acme", month=month))["total"]["requestedCoreMs"] >= 0
+    with pytest.raises(NotAllowed):
+        api.statement(adm, "acme", month=month)
+    with pytest.raises(UnknownCompany):
+        api.statement(ROOT, "nobody", month=month)
+    for wrong in ("2026-13", "26-1", "9999-01", "2026-01-01"):
+        with pytest.raises(InvalidCommand, match="a month is"):
+            api.statement(ROOT, "acme", month=wrong)
+
+
+def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlog.api.handlers.LONG_WAIT_S", 0.01)
+    with api._long_read, pytest.raises(NotReady, match="another answer"):
+        api.audit(ROOT)
+    monkeypatch.setattr("fairlog.api.handlers.TOLD", 1)
+    with pytest.raises(TooLong):
+        api.audit(ROOT)
