@@ -18,7 +18,8 @@ import structlog
 
 from benchmarks._common import show, submission, wait_for
 from benchmarks.throughput import APP_CORES, lone_submits, prepare, serve, sustained
-from fairlog.api.client import UNIX, ApiClient
+from fairlog.api.addresses import UNIX
+from fairlog.api.client import ApiClient
 from fairlog.api.serve import Where, run_api
 from fairlog.local.store import EmbeddedStore
 from scheduler.service.client import Client

@@ -25,7 +25,8 @@ from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
 
 from benchmarks._common import companies, endings, show, submission, wait_for, worker
-from fairlog.api.client import UNIX, ApiClient
+from fairlog.api.addresses import UNIX
+from fairlog.api.client import ApiClient
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
 from scheduler.model.commands import Command, ConfigureCluster, write_command

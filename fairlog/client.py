@@ -6,8 +6,10 @@ import os
 from functools import cached_property
 from typing import Any, Self
 
-from fairlog.api.client import UNIX, ApiClient
-from fairlog.local.running import find_running
+from fairlog.api.addresses import UNIX
+from fairlog.api.client import ApiClient
+from fairlog.credentials import named
+from fairlog.local.running import find_running, keyring_for
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.errors import FairlogError
@@ -45,15 +47,21 @@ def Client(  # noqa: N802 (used like a class)
 ) -> ApiClient | StoreClient:
     """A client of the API at `url`, as `ApiClient`; or, for operators, of the store at `url` (redis://…, unix://PATH).
 
-    Without `url`, of the API that FAIRLOG_API names, or that of the `up` that runs. `cluster` is the name in a store.
+    Without `url`, of the store that FAIRLOG_STORE names; else of the API that FAIRLOG_API names or `fairlog login` was
+    given, with its token; else of the API of the running `up`. `cluster` is the name in a store, whose masters take
+    only what is signed by the keys in FAIRLOG_KEYS if they have keys.
 
-    Raises: NoCluster if neither is there.
+    Raises: NoCluster if there is none, BadCredentials.
     """
+    url = url or os.environ.get("FAIRLOG_STORE")
     if url is not None and not url.startswith(("http://", "https://", UNIX)):
-        return StoreClient(url, cluster, timeout_s=timeout_s)
-    if url is None and not os.environ.get("FAIRLOG_API"):
+        return StoreClient(url, cluster, keyring=keyring_for(url), timeout_s=timeout_s)
+    found = named() if url is None else None
+    if found is not None:
+        url, token = found.api, token or found.token
+    elif url is None:
         running = find_running()
         if running is None:
-            raise NoCluster("no cluster found: give a URL, set FAIRLOG_API, or start one with `fairlog up`")
+            raise NoCluster("no cluster found: give a URL, run `fairlog login`, or start one with `fairlog up`")
         url = f"{UNIX}{running.socket}"
     return ApiClient(url, token=token, timeout_s=timeout_s)

@@ -6,6 +6,7 @@ describe the API from pydantic models, which our commands are not, and costs thr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from msgspec.json import Decoder, Encoder
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 from starlette.routing import compile_path
@@ -59,6 +61,7 @@ WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
 READS_AT_ONCE = 8
+STOPS = "this server stops; ask another one. A command may still be carried out"
 POSITION = "fairlog-position"
 """The header with the log position of the state that an answer shows."""
 T = TypeVar("T")
@@ -83,11 +86,11 @@ class Door:
 
     async def command(self, call: Callable[[], T]) -> T:
         """Run a handler that waits for the master."""
-        return await to_thread.run_sync(call, limiter=self._commands)
+        return await to_thread.run_sync(call, limiter=self._commands, abandon_on_cancel=True)
 
     async def read(self, call: Callable[[], T]) -> T:
         """Run a handler that reads."""
-        return await to_thread.run_sync(call, limiter=self._reads)
+        return await to_thread.run_sync(call, limiter=self._reads, abandon_on_cancel=True)
 
     async def reach(self, seq: int) -> None:
         """Wait until the replica has folded the log up to `seq`. Raises: NotReady."""
@@ -96,6 +99,8 @@ class Door:
             return
         loop_time = self.feed.now()
         while replica.head < seq:
+            if self.feed.closed:
+                raise Unavailable(STOPS)
             left_s = loop_time + WAIT_S - self.feed.now()
             if left_s <= 0:
                 raise NotReady(f"the log has not reached position {seq}; it ends at {replica.head}")
@@ -103,6 +108,14 @@ class Door:
 
     async def answer(self, route: Route, request: Request) -> Response:
         """Answer a request. Raises: the errors that `problems` puts in words."""
+        try:
+            return await self._answer(route, request)
+        except asyncio.CancelledError:
+            if not self.feed.closed:
+                raise
+            raise Unavailable(STOPS) from None
+
+    async def _answer(self, route: Route, request: Request) -> Response:
         if route.answer == "open":
             return await self._open(route)
         who = self.who(request)
@@ -137,7 +150,7 @@ class Door:
         command, secrets = request_of(whole)
         identity = values.get("Idempotency-Key", "")
         receipt = await self.command(partial(self.handlers.send, who, command, secrets, command_id=identity))
-        return _json(_receipt(receipt), {POSITION: str(receipt.seq)})
+        return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
     async def _batch(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)
@@ -154,7 +167,8 @@ class Door:
         outcomes = await self.command(partial(self.handlers.send_many, who, bodies, command_id=identity))
         answers = [_receipt(each) if isinstance(each, Receipt) else problem_of(each) for each in outcomes]
         last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
-        return _json({"answers": answers}, {POSITION: str(last)})
+        signed = next((each.signed for each in outcomes if isinstance(each, Receipt)), None)
+        return _json({"answers": answers, "receipt": signed}, {POSITION: str(last)})
 
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
@@ -182,15 +196,15 @@ class Door:
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
         handlers, path = self.handlers, request.path_params
-        if "app" in path:
-            await self.read(partial(handlers.check_app, who, path["app"]))
+        reason = values.get("reason", "")
+        await self.read(partial(handlers.open_stream, who, path, reason))
 
         def wanted(told: Told) -> bool:
             return all(getattr(told, name) == value for name, value in path.items())
 
         def allowed() -> Callable[[str, str], bool]:
             who = self.who(request)
-            return handlers.replica.peek(lambda state: handlers.reader(state, who, values.get("reason", "")))
+            return handlers.replica.peek(lambda state: handlers.reader(state, who, reason))
 
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")
@@ -230,6 +244,7 @@ def make_app(door: Door, *, at_home: bool) -> Starlette:
     routes = [Mounted(_pattern(route), endpoint(route), methods=[route.method], name=route.name) for route in ROUTES]
     handlers: Mapping[Any, ExceptionHandler] = {
         HTTPException: _not_routed,
+        ClientDisconnect: _problem,
         FairlogError: _problem,
         RedisError: _problem,
         Exception: _problem,

@@ -9,20 +9,21 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
+from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
 from scheduler.service.client import Receipt
+from scheduler.service.receipts import SignedReceipt
 
-UNIX = "http+unix:"
-URL_VARIABLE, TOKEN_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN"
 BATCH_BYTES = 240_000
 """The most bytes of a batch, within the server's limit for a request."""
 RETRY_S = 0.2
@@ -93,7 +94,7 @@ class _Talk:
                 refusal = _error_of(answer)
                 if answer.status_code not in {429, 503}:
                     raise refusal
-                pause_s = float(answer.headers.get("retry-after", RETRY_S)) if answer.status_code == 429 else RETRY_S
+                pause_s = float(answer.headers["retry-after"]) if isinstance(refusal, Refused) else RETRY_S
             else:
                 refusal = Unreachable(f"no API server answers: {answer}")
             self._server = (self._server + 1) % self._servers
@@ -116,7 +117,9 @@ class _Talk:
         headers = {"content-type": "application/json", "idempotency-key": command_id or os.urandom(16).hex()}
         content = b'{"commands":[%b]}' % b",".join(bodies)
         answer = yield from self.ask(_Request("POST", "/v1/commands", {}, content, headers))
-        return [_outcome(each) for each in msgspec.json.decode(answer.content)["answers"]]
+        said = msgspec.json.decode(answer.content)
+        signed = msgspec.convert(said.get("receipt"), SignedReceipt | None)
+        return [_outcome(each, signed) for each in said["answers"]]
 
     def send_many(self, commands: Sequence[Command]) -> _Steps[list[Receipt | CommandRejected]]:
         outcomes: list[Receipt | CommandRejected] = []
@@ -154,6 +157,10 @@ class _Talk:
         items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
         return items
 
+    def follow(self, path: str, after: int) -> _Send:
+        """The request for a stream, to the server that answered last."""
+        return _Send(self._server, _Request("GET", path, {"after": after}))
+
     def output(self, app: str, task: int | None, reason: str) -> _Steps[bytes]:
         part = "driver" if task is None else f"tasks/{task}"
         query = {"reason": reason} if reason else {}
@@ -175,21 +182,29 @@ class _Base:
         token = os.environ.get(TOKEN_VARIABLE) if token is None else token
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._talk = _Talk(len(self._urls), timeout_s)
+        self._bases = ["http://fairlog" if url.startswith(UNIX) else url.rstrip("/") for url in self._urls]
+        self._extensions = {"timeout": httpx.Timeout(timeout_s + LATER_S).as_dict()}
 
     @property
     def timeout_s(self) -> float:
         """How long a request is repeated until a server answers it."""
         return self._talk.timeout_s
 
-    def _settings(self, url: str, transport: type[Any]) -> dict[str, Any]:
-        unix = url.startswith(UNIX)
-        return {
-            "base_url": "http://fairlog" if unix else url.rstrip("/"),
-            "transport": transport(uds=url.removeprefix(UNIX)) if unix else None,
-            "headers": self._headers,
-            "timeout": self._talk.timeout_s + LATER_S,
-            "trust_env": False,
-        }
+    def _sockets(self) -> list[str | None]:
+        """The path of each server's Unix socket; None for TCP."""
+        return [url.removeprefix(UNIX) if url.startswith(UNIX) else None for url in self._urls]
+
+    def _built(self, step: _Send) -> httpx.Request:
+        """The request for a transport. An httpx client would add what needs more time than the server's answer."""
+        method, path, query, content, headers = step.request
+        return httpx.Request(
+            method,
+            self._bases[step.server] + path,
+            params=query or None,
+            headers={**self._headers, **headers},
+            content=content,
+            extensions=self._extensions,
+        )
 
 
 class ApiClient(_Base):
@@ -206,7 +221,7 @@ class ApiClient(_Base):
         self, urls: str | Sequence[str] | None = None, *, token: str | None = None, timeout_s: float = 30
     ) -> None:
         super().__init__(urls, token, timeout_s)
-        self._clients = [httpx.Client(**self._settings(url, httpx.HTTPTransport)) for url in self._urls]
+        self._transports = [httpx.HTTPTransport(uds=path, trust_env=False) for path in self._sockets()]
 
     def __enter__(self) -> Self:
         return self
@@ -216,8 +231,8 @@ class ApiClient(_Base):
 
     def close(self) -> None:
         """Close the connections."""
-        for client in self._clients:
-            client.close()
+        for transport in self._transports:
+            transport.close()
 
     def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
         """Carry out `command`; returns after the commit."""
@@ -253,9 +268,9 @@ class ApiClient(_Base):
         """The events of the stream at `path` after position `after` as they are committed, without end."""
         while True:
             self.check()
-            client = self._clients[self._talk._server]  # noqa: SLF001 (our own)
+            send = self._talk.follow(path, after)
             try:
-                with client.stream("GET", path, params={"after": after}) as answer:
+                with closing(self._transports[send.server].handle_request(self._built(send))) as answer:
                     if answer.status_code >= 400:
                         answer.read()
                         raise _error_of(answer)
@@ -283,7 +298,9 @@ class ApiClient(_Base):
                 time.sleep(step.seconds)
                 continue
             try:
-                got = self._clients[step.server].send(_built(self._clients[step.server], step.request))
+                got = self._transports[step.server].handle_request(self._built(step))
+                with closing(got):
+                    got.read()
             except httpx.TransportError as error:
                 got = error
 
@@ -295,7 +312,7 @@ class AsyncApiClient(_Base):
         self, urls: str | Sequence[str] | None = None, *, token: str | None = None, timeout_s: float = 30
     ) -> None:
         super().__init__(urls, token, timeout_s)
-        self._clients = [httpx.AsyncClient(**self._settings(url, httpx.AsyncHTTPTransport)) for url in self._urls]
+        self._transports = [httpx.AsyncHTTPTransport(uds=path, trust_env=False) for path in self._sockets()]
 
     async def __aenter__(self) -> Self:
         return self
@@ -305,8 +322,8 @@ class AsyncApiClient(_Base):
 
     async def close(self) -> None:
         """Close the connections."""
-        for client in self._clients:
-            await client.aclose()
+        for transport in self._transports:
+            await transport.aclose()
 
     async def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
         """Carry out `command`; returns after the commit."""
@@ -343,9 +360,10 @@ class AsyncApiClient(_Base):
         """The events of the stream at `path` after position `after` as they are committed, without end."""
         while True:
             await self.check()
-            client = self._clients[self._talk._server]  # noqa: SLF001 (our own)
+            send = self._talk.follow(path, after)
             try:
-                async with client.stream("GET", path, params={"after": after}) as answer:
+                answer = await self._transports[send.server].handle_async_request(self._built(send))
+                async with aclosing(answer):
                     if answer.status_code >= 400:
                         await answer.aread()
                         raise _error_of(answer)
@@ -374,14 +392,11 @@ class AsyncApiClient(_Base):
                 await asyncio.sleep(step.seconds)
                 continue
             try:
-                got = await self._clients[step.server].send(_built(self._clients[step.server], step.request))
+                got = await self._transports[step.server].handle_async_request(self._built(step))
+                async with aclosing(got):
+                    await got.aread()
             except httpx.TransportError as error:
                 got = error
-
-
-def _built(client: httpx.Client | httpx.AsyncClient, request: _Request) -> httpx.Request:
-    method, path, query, content, headers = request
-    return client.build_request(method, path, params=query, content=content, headers=headers)
 
 
 def _error_of(answer: httpx.Response) -> FairlogError:
@@ -402,9 +417,9 @@ def _error(title: str, detail: str) -> FairlogError:
     return Unreachable(detail) if title in {"NotReady", "Unavailable"} else Refused(title, detail)
 
 
-def _outcome(answer: Mapping[str, Any]) -> Receipt | CommandRejected:
+def _outcome(answer: Mapping[str, Any], signed: SignedReceipt | None) -> Receipt | CommandRejected:
     if "seq" in answer:
-        return Receipt(str(answer["id"]), int(answer["seq"]))
+        return Receipt(str(answer["id"]), int(answer["seq"]), signed)
     return refusal_of(str(answer["title"]), str(answer["detail"]))
 
 

@@ -10,6 +10,8 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -18,6 +20,7 @@ from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
+from fairlog.api.private import Reads
 from fairlog.api.replica import Replica, Seen
 from recovery.failover.lease import members
 from scheduler.model import commands
@@ -34,7 +37,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look, without_private
+from scheduler.rules.views import look, page_of_apps, without_private
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import authenticate
@@ -42,11 +45,13 @@ from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
+from scheduler.store.transient import LaneFull
 from witness.explain import explain
 
 if TYPE_CHECKING:
     from redis import Redis
 
+    from scheduler.rules.entities import App
     from scheduler.store.codec import Fact, Line
 
 PAGE = 500
@@ -56,7 +61,7 @@ TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
 KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
-_OWNED = ("apps", "app", "accounts", "tokens")
+_OWNED = ("app", "accounts", "tokens")
 """Views whose items belong to somebody."""
 _to_json = Encoder().encode
 _plain = Decoder().decode
@@ -75,12 +80,19 @@ class Viewed(NamedTuple):
     next: str | None = None
 
 
+class _Due(NamedTuple):
+    """A command of a batch that goes to the master, its place in the batch, and its secrets."""
+
+    number: int
+    command: Command
+    secrets: Mapping[str, str]
+
+
 class _Item(NamedTuple):
-    """A part of a view as JSON, its name in a cursor, and, of an app, the same without what is private."""
+    """A part of a view as JSON, and its name in a cursor."""
 
     key: str
     body: Raw
-    public: Raw | None = None
 
 
 class Handlers:
@@ -95,6 +107,7 @@ class Handlers:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster)
+        self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
         self._lock = Lock()
@@ -109,9 +122,10 @@ class Handlers:
     def principal(self, token: str, *, at_home: bool) -> By:
         """Who asks, by the token, or without one over the Unix socket (`at_home`) the user who runs this process.
 
-        Raises: NotAuthenticated saying what to do.
+        Raises: NotAuthenticated saying what to do; NotReady if the replica may have missed that a token was revoked.
         """
         if token:
+            self.replica.check_fresh()
             return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
         if at_home:
             return local(os.getuid())
@@ -129,7 +143,7 @@ class Handlers:
 
         Raises: CommandRejected; NoMaster if nobody has answered, so that it may still be carried out.
         """
-        identity = _checked_id(command_id)
+        identity = _identity(who, command_id)
         self._refuse_early(who, command)
         if isinstance(command, SubmitApp):
             return self._client.submit(*_with_secrets(command, secrets or {}), command_id=identity, by=who)
@@ -143,14 +157,12 @@ class Handlers:
         """
         if len(bodies) > BATCH:
             raise InvalidCommand(f"a batch has at most {BATCH} commands, not {len(bodies)}; send it in parts")
-        identity = _checked_id(command_id)
+        identity = _identity(who, command_id)
         outcomes: list[Receipt | CommandRejected | None] = [None] * len(bodies)
-        due: list[tuple[int, Command, Mapping[str, str]]] = []
-        refusals = 0
+        due: list[_Due] = []
         for number, body in enumerate(bodies):
             try:
                 command, secrets = read_request(body)
-                due.append((number, command, secrets))
             except CommandRejected as refusal:
                 outcomes[number] = refusal
                 continue
@@ -158,25 +170,29 @@ class Handlers:
                 self._refuse_early(who, command)
             except NotAllowed as refusal:
                 outcomes[number] = refusal
-                refusals += 1
-        if len(due) > refusals:
-            for (number, _, _), outcome in zip(due, self._send_batch(who, due, identity), strict=True):
-                outcomes[number] = outcome
+                secrets = {}
+            due.append(_Due(number, command, secrets))
+        if any(outcomes[each.number] is None for each in due):
+            for each, outcome in zip(due, self._send_batch(who, due, identity), strict=True):
+                outcomes[each.number] = outcome
         return cast("list[Receipt | CommandRejected]", outcomes)
 
-    def _send_batch(
-        self, who: By, due: Sequence[tuple[int, Command, Mapping[str, str]]], identity: str | None
-    ) -> list[Receipt | CommandRejected]:
+    def _send_batch(self, who: By, due: Sequence[_Due], identity: str | None) -> list[Receipt | CommandRejected]:
         client = self._client
-        ours = {
-            command.app
-            for _, command, secrets in due
-            if type(command) is SubmitApp and client.put_aside(command.app, secrets)
-        }
-        outcomes = client.send_batch([command for _, command, _ in due], command_id=identity, by=who)
-        for (_, command, _), outcome in zip(due, outcomes, strict=True):
-            if isinstance(outcome, CommandRejected) and type(command) is SubmitApp and command.app in ours:
-                client.forget(command.app)
+        ours: dict[int, SubmitApp] = {}
+        """Submissions whose secrets are put aside, by their place in `due`."""
+        try:
+            for place, (_, command, secrets) in enumerate(due):
+                if isinstance(command, SubmitApp) and client.put_aside(command, secrets):
+                    ours[place] = command
+            outcomes = client.send_batch([each.command for each in due], command_id=identity, by=who)
+        except (CommandRejected, LaneFull):
+            for command in ours.values():
+                client.forget(command)
+            raise
+        for place, command in ours.items():
+            if isinstance(outcomes[place], CommandRejected):
+                client.forget(command)
         return outcomes
 
     def _refuse_early(self, who: By, command: Command) -> None:
@@ -211,12 +227,65 @@ class Handlers:
         `Replica.read`.
         """
         limit = max(1, min(limit, PAGE))
+        if name == "apps":
+            return self._apps(who, arguments, at=at, after=after, cursor=cursor, limit=limit, reason=reason)
         seen, (body, following) = self.replica.read(
-            lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit, reason=reason),
-            at=at,
-            after=after,
+            lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
+        if name == "app":
+            body = self._private_of(who, arguments["app"], cast("Raw", body), reason)
         return Viewed(seen, body, following)
+
+    def _apps(
+        self,
+        who: By,
+        arguments: Mapping[str, Any],
+        *,
+        at: int | None,
+        after: int,
+        cursor: str,
+        limit: int,
+        reason: str,
+    ) -> Viewed:
+        """A page of the apps that `who` may see; it costs its own items, however many others there are."""
+        submitted = _number(cursor)
+
+        def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
+            present = self._present()
+
+            @cache
+            def may(verb: Verb, company: str, user: str) -> bool:
+                return _may(present, who, verb, Subject(company, user), reason)
+
+            def shown(app: App) -> bool:
+                own = may("read", app.spec.company, app.spec.user)
+                return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
+
+            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+            known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
+            return known, following
+
+        seen, (page, following) = self.replica.read(find, at=at, after=after)
+        return Viewed(seen, [Raw(_to_json(each)) for each in page], None if following is None else str(following))
+
+    def _private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
+        """The view of an app without its private part, unless `who` may see it, which is recorded then."""
+        shown, present = _plain(body), self._present()
+        subject = Subject(shown["company"], shown["user"])
+        if app in present.apps:
+            subject = subject._replace(worker=_subject(present, who, app).worker)
+        if not _may(present, who, "private", subject, reason):
+            return Raw(_to_json(without_private(shown)))
+        self._note(who, "app", _named(who, app, subject), reason)
+        return body
+
+    def _present(self) -> ClusterState:
+        """The state that tells who may do what, also where a past one is shown."""
+        return self.replica.peek(lambda state: state)
+
+    def _note(self, who: By, what: str, subject: str, reason: str) -> None:
+        if self._present().closed:
+            self._reads.note(who, what, subject, reason)
 
     def _look(
         self,
@@ -227,27 +296,18 @@ class Handlers:
         *,
         cursor: str = "",
         limit: int = PAGE,
-        reason: str = "",
     ) -> tuple[Raw | list[Raw], str | None]:
         """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does.
 
         `state` may be a past one; what `who` may do is told by the present one.
         """
         found, owned = self._items(state, name, arguments), name in _OWNED
-        present = self.replica.peek(lambda now: now)
         if not owned:
-            may_read(present, who, "cluster-read", Subject(), _now_ms())
-
-        def shown(item: _Item) -> Raw:
-            if item.public is None or not present.closed:
-                return item.body
-            private = _may(present, who, "private", _subject(state, who, item.key), reason)
-            return item.body if private else item.public
-
+            may_read(self._present(), who, "cluster-read", Subject(), _now_ms())
         if isinstance(found, _Item):
             if owned and not self._may_see(state, who, found.key, name):
                 raise UnknownApp(found.key)
-            return shown(found), None
+            return found.body, None
         page: list[Raw] = []
         last = ""
         start = _after_cursor(found, cursor)
@@ -255,7 +315,7 @@ class Handlers:
             if not owned or self._may_see(state, who, item.key, name):
                 if len(page) == limit:
                     return page, last
-                page.append(shown(item))
+                page.append(item.body)
                 last = f"{place}.{item.key}"
         return page, None
 
@@ -283,31 +343,41 @@ class Handlers:
 
     def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
         """Whether `who` may now see the item of a view: an app, an account, or a token as its account."""
-        present = self.replica.peek(lambda now: now)
+        present = self._present()
         if not present.closed:
             return True
         if view in ("accounts", "tokens"):
             return _may(present, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
         return _may(present, who, "read", _subject(state, who, key))
 
-    def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> None:
-        """Raises: UnknownApp unless `who` may see the app; NotAllowed unless `who` may read `verb` of it."""
+    def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> Subject:
+        """Whose the app is. Raises: UnknownApp unless `who` may see it; NotAllowed unless `who` may read `verb`."""
 
-        def find(state: ClusterState) -> None:
+        def find(state: ClusterState) -> Subject:
             if app not in state.apps or not self._may_see(state, who, app):
                 raise UnknownApp(app)
-            may_read(state, who, verb, _subject(state, who, app), _now_ms(), reason=reason)
+            subject = _subject(state, who, app)
+            may_read(state, who, verb, subject, _now_ms(), reason=reason)
+            return subject
 
-        self.replica.read(find)
+        return self.replica.read(find)[1]
 
     def entries(self, who: By, *, after: int = 0, limit: int = PAGE, reason: str = "") -> Viewed:
         """Events of the log after position `after`, as `fairlog log --json` prints them.
 
         They have their private parts for those who may read them. `next` is the position to ask after; None at the end.
         """
-        seen, allowed = self.replica.read(lambda state: self.reader(state, who, reason))
+        seen, may = self.replica.read(lambda state: self.reader(state, who, reason))
         limit = max(1, min(limit, PAGE))
         found: list[Raw] = []
+        private = False
+
+        def allowed(company: str, user: str) -> bool:
+            nonlocal private
+            shown = may(company, user)
+            private = private or shown
+            return shown
+
         last = after
         for record in self.replica.log.read(self.replica.log.before(after), to=seen.seq):
             for line in lines_of(record):
@@ -316,6 +386,8 @@ class Handlers:
                     last = line.seq
             if len(found) >= limit:
                 break
+        if private:
+            self._note(who, "log", company_of(who) or f"{after + 1}-{last}", reason)
         return Viewed(seen, found, str(last) if last < seen.seq and found else None)
 
     def reader(self, state: ClusterState, who: By, reason: str = "") -> Callable[[str, str], bool]:
@@ -323,25 +395,35 @@ class Handlers:
         may_read(state, who, "cluster-read", Subject(), _now_ms())
         return lambda company, user: _may(state, who, "private", Subject(company, user), reason)
 
+    def open_stream(self, who: By, path: Mapping[str, str], reason: str = "") -> None:
+        """Record that `who` follows events with private parts. Raises: UnknownApp unless `who` may see the app."""
+        app = path.get("app")
+        own = self.check_app(who, app) if app else Subject(*who.account.split("/", 1))
+        if self.replica.read(lambda state: _may(state, who, "private", own, reason))[1]:
+            self._note(who, "events", _named(who, app or path.get("company", "all"), own), reason)
+
     def tasks(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE) -> Viewed:
         """The states of the app's tasks by index, after the task `cursor`. Raises: UnknownApp, NotAllowed."""
         self.check_app(who, app)
-        if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
-            raise InvalidCommand(NO_CURSOR)
-        states, start = self.work.states(app), int(cursor or -1) + 1
+        states, start = self.work.states(app), _number(cursor, -1) + 1
         page = [Raw(_to_json(task._asdict())) for task in states[start : start + max(1, min(limit, PAGE))]]
         end = start + len(page)
         return Viewed(self.replica.read(lambda _: None)[0], page, str(end - 1) if page and end < len(states) else None)
 
     def whoami(self, who: By) -> Viewed:
-        """The caller's account, role, token and company, and the scopes of the token; None = all of the role."""
+        """The caller's account, role, token and company; the token's scopes, end (ms) and whether it is an invitation.
+
+        Without a token, scopes are None = all of the role.
+        """
         seen, token = self.replica.read(lambda state: state.accounts.tokens.get(who.token))
         said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes}
+        said |= {"expires": token and token.expires, "once": token is not None and token.once}
         return Viewed(seen, Raw(_to_json(said)))
 
     def output(self, who: By, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None). Raises: UnknownApp, NotAllowed."""
-        self.check_app(who, app, "private", reason=reason)
+        owner = self.check_app(who, app, "private", reason=reason)
+        self._note(who, "output", _named(who, app, owner), reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
 
     def explain(self, who: By, app: str) -> Viewed:
@@ -415,6 +497,14 @@ def _subject(state: ClusterState, who: By, app: str) -> Subject:
     return Subject(found.spec.company, found.spec.user, worker if here else "")
 
 
+def _named(who: By, app: str, owner: Subject) -> str:
+    """The subject of a recorded read: the app; the user whose it is if that is of the reader's company.
+
+    So what tenants cause to be recorded is bounded by their users, not by their apps.
+    """
+    return f"{owner.company}/{owner.user}" if owner.company == company_of(who) else app
+
+
 def read_request(body: bytes) -> tuple[Command, Mapping[str, str]]:
     """A command from JSON, and the secrets of a submission, its field `secrets`. Raises: InvalidCommand."""
     if b'"secrets"' not in body:
@@ -457,11 +547,17 @@ def encode_line(line: Line, allowed: Callable[[str, str], bool]) -> bytes:
     return _to_json(line.as_json())
 
 
-def _checked_id(command_id: str) -> str | None:
-    """The id; None for a new one. Raises: InvalidCommand."""
-    if len(command_id) > MAX_ID or not command_id.isascii() or not (command_id or "x").isprintable():
-        raise InvalidCommand(f"the id of a command has 1 to {MAX_ID} printable ASCII characters")
-    return command_id or None
+def _identity(who: By, key: str) -> str | None:
+    """The id of a command that is sent with an idempotency key, which is the caller's own; None for a new one.
+
+    Raises: InvalidCommand.
+    """
+    if len(key) > MAX_ID or not key.isascii() or not (key or "x").isprintable():
+        raise InvalidCommand(f"an idempotency key has 1 to {MAX_ID} printable ASCII characters")
+    if not key or not who.token:
+        return key or None
+    identity = f"{who.account}:{key}"
+    return identity if len(identity) <= MAX_ID else sha256(identity.encode()).hexdigest()
 
 
 _KEYS = ("app", "worker", "kind", "token", "account", "company")
@@ -472,8 +568,14 @@ def _item(value: Any) -> _Item:  # noqa: ANN401 (JSON values)
     key = next((str(value[name]) for name in _KEYS if name in value), "")
     if "limit" in value:
         key = f"{value['company']}.{value['user']}.{value['limit']}"
-    public = Raw(_to_json(without_private(value))) if "submittedAt" in value else None
-    return _Item(key, Raw(_to_json(value)), public)
+    return _Item(key, Raw(_to_json(value)))
+
+
+def _number(cursor: str, start: int = 0) -> int:
+    """The number that the cursor is, or `start` for none. Raises: InvalidCommand."""
+    if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 16):
+        raise InvalidCommand(NO_CURSOR)
+    return int(cursor or start)
 
 
 def _after_cursor(items: Sequence[_Item], cursor: str) -> int:

@@ -21,11 +21,15 @@ _PROBLEM = {
     "required": ["type", "title", "status", "detail"],
     "properties": {"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT},
 }
+_SIGNED = {
+    "type": ["object", "null"],
+    "description": "The master's signed answer, to be kept for `fairlog audit --receipts`; null if it has no key.",
+}
 _RECEIPT = {
     "type": "object",
     "description": "The command's id and the position of its last event, 0 if it changed nothing.",
     "required": ["id", "seq"],
-    "properties": {"id": _TEXT, "seq": _SEQ},
+    "properties": {"id": _TEXT, "seq": _SEQ, "receipt": _SIGNED},
 }
 _SECRETS = {
     "type": "object",
@@ -44,7 +48,8 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
                 "answers": {
                     "type": "array",
                     "items": {"anyOf": [{"$ref": _REFS.format(name=name)} for name in ("Receipt", "Problem")]},
-                }
+                },
+                "receipt": _SIGNED,
             },
         },
     ),

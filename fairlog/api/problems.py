@@ -9,7 +9,8 @@ from redis.exceptions import RedisError
 from fairlog.api.handlers import TooLong
 from fairlog.api.replica import NotReady, NotThatLong
 from scheduler.model import errors
-from scheduler.store.transient import in_words
+from scheduler.store.transient import RETRY_S as FULL_S
+from scheduler.store.transient import LaneFull, in_words
 
 MEDIA = "application/problem+json"
 KIND = "urn:fairlog:error:"
@@ -62,6 +63,7 @@ STATUS: dict[type[Exception], int] = {
     NotReady: 503,
     Unavailable: 503,
     RedisError: 503,
+    LaneFull: 503,
     errors.NoMaster: 503,
     errors.UnreadableRecord: 503,
     errors.InvariantViolated: 503,
@@ -82,6 +84,8 @@ STATUS: dict[type[Exception], int] = {
     errors.AppEnded: 409,
     errors.NotPending: 409,
     errors.LimitExceeded: 409,
+    errors.MessageTooOld: 409,
+    errors.NotSigned: 503,
     errors.CommandRejected: 422,
 }
 """Error -> HTTP status; one that is not listed has that of its nearest base."""
@@ -96,7 +100,9 @@ def status_of(error: Exception) -> int:
 def problem_of(error: Exception) -> dict[str, Any]:
     """The error as the body of an answer: `type`, `title`, `status`, `detail`."""
     status = status_of(error)
-    if isinstance(error, RedisError):
+    if isinstance(error, LaneFull):
+        kind, detail = LaneFull.__name__, str(error)
+    elif isinstance(error, RedisError):
         kind, detail = Unavailable.__name__, in_words(error)
     elif isinstance(error, errors.FairlogError):
         kind, detail = type(error).__name__, str(error)
@@ -110,6 +116,8 @@ def headers_of(error: Exception) -> dict[str, str]:
     status = status_of(error)
     if isinstance(error, TooMany):
         return {"retry-after": str(max(1, round(error.after_s + 0.5)))}
+    if isinstance(error, LaneFull):
+        return {"retry-after": str(FULL_S)}
     if status == 503:
         return {"retry-after": str(RETRY_S)}
     return {"www-authenticate": "Bearer"} if status == 401 else {}

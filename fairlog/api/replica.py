@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Record
     from scheduler.store.eventlog import EventLog
 
-WAIT_MS = 500
+WAIT_MS = 250
 """The longest wait for the log to grow, and so for the thread to stop."""
+STALE_S = 1.0
+"""The oldest state by which a token is judged: a token that is revoked is refused within this time."""
 UNREADABLE_S = 5.0
 """Pause before a log that cannot be read is folded again."""
 FOLDING_S = 0.1
@@ -84,7 +87,10 @@ class Replica:
         self._heard = heard
         self._guard = Guard()
         self._follower = Follower(log, self._guard)
+        self._outage = Outage(replica=log.keys.cluster)
         self._trouble = "the log is being read"
+        self._fresh_s = 0.0
+        """When the log was asked whose end is folded."""
         self._told = False
         """Whether the log has had an entry."""
         self._past: tuple[Position, ClusterState] | None = None
@@ -137,6 +143,12 @@ class Replica:
         if trouble := self.trouble:
             raise NotReady(trouble)
 
+    def check_fresh(self) -> None:
+        """Raises: NotReady if the state may be older than `STALE_S`, as while the store does not answer."""
+        self.check()
+        if (age_s := time.monotonic() - self._fresh_s) > STALE_S:
+            raise NotReady(f"the store has not answered for {age_s:.1f} s")
+
     def peek(self, look: Callable[[ClusterState], T]) -> T:
         """What `look` makes of the present state without the guard, for who must not wait.
 
@@ -168,32 +180,38 @@ class Replica:
 
     def catch_up(self) -> None:
         """Fold the log to its end; for who has no thread running. Raises: as `Follower.catch_up`."""
+        asked_s = time.monotonic()
         self._follower.catch_up()
         with self._guard:
-            self._trouble = ""
+            self._trouble, self._fresh_s = "", asked_s
 
     def _run(self) -> None:
-        outage = Outage(replica=self.log.keys.cluster)
         while not self._stopping.is_set():
-            try:
-                if outage or self._trouble:
-                    self._follower.check_against_log()
-                    self.catch_up()
-                    outage.is_over()
-                    self._heard(None)
-                before = self.head
-                self._told = self._told or before > 0
-                records = self._follower.follow(WAIT_MS)
-                if not records and self.head != before:
-                    self._heard(None)
-                for record in records:
-                    self._heard(record)
-            except RedisError as error:
-                pause_s = outage.goes_on(error)
-                self._trouble = in_words(error)
-                self._stopping.wait(pause_s)
-            except (UnreadableRecord, InvariantViolated) as error:
-                program_log().error("the log cannot be read", reason=str(error))
-                self._trouble = str(error)
-                self._follower.resume(ClusterState(), GENESIS)
-                self._stopping.wait(UNREADABLE_S)
+            self._stopping.wait(self.step())
+
+    def step(self) -> float:
+        """Fold what the log has, waiting up to `WAIT_MS` for it to grow; returns the pause (s) before the next step."""
+        asked_s = time.monotonic()
+        try:
+            if self._outage or self._trouble:
+                self._follower.check_against_log()
+                self.catch_up()
+                self._outage.is_over()
+                self._heard(None)
+            before = self.head
+            self._told = self._told or before > 0
+            records = self._follower.follow(WAIT_MS)
+            self._fresh_s = asked_s
+            if not records and self.head != before:
+                self._heard(None)
+            for record in records:
+                self._heard(record)
+        except RedisError as error:
+            self._trouble = in_words(error)
+            return self._outage.goes_on(error)
+        except (UnreadableRecord, InvariantViolated) as error:
+            program_log().error("the log cannot be read", reason=str(error))
+            self._trouble = str(error)
+            self._follower.resume(ClusterState(), GENESIS)
+            return UNREADABLE_S
+        return 0.0

@@ -55,7 +55,9 @@ _SEEN = Param("If-None-Match", {"type": "string"}, "The ETag of the answer that 
 _KEY = Param(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": 128, "pattern": r"^[!-~]+$"},
-    "The id of the command: however often it is sent, it is carried out once.",
+    "However often a command is sent with the same key, it is carried out once. Keys belong to the account: the id of "
+    "the command is `ACCOUNT:KEY`, or its SHA-256 in hex if that has more than 128 characters. For a caller without a "
+    "token the id is the key itself.",
     "header",
 )
 _REASON = Param(

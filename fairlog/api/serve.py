@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
+import resource
 import signal
 import socket
 import stat
@@ -15,8 +17,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
+import h11
 import structlog
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
@@ -31,8 +35,14 @@ from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
 
 BACKLOG = 2_048
-KEEP_S = 75
+KEEP_S = 30
 """How long an idle connection is kept."""
+REQUEST_S = 30.0
+"""How long a request may take to arrive whole, from its first byte or from the connection on."""
+UNREAD_S = 60.0
+"""How long a client may leave an answer unread that does not fit into the buffers."""
+MAX_CONNECTIONS = 4_096
+"""From this many connections or requests on, further requests are answered 503."""
 STOP_S = 3
 """How long open requests may take after SIGTERM."""
 ALIVE_EVERY_S = 5.0
@@ -71,6 +81,8 @@ def run_api(
 
     Raises: CannotListen, UnsuitableStore.
     """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most if most != resource.RLIM_INFINITY else 2 * MAX_CONNECTIONS, most))
     gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_S)
     sockets = _sockets(where)
@@ -81,6 +93,48 @@ def run_api(
     ):
         door = Door(Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s), feed)
         asyncio.run(_serve(door, where, sockets))
+
+
+class Impatient(H11Protocol):
+    """Closes connections whose client is too slow, which uvicorn would keep for ever."""
+
+    _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect a request."""
+        super().connection_made(transport)
+        self._late = self.loop.call_later(REQUEST_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Expect the rest of the request, if there is any."""
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._late = _cancelled(self._late)
+        elif self._late is None:
+            self._late = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """Expect the client to read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Expect nothing more."""
+        super().resume_writing()
+        self._unread = _cancelled(self._unread)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing more."""
+        super().connection_lost(exc)
+        self._late, self._unread = _cancelled(self._late), _cancelled(self._unread)
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """None, with the timer cancelled."""
+    if timer is not None:
+        timer.cancel()
+    return None
 
 
 class _Server(uvicorn.Server):
@@ -102,9 +156,10 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http="h11",
+            http=Impatient,
             ws="none",
             backlog=BACKLOG,
+            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_S,
             timeout_graceful_shutdown=STOP_S,
             ssl_certfile=None if at_home else where.certificate,
@@ -120,6 +175,7 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     living = asyncio.create_task(_say_alive(servers, [_named(each, where) for each in sockets]))
     try:
         await asyncio.gather(*(server.serve([each]) for server, each in zip(servers, sockets, strict=True)))
@@ -128,6 +184,11 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
         if where.path is not None:
             where.path.unlink(missing_ok=True)
     _log.info("stopped")
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """A stream that is cut off at the end is no error."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -33,6 +33,9 @@ VERBS = {
     "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
+    "login": ("login", "Log in with a token or an invitation, which is read from stdin or asked for."),
+    "logout": ("login", "Revoke the token that `fairlog login` has kept, and remove it."),
+    "whoami": ("login", "Show in which account and role your commands are sent, and where to."),
     "account": ("accounts", "Add, change, remove or list the accounts of people, robots and workers."),
     "token": ("accounts", "Issue, revoke or list the tokens with which accounts prove who they are."),
     "store": ("store", "Prepare the store that masters, API servers and workers use."),
@@ -64,6 +67,7 @@ VERBS = {
     "import": ("backup", "Import an exported log into a cluster that has no log."),
     "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),
     "audit": ("audit", "Check every decision in the log against the rules."),
+    "reads": ("audit", "List who read what is private: outputs and private parts of the log."),
     "checkpoint": ("audit", "Print the end of the log as SEQ:DIGEST."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
     "fairness": ("figures", "Report how fair the log was to companies and users."),
@@ -103,8 +107,10 @@ class LazyGroup(click.Group):
         """The verb's return value. Raises: click.ClickException with one sentence for an expected failure."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:
+            _end_without_reader()
         except _failures() as error:
             raise click.ClickException(_sentence(error)) from error
 
@@ -143,8 +149,7 @@ class LazyGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python's flush at exit must not fail
-            sys.exit(1)
+            _end_without_reader()
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -157,8 +162,8 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context) -> None:
     """Share a cluster among companies and their users, fairly and provably.
 
-    Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. Verbs use the cluster that --store
-    names, else the one in FAIRLOG_STORE, else the `up` running on this machine.
+    Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. Verbs use the store that --store or
+    FAIRLOG_STORE names, else the API that FAIRLOG_API names or `fairlog login` was given, else the `up` running here.
     """
     ctx.ensure_object(Target)
 
@@ -166,6 +171,12 @@ def cli(ctx: click.Context) -> None:
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     cli.main(prog_name="fairlog")
+
+
+def _end_without_reader() -> NoReturn:
+    """Exit with 1 because nobody reads stdout any more; Python's flush at exit must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
 
+from fairlog import credentials
 from fairlog.cli.render import say
-from fairlog.local.running import find_running
+from fairlog.local.running import find_running, keyring_for
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, E, up_to
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
+from scheduler.model.sender import By
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
-from scheduler.service.keyring import KEYS_FILE, Keyring, keyring_of_environment
 from scheduler.service.program_log import masked
 from scheduler.store.codec import read_export
 from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
@@ -37,9 +36,11 @@ if TYPE_CHECKING:
 
     from fairlog.api.client import ApiClient
     from fairlog.cli.target import Target
+    from fairlog.credentials import Credentials
     from fairlog.local.running import Running
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.service.client import Receipt
+    from scheduler.service.keyring import Keyring
     from scheduler.store.codec import Fact
     from scheduler.store.eventlog import EventLog
 
@@ -65,8 +66,8 @@ class NotThatLong(FairlogError):
 class Session:
     """A connection to the cluster selected by `target`.
 
-    It goes through `api` if FAIRLOG_API is set and no store is named, else through `store`, where `log` reads. Through
-    the API, what needs the store raises NoStore.
+    It goes through `api` if no store is named and `fairlog.credentials` names an API, else through `store`, where `log`
+    reads. Through the API, what needs the store raises NoStore.
 
     Raises: NoStore if no store is named or running, UnsuitableStore if it does not answer.
     """
@@ -74,7 +75,9 @@ class Session:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.at = target.at
-        self.api = _api_of(target)
+        found = credentials.named(target.data) if target.store is None else None
+        self.api_url = "" if found is None else found.api
+        self.api: ApiClient | None = None if found is None else _api_of(found)
         self._unsafe = target.unsafe_store
         if self.api is None:
             try:
@@ -86,8 +89,8 @@ class Session:
     def _place(self) -> tuple[str, str, Running | None]:
         if self.api is not None:
             raise NoStore(
-                "this needs the store itself, and FAIRLOG_API names an API server: unset it, or name the store with "
-                "--store or FAIRLOG_STORE"
+                f"this needs the store itself, and you use the API at {self.api_url}; run it on the store's host with "
+                "--store URL, or with --data DIR of its `up` and without FAIRLOG_TOKEN"
             )
         return locate(self.target)
 
@@ -124,7 +127,7 @@ class Session:
     @cached_property
     def keyring(self) -> Keyring | None:
         """The keys of FAIRLOG_KEYS, else those of the `up` that provides the store."""
-        return keyring_of_environment() or _keyring_of(self.up)
+        return keyring_for(self.url)
 
     @cached_property
     def client(self) -> Client:
@@ -195,6 +198,13 @@ class Session:
             return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
         return look(self.folded(), view, arguments)
 
+    def account(self) -> By:
+        """Who sends the commands."""
+        if self.api is None:
+            return self.client.by
+        said = self.api.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
     def is_served(self) -> bool:
         """Whether a master answers."""
         if members(self.store, self.keys)[0] is None:
@@ -241,11 +251,16 @@ class Session:
             return until(read_export(self.lines()), self.at, self.now_ms)
         return until(self.log.facts(), self.at, self.now_ms)
 
-    def lines(self) -> Iterator[bytes]:
-        """The log as the API tells it, a line an event, to be verified by who reads it."""
+    def lines(self, *, growing: bool = False) -> Iterator[bytes]:
+        """The log as the API tells it, a line an event, to be verified by who reads it; `growing`: without end."""
         if self.api is None:
             raise NoStore("this session reads the log itself")
-        return (json.dumps(event).encode() for event in self.api.log())
+        seq = 0
+        for event in self.api.log():
+            seq = event["seq"]
+            yield json.dumps(event).encode()
+        if growing:
+            yield from (json.dumps(event).encode() for event in self.api.follow(after=seq))
 
     def now_ms(self) -> int:
         """The time (ms) by the store's clock; through the API, by this machine's."""
@@ -254,14 +269,11 @@ class Session:
         return clock_ms(cast("Any", self.store.time()))
 
 
-def _api_of(target: Target) -> ApiClient | None:
-    """The API servers that FAIRLOG_API names, unless a store or an `up` is named. Raises: Refused if it is no URL."""
-    urls = os.environ.get("FAIRLOG_API")
-    if not urls or target.store is not None or target.data is not None:
-        return None
+def _api_of(found: Credentials) -> ApiClient:
+    """The client of the API. Raises: Refused if its URL cannot be used."""
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
 
-    return ApiClient(urls)
+    return ApiClient(found.api, token=found.token)
 
 
 def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[E]:
@@ -281,11 +293,6 @@ def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> 
         raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is in the future")
 
 
-def _keyring_of(up: Running | None) -> Keyring | None:
-    path = Path(up.data) / KEYS_FILE if up is not None else None
-    return Keyring.load(path) if path is not None and path.exists() else None
-
-
 def locate(target: Target) -> tuple[str, str, Running | None]:
     """The store's URL, the cluster's name, and the `up` that provides them, if one does.
 
@@ -297,7 +304,8 @@ def locate(target: Target) -> tuple[str, str, Running | None]:
         raise NoStore(
             f"no `fairlog up` runs on the data in {target.data}: start it with `fairlog up --data {target.data}`"
             if target.data
-            else "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
+            else "no cluster found: start one with `fairlog up`, log in with `fairlog login --api URL`, or name a "
+            "store with --store or FAIRLOG_STORE"
         )
     try:
         _ = "," in url or url.startswith((SENTINEL, SENTINEL_TLS)) or urlsplit(url).port

@@ -74,6 +74,10 @@ class Source:
         after = self.session.log.before((first.seq or 1) - 1)
         return self.session.log.read(after, to=last.seq)
 
+    def growing(self) -> Iterator[Record]:
+        """The turns that the API tells, from position 1 on and without end."""
+        return _chained(read_lines(self.session.lines(growing=True)))
+
     def until(self, entries: Iterable[E]) -> Iterator[E]:
         """The entries up to `--at`. Raises: NotThatLong if they end before."""
         return until(entries, self._at, lambda: round(time.time() * 1000))

@@ -6,20 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently
+from fairlog.cli.outputs import tasks_of
 from fairlog.cli.printed import terminal
 from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
-from scheduler.store.task_queue import Progress, Worklist
+from scheduler.store.task_queue import Progress
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
 
-_LOOK_S = 0.2
+_LOOK_S, _LOOK_THROUGH_API_S = 0.2, 0.5
 _LINE_EVERY_S = 5.0
 _STATES = {
     "AppRegistered": "pending",
@@ -29,6 +30,15 @@ _STATES = {
 }
 
 
+class _End(NamedTuple):
+    """How an app ended, from its registration (ms)."""
+
+    began_at: int
+    ended_at: int
+    reason: str
+    detail: str
+
+
 Show = Callable[[str, Progress], None]
 """Shows an app's state and how many of its tasks have succeeded."""
 
@@ -36,22 +46,22 @@ Show = Callable[[str, Progress], None]
 def wait_for(session: Session, app: str, seq: int) -> int:
     """Wait for the end of the app registered at `seq`. Returns 0 if it finished, 1 if it failed or was killed.
 
-    Reads the log, so that a change of masters does not matter. An interrupt ends the wait, not the app.
+    A change of masters does not matter. An interrupt ends the wait, not the app.
     """
     try:
         with _display(app) as show:
-            began_at, end, ended_at = _watch(session, app, seq, show)
+            end = _watch(session, app, seq, show) if session.api is None else _look(session, app, show)
     except KeyboardInterrupt:
         render.say(f"{app} keeps running; `fairlog kill {app}` ends it")
         raise
     why = f": {' '.join(end.detail.split())}" if end.detail else ""
-    render.say(f"{app} {end.reason} after {render.duration(ended_at - began_at)}{why}")
+    render.say(f"{app} {end.reason} after {render.duration(end.ended_at - end.began_at)}{why}")
     return 0 if end.reason == "finished" else 1
 
 
-def _watch(session: Session, app: str, seq: int, show: Show) -> tuple[int, AppRemoved, int]:
-    """Returns when the app has ended: time of registration (ms), the end, its time (ms)."""
-    work = Worklist(session.store, session.cluster)
+def _watch(session: Session, app: str, seq: int, show: Show) -> _End:
+    """Returns when the app has ended."""
+    work = tasks_of(session)
     state, began_at = "pending", 0
     for record in follow(session.log, session.log.before(seq - 1), wait_s=_LOOK_S):
         if record is None:
@@ -62,9 +72,22 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> tuple[int, AppRe
                 continue
             began_at = began_at or fact.at
             if isinstance(fact.event, AppRemoved):
-                return began_at, fact.event, fact.at
+                return _End(began_at, fact.at, fact.event.reason, fact.event.detail)
             state = _STATES.get(fact.type, state)
     raise AssertionError("following the log never ends by itself")
+
+
+def _look(session: Session, app: str, show: Show) -> _End:
+    """As `_watch`, through the API."""
+    work, progress, next_s = tasks_of(session), Progress(), 0.0
+    while True:
+        found = session.ask("app", app=app)
+        if found["endedAt"] is not None:
+            return _End(found["submittedAt"], found["endedAt"], found["state"], found["detail"])
+        if time.monotonic() >= next_s:
+            progress, next_s = work.progress(app), time.monotonic() + _LINE_EVERY_S
+        show(found["state"], progress)
+        time.sleep(_LOOK_THROUGH_API_S)
 
 
 @contextmanager

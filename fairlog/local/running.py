@@ -17,6 +17,7 @@ from typing import NamedTuple
 import platformdirs
 
 from scheduler.model.errors import FairlogError
+from scheduler.service.keyring import KEYS_FILE, Keyring, keyring_of_environment
 from scheduler.service.private import private_folder, write_private
 from workers.locks import is_locked, try_lock
 
@@ -89,10 +90,21 @@ def find_running(data: Path | None = None) -> Running | None:
     """The live `up` on `data`, by default this user's `up` started last; None if there is none."""
     if data is not None:
         return _alive(data.absolute())
+    return max(_all_running(), key=lambda running: running.started_at, default=None)
+
+
+def keyring_for(url: str) -> Keyring | None:
+    """The keys of FAIRLOG_KEYS, else those of this user's `up` whose store has that URL; None without."""
+    if (named := keyring_of_environment()) is not None:
+        return named
+    paths = [Path(running.data) / KEYS_FILE for running in _all_running() if running.url == url]
+    return next((Keyring.load(path) for path in paths if path.exists()), None)
+
+
+def _all_running() -> list[Running]:
     links = _links()
     folders = [default_data(), *(sorted(links.iterdir()) if links.is_dir() else [])]
-    found = [running for folder in folders if (running := _alive(folder)) is not None]
-    return max(found, key=lambda running: running.started_at, default=None)
+    return [running for folder in folders if (running := _alive(folder)) is not None]
 
 
 def _alive(data: Path) -> Running | None:

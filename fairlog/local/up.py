@@ -22,7 +22,8 @@ from typing import NamedTuple, Self, cast
 import click
 from redis.exceptions import RedisError
 
-from fairlog.api.client import UNIX, ApiClient, Unreachable
+from fairlog.api.addresses import UNIX
+from fairlog.api.client import ApiClient, Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, get_args
 
 from msgspec.structs import asdict
@@ -18,11 +20,37 @@ from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 from scheduler.rules.trouble import kept_until
 
+SCANNED = 10_000
+"""The most apps that are looked at for one page."""
+
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
     """The apps in order of submission: those that have not ended, with `everything` also the ended ones still known."""
-    chosen = (app for app in state.apps.values() if everything or app.ended is None)
-    return [_app(app) for app in sorted(chosen, key=lambda app: app.submitted)]
+    return [summary(app) for app in state.apps.values() if everything or app.ended is None]
+
+
+def page_of_apps(
+    state: ClusterState,
+    *,
+    after: int,
+    most: int,
+    everything: bool = False,
+    shown: Callable[[App], bool] = lambda _: True,
+) -> tuple[list[dict[str, Any]], int | None]:
+    """As `apps`, at most `most` of those that are `shown` and were submitted after log position `after`.
+
+    With the position after which the next page goes on, None at the end. At most `SCANNED` apps are looked at, so a
+    page may have fewer items and a next one nevertheless.
+    """
+    known = list(state.apps.values())  # in order of submission
+    start = bisect_right(known, after, key=lambda app: app.submitted)
+    page: list[dict[str, Any]] = []
+    for number, found in enumerate(islice(known, start, None)):
+        if len(page) == most or number == SCANNED:
+            return page, known[start + number - 1].submitted
+        if (everything or found.ended is None) and shown(found):
+            page.append(summary(found))
+    return page, None
 
 
 def app(state: ClusterState, *, app: str) -> dict[str, Any]:
@@ -33,7 +61,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     spec, private, sizing = found.spec, found.private or Private(), found.sizing
     sized = None if isinstance(sizing, Computed) else sizing
     return {
-        **_app(found),
+        **summary(found),
         "cores": spec.cores or 0,
         "coresPerTask": spec.cores_per_task,
         "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
@@ -331,7 +359,8 @@ def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:  # n
         raise InvalidCommand(f"the view {name!r} does not take these arguments: {error}") from None
 
 
-def _app(app: App) -> dict[str, Any]:
+def summary(app: App) -> dict[str, Any]:
+    """An app in lists."""
     spec = app.spec
     return {
         "app": spec.app,

@@ -67,7 +67,7 @@ redis.call('HSET', KEYS[1], unpack(ARGV, 2))
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return 2
 """
-"""Stores an app's secrets. KEYS: its secrets; ARGV: expiry (s), then names and values in turn.
+"""Puts an app's secrets aside. KEYS: where; ARGV: expiry (s), then names and values in turn.
 -> 2 if they were stored, 1 if the same ones were there already, 0 if others were."""
 
 RESEND_S = 3.0
@@ -155,36 +155,42 @@ class Client:
         self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None, by: By | None = None
     ) -> Receipt:
         """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
-        ours = self.put_aside(command.app, secrets)
+        ours = self.put_aside(command, secrets)
         try:
             return self.send(command, command_id=command_id, by=by)
-        except CommandRejected:
+        except (CommandRejected, LaneFull):
             if ours:
-                self.forget(command.app)
+                self.forget(command)
             raise
 
-    def forget(self, app: str) -> None:
-        """Delete the secrets of an app that is not submitted."""
-        self.store.delete(self.keys.secrets(app))
+    def forget(self, command: SubmitApp) -> None:
+        """Delete the secrets put aside for a submission that is refused or not sent."""
+        self.store.delete(self._unclaimed(command))
 
-    def put_aside(self, app: str, values: Mapping[str, str]) -> bool:
-        """Store an app's secrets; whether this call stored them. Raises: DuplicateApp if others are stored."""
+    def _unclaimed(self, command: SubmitApp) -> str:
+        return self.keys.unclaimed(command.app, command.company, command.user)
+
+    def put_aside(self, command: SubmitApp, values: Mapping[str, str]) -> bool:
+        """Store the secrets of a submission until the master has decided it; whether this call stored them.
+
+        Nobody but who may submit for that user can put them in the way. Raises: DuplicateApp if others are there.
+        """
         if not values:
             return False
         check_variables((part for item in values.items() for part in item), len(values))
-        sealed = seal(self._secret_key, self.keys.cluster, app, values)
+        sealed = seal(self._secret_key, self.keys.cluster, command.app, values)
         secrets = [part for item in sealed.items() for part in item]
         deadline = time.monotonic() + self.timeout_s
         unheard = False
         while True:
             try:
-                put = self._put_secrets(keys=[self.keys.secrets(app)], args=[UNCLAIMED_SECRETS_S, *secrets])
+                put = self._put_secrets(keys=[self._unclaimed(command)], args=[UNCLAIMED_SECRETS_S, *secrets])
             except RedisError as error:
                 unheard = True
                 self._wait_for_store(error, deadline)
                 continue
             if not put:
-                raise DuplicateApp(app)
+                raise DuplicateApp(command.app)
             return unheard or put == 2
 
     def _ask(self, identity: str, body: str, by: By | None) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Decided(NamedTuple):
     - `answers`: reply list -> answers.
     - `put_back`: app -> its removed executors, whose running tasks return to the queue.
     - `over`: apps of which nothing runs any more.
-    - `with_secrets`: apps it registered whose secrets the client has stored.
+    - `claimed`: where the secrets of apps that it registered belong, and where the client has put them.
     - `aside`: messages that are put aside.
     - `seal`: the seal that the turn logs.
     """
@@ -61,7 +61,7 @@ class Decided(NamedTuple):
     answers: Mapping[str, list[Answer]]
     put_back: Mapping[str, list[str]]
     over: list[str]
-    with_secrets: list[str]
+    claimed: list[tuple[str, str]]
     aside: Sequence[Message] = ()
     seal: LogSealed | None = None
 
@@ -112,7 +112,7 @@ class Commits:
         """What to commit for `turn`, which took `messages` and `state` has folded, and what follows from it."""
         touched: dict[str, None] = {}
         put_back: dict[str, list[str]] = {}
-        with_secrets = []
+        claimed = []
         seal: LogSealed | None = None
         for event, _ in turn.entries:
             match event:
@@ -125,7 +125,9 @@ class Commits:
                 case AppRemoved() | DriverRemoved():
                     touched[event.app] = None
                 case AppRegistered() if has_variables(state, event.app):
-                    with_secrets.append(event.app)
+                    spec = state.apps[event.app].spec
+                    source = self._keys.unclaimed(event.app, spec.company, spec.user)
+                    claimed.append((self._keys.secrets(event.app), source))
                 case LogSealed():
                     seal = event
                 case _:
@@ -137,7 +139,7 @@ class Commits:
         over = [name for name in touched if is_over(state, name)]
         taken = {message.lane: message.entry for message in messages if message.entry}
         aside = [message for message in messages if message.aside]
-        return Decided(record, position, taken, changes, turn.at, answers, put_back, over, with_secrets, aside, seal)
+        return Decided(record, position, taken, changes, turn.at, answers, put_back, over, claimed, aside, seal)
 
     def elect(self, record: Record, changes: GrantChanges) -> None:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
@@ -150,15 +152,14 @@ class Commits:
         self.position = position
 
     def begin(self, decided: Decided) -> None:
-        """Persist the secrets of its apps, then send the commit of events, grants and inbox."""
-        for app in decided.with_secrets:
-            self._store.persist(self._keys.secrets(app))
+        """Send the commit of events, grants, secrets and inbox."""
         commit = self._log.begin_commit(
             self.position,
             decided.record,
             keep_from={lane: next_entry(entry) for lane, entry in decided.taken.items()},
             changes=decided.changes,
             returned=[self._worklist.returned(app, gone) for app, gone in decided.put_back.items()],
+            claimed=decided.claimed,
         )
         self._in_flight = decided, commit, time.monotonic()
         self.position = decided.position

@@ -26,7 +26,7 @@ _KIND = "fairlog receipt 1"
 
 
 class Answer(NamedTuple):
-    """An answer as JSON, and the sender of the message that it answers."""
+    """An answer as JSON, and the sender of the message; NOBODY if its commands had been carried out before."""
 
     text: str
     by: By

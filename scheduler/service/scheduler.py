@@ -27,7 +27,7 @@ from scheduler.model.errors import (
     refusal_of,
 )
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
-from scheduler.model.sender import By
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service import inbox, seals
@@ -290,10 +290,12 @@ class Scheduler:
                 turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
         checked = [self._checked(message, now) for message in messages]
-        for message in checked:
+        for number, message in enumerate(checked):
             for identity, body in message.commands:
                 if identity not in self.state.commands and identity not in refusals:
                     self._take(turn, identity, body, message.by, refusals)
+                else:  # another one may have sent it, so the answer is nobody's
+                    checked[number] = message._replace(by=NOBODY)
         turn.settle(due=due)
         self._decided_at_ms = now
         self._report_aside([message for message in checked if message.aside])

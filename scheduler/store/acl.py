@@ -55,7 +55,7 @@ ROLES = (
     Role(
         user="fairlog-api",
         purpose="API servers",
-        write=f"{_ASKING} inbox:* secrets:* reads rate:*",
+        write=f"{_ASKING} inbox:* unclaimed:* reads rate:*",
         read=f"{_LOG} {_WORK} grants:* heartbeats agents",
         queues=_RINGING,
         commands=f"{_READS} {_SENDS} memory|usage",

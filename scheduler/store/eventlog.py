@@ -54,6 +54,10 @@ while at <= #ARGV do
   at = first + tonumber(ARGV[at+1])
   if what == 'grant' then redis.call('HSET', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
+  elseif what == 'claim' then
+    if redis.call('EXISTS', ARGV[first]) == 1 then
+      redis.call('RENAME', ARGV[first], KEYS[key]); redis.call('PERSIST', KEYS[key])
+    end
   elseif what == 'trim' then redis.call('XTRIM', KEYS[key], 'MINID', ARGV[first])
   elseif what == 'back' then
     return_tasks(KEYS[key], ARGV[first], ARGV[first+1], ARGV[first+2], ARGV[first+3], first + 4, at - 1)
@@ -157,19 +161,22 @@ class EventLog:
         keep_from: Mapping[str, str] | None = None,
         changes: GrantChanges | None = None,
         returned: Iterable[Returned] = (),
+        claimed: Iterable[tuple[str, str]] = (),
     ) -> CommitInFlight:
         """Send a commit: append the turn, if any, trim the inbox and change the grants; all or nothing.
 
         Its first write requires that the log ends at `after`. `keep_from` names, of each lane of the inbox that the
         turn took from, the first entry to keep. `returned` returns running tasks to their queues before executors
-        granted by this turn take tasks. Raises nothing: `finish` does.
+        granted by this turn take tasks. `claimed` are keys of secrets and those where the submitter has put them.
+        Raises nothing: `finish` does.
         """
         keys: list[str] = [self.keys.log, self.keys.heartbeats, self.keys.agents]
         arguments: list[str | int | bytes] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST]
         arguments += ("",) if record is None else (f"{record.last}-0", *stored(record).values())
         trimmed = ((self.keys.lane(lane), "trim", (entry,)) for lane, entry in (keep_from or {}).items())
         back = ((queue, "back", rest) for queue, *rest in returned)
-        for key, what, parts in chain(trimmed, self._parts(changes) if changes is not None else (), back):
+        claims = ((key, "claim", (source,)) for key, source in claimed)
+        for key, what, parts in chain(trimmed, claims, self._parts(changes) if changes is not None else (), back):
             keys.append(key)
             arguments += (what, len(parts), *parts)
         return CommitInFlight(self, self._commit.sha, after, (len(keys), *keys, *arguments))

@@ -66,6 +66,10 @@ class Keys:
         """Hash, environment variable -> secret value; deleted when the app ends."""
         return f"{self.prefix}secrets:{app}"
 
+    def unclaimed(self, app: str, company: str, user: str) -> str:
+        """Hash, as `secrets`: those of an app that this user may submit; expires unless the app is registered."""
+        return f"{self.prefix}unclaimed:{escaped(company)}/{escaped(user)}/{app}"
+
     def tasks(self, app: str) -> str:
         """Hash, task index -> task state (JSON), plus the app's counters; expires after the app ends."""
         return f"{self.prefix}tasks:{app}"

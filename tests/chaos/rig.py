@@ -16,6 +16,7 @@ from typing import Self
 import psutil
 from redis.exceptions import RedisError
 
+import fairlog.api.serve  # noqa: F401 - likewise
 import recovery.failover.master  # noqa: F401 - loaded once, for all forks
 import workers.agent  # noqa: F401 - likewise
 from fairlog.local.up import as_fairlog
@@ -42,7 +43,9 @@ from workers.processes import kill_until_gone, send_signal
 from workers.rundir import RunDir
 
 CLUSTER = "chaos"
-MASTERS, AGENTS, CLIENTS = 3, 3, 3
+MASTERS, AGENTS, APIS, CLIENTS = 3, 3, 2, 3
+THROUGH_STORE = 1
+"""How many of the clients speak to the store, and not to the API servers."""
 OFFER = ("--cores", "8", "--memory", "4G", "--resource", f"{KIND}=2")
 SETTINGS = {
     "min_executor_cores": 2,
@@ -88,6 +91,10 @@ class Rig:
             for n in range(MASTERS)
         ]
         self._agents = [self._fairlog(f"worker-{n}", ["worker", *self._worker_options(n)]) for n in range(AGENTS)]
+        sockets = [folder / "api" / str(n) for n in range(APIS)]
+        (folder / "api").mkdir(mode=0o700)
+        self._apis = [self._fairlog(f"api-{n}", ["api", "--socket", str(path)]) for n, path in enumerate(sockets)]
+        self._servers = tuple(f"http+unix:{path}" for path in sockets)
         self._clients = [self._client(number, seed) for number in range(CLIENTS)]
         self._held: dict[str, float] = {}
         self._paused: dict[int, float] = {}
@@ -118,7 +125,7 @@ class Rig:
             for company in COMPANIES:
                 client.send(RegisterCompany(company=company, borrow=True))
                 client.send(SetLimit("user", "max_running_apps", MOST_OF_A_USER, company=company, user="*"))
-        for child in (*self._agents, *self._clients):
+        for child in (*self._agents, *self._apis, *self._clients):
             child.start()
 
     def run(self, faults: Sequence[Fault], seconds: float, progress: Callable[[str], None]) -> None:
@@ -193,14 +200,12 @@ class Rig:
                 serving = self._serving()
                 masters = _pids(self._masters)
                 return {name: pid for name, pid in masters.items() if (pid == serving) == (kind == "serving master")}
-            case "agent":
-                return _pids(self._agents)
+            case "agent" | "api" | "client":
+                return _pids({"agent": self._agents, "api": self._apis, "client": self._clients}[kind])
             case "forkserver":
                 return self._forkservers()
             case "executor":
                 return self._executors()
-            case "client":
-                return _pids(self._clients)
             case _:
                 return self._store.victims(kind)
 
@@ -233,7 +238,7 @@ class Rig:
         now = time.monotonic()
         self._wake(now)
         self._store.tend(self._held)
-        for child in (*self._masters, *self._agents, *(self._clients if clients else ())):
+        for child in (*self._masters, *self._agents, *self._apis, *(self._clients if clients else ())):
             if self._held.get(child.name, 0.0) <= now:
                 child.tend()
 
@@ -267,7 +272,7 @@ class Rig:
     def _close(self) -> None:
         """End every process started here."""
         self._wake(time.monotonic() + 3600)
-        children = (*self._clients, *self._agents, *self._masters)
+        children = (*self._clients, *self._apis, *self._agents, *self._masters)
         for child in children:
             child.ask_to_stop()
         deadline = time.monotonic() + STOP_S
@@ -298,6 +303,7 @@ class Rig:
             history=str(self._histories / name),
             traces=str(self._traces),
             parent=os.getpid(),
+            servers=self._servers if number >= THROUGH_STORE else (),
         )
         return self._child(name, partial(run_tenant, tenancy))
 

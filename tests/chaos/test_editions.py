@@ -38,7 +38,7 @@ def chaos(folder: Path, *options: str) -> dict[str, Any]:
 def test_every_process_may_be_killed_at_every_moment(tmp_path: Path) -> None:
     report = chaos(tmp_path, "--seconds", "50")
     hit = {fault.partition(" ")[2] for fault in report["faults"]}
-    assert hit >= {"serving master", "standby", "agent", "executor", "client", "store"}
+    assert hit >= {"serving master", "standby", "agent", "executor", "api", "client", "store"}
     assert report["commands"]["acknowledged"] > 0
     assert report["apps"]["finished"] > 0
     assert report["log"]["elections"] > 1

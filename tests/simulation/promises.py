@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery.archive.archive import open_log
 from recovery.archive.segment import Segment, entries, get
@@ -12,10 +12,13 @@ from recovery.replay.rebuild import fold, rebuild
 from recovery.replay.snapshot import BadSnapshot, load, positions
 from scheduler.model.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.model.events import (
+    AccountRemoved,
     AppAdmitted,
     AppRegistered,
     AppRemoved,
+    AppsShown,
     CommandRefused,
+    CompanyRemoved,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -24,7 +27,10 @@ from scheduler.model.events import (
     ExecutorRevoked,
     HoldEnded,
     MasterElected,
+    RoleRevoked,
     RoomHeld,
+    TokenIssued,
+    TokenRevoked,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -37,14 +43,22 @@ from scheduler.store.codec import Fact, Record, facts, record_of
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
 from tests.property.lawful import is_lawful
+from tests.simulation.allowed import sees, why_not
 from witness.audit.audit import audit
+from witness.audit.proofs import Proofs
 
 if TYPE_CHECKING:
+    from scheduler.model.sender import By
     from scheduler.service.client import Receipt
+    from scheduler.service.receipts import SignedReceipt
     from scheduler.store.eventlog import EventLog
     from tests.simulation.machine import Machine
     from tests.simulation.store import Store
     from workers.executor import ExecutorSpec
+
+
+REVOKED_WITHIN_MS = 1_000
+"""How long a token may be taken after the log has ended it."""
 
 
 class PromiseBroken(AssertionError):
@@ -80,6 +94,11 @@ class Witness:
         self.torn: set[str] = set()
         """Executors and drivers whose grants were in a tail that was lost."""
         self.tails_lost = 0
+        self.receipts: list[SignedReceipt] = []
+        self.shown: set[str] = set()
+        """The companies that have ever shown their apps to all their users."""
+        self.forbidden: set[str] = set()
+        """Commands that were refused to whoever asked, and asked for once only: nobody may do them."""
         self._started: set[str] = set()
         self._forget()
 
@@ -93,11 +112,16 @@ class Witness:
         self.granted: dict[str, str] = {}
         self.apps: dict[str, AppRegistered] = {}
         self.over: dict[str, AppRemoved] = {}
+        self.lost: set[str] = set()
+        """Executors and drivers that were lost, so that nobody heard what they did last."""
         self._offers: dict[str, Resources] = {}
         self._offered: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, _Slice] = {}
         self._kept: dict[int, RoomHeld] = {}
         """Holds by their log positions."""
+        self._valid: set[str] = set()
+        self._ended: dict[str, int] = {}
+        """Token -> when the log ended it, in ms since the run began."""
 
     def committed(self, master: str) -> None:
         """Check a commit: one writer, one chain, and grants that agree with the log."""
@@ -132,6 +156,7 @@ class Witness:
 
     def answered(self, command: str, receipt: Receipt) -> None:
         """Check that the log holds a command that a client was told is executed."""
+        before = self.told.setdefault(command, receipt.seq)
         self.told[command] = receipt.seq
         if command in self.excused:
             return
@@ -139,11 +164,53 @@ class Witness:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq} before it was in the log")
         if command in self.refusals:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq}, and the log holds its refusal")
+        if self.state.public_keys:
+            self._check_receipt(receipt)
+        if before and before != receipt.seq:
+            raise PromiseBroken(6, f"{command} was acknowledged at {before}, and at {receipt.seq} when asked again")
+
+    def _check_receipt(self, receipt: Receipt) -> None:
+        """Check that a master has signed what a client was told, about the log as it is (semantics I6)."""
+        command, seq, signed = receipt
+        if signed is None or (command, seq) not in signed.outcomes():
+            raise PromiseBroken(1, f"{command} was acknowledged at {seq} without a receipt for it")
+        self.receipts.append(signed)
+        if self.tails_lost:
+            return
+        if not signed.is_by(self.state.public_keys[signed.key]):
+            raise PromiseBroken(1, f"the receipt of {command} is not signed by the key {signed.key}")
+        if signed.seq > self.position.seq or (signed.seq and self.facts[signed.seq - 1].digest != signed.digest):
+            raise PromiseBroken(
+                1, f"the receipt of {command} says that the log ends at {signed.seq}, which it does not"
+            )
 
     def refused(self, command: str, refusal: CommandRejected) -> None:
         """Record that a client was told that its command is refused."""
         if isinstance(refusal, DuplicateApp) and command in self.causes.keys() - self.refusals:
             raise PromiseBroken(6, f"{command} was carried out, and refused when it was asked for again: {refusal}")
+
+    def admitted(self, by: By) -> None:
+        """Check that the token that a server has just taken is valid, or was a second ago (semantics I5)."""
+        token = self.state.accounts.tokens.get(by.token)
+        now_ms = self._store.loom.now_ms
+        if token is None and now_ms - self._ended.get(by.token, now_ms) > REVOKED_WITHIN_MS:
+            raise PromiseBroken(
+                9, f"the token {by.token} of {by.account} ended {now_ms - self._ended[by.token]} ms ago"
+            )
+        if token is not None and self._store.ms >= token.expires:
+            raise PromiseBroken(9, f"the token {by.token} of {by.account} has expired")
+
+    def saw(self, by: By, what: str, owners: Iterable[tuple[str, str]], **about: Any) -> None:
+        """Check that `by` may see all of what a server has shown of these owners."""
+        for owner in owners:
+            shown = owner[0] in self.shown
+            if not sees(by, owner, shown=shown, **about):
+                raise PromiseBroken(9, f"{by.account} as {by.role} sees {what} of {'/'.join(owner)}")
+
+    def read_at(self, server: str, seq: int, before: int) -> None:
+        """Check that a server shows no state before one that it has shown, and none that the log has not reached."""
+        if not self.tails_lost and not before <= seq <= self.position.seq:
+            raise PromiseBroken(2, f"{server} shows {seq} after {before}, and the log ends at {self.position.seq}")
 
     def starts(self, worker: str, spec: ExecutorSpec) -> None:
         """Check that the log grants an executor or driver that a worker starts, once, and that it has room."""
@@ -166,7 +233,7 @@ class Witness:
         if not in_use.isdisjoint(_addresses(grant.addresses)):
             raise PromiseBroken(5, f"{name} starts on {worker} with {grant.addresses}, and {sorted(in_use)} are in use")
 
-    def check_history(self) -> None:
+    def check_history(self) -> None:  # noqa: C901 - one check after the other
         """Check the whole log and all answers at the end."""
         for command, seq in self.told.items():
             if seq and command not in self.excused and command not in self.causes:
@@ -186,8 +253,11 @@ class Witness:
                 fold(state, fact)
             if state.digest() != digest:
                 raise PromiseBroken(2, f"the snapshot at {seq} and what follows it differ from the log")
-        for deviation in audit(self.facts):
+        proofs = Proofs(self.receipts)
+        for deviation in audit(proofs.heard(self.facts)):
             raise PromiseBroken(5 if deviation.rule == "O2" else 2, f"the audit finds {deviation}")
+        for deviation in proofs.deviations() if not self.tails_lost else ():
+            raise PromiseBroken(1, f"the receipts say otherwise: {deviation}")
 
     def check_follower(self, name: str, state: ClusterState, position: Position) -> None:
         """Check that a master's state is the folded log, except for a lost tail that it has not noticed yet."""
@@ -227,6 +297,7 @@ class Witness:
 
     def _take(self, fact: Fact) -> Event:
         if fact.cause:
+            self._check_sender(fact)
             turn = self.causes.setdefault(fact.cause, fact.turn)
             if turn != fact.turn:
                 raise PromiseBroken(6, f"{fact.cause} was carried out at {turn} and again at {fact.turn}")
@@ -251,7 +322,19 @@ class Witness:
             self._count(event, fact.seq)
         return event
 
-    def _count(self, event: Event, seq: int) -> None:
+    def _check_sender(self, fact: Fact) -> None:
+        """Check that the log names who sent a command, and that the sender might (semantics I1, I3)."""
+        command = fact.command
+        if command is None or type(fact.event) is CommandRefused:
+            return
+        if fact.cause in self.forbidden:
+            raise PromiseBroken(9, f"{fact.cause} was refused, and is carried out at {fact.seq}")
+        if not fact.by.account:
+            raise PromiseBroken(9, f"nobody sent {fact.cause}, which is carried out at {fact.seq}")
+        if self.state.closed and (why := why_not(self.state, command, fact.by, fact.at)):
+            raise PromiseBroken(9, f"at {fact.seq} {command} of {fact.by} is carried out: {why}")
+
+    def _count(self, event: Event, seq: int) -> None:  # noqa: C901, PLR0912 - a kind of event after the other
         match event:
             case WorkerRegistered() | WorkerChanged():
                 self._offers[event.worker] = event.offer
@@ -272,12 +355,20 @@ class Witness:
                 self._check_holds(event, seq)
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 del self._held[name]
+                if event.reason == "lost":
+                    self.lost.add(name)
             case AppRegistered():
                 self.apps[event.app] = event
             case AppAdmitted():
                 self._check_dependencies(self.apps[event.app], seq)
             case AppRemoved():
                 self.over[event.app] = event
+            case AppsShown(shown=True):
+                self.shown.add(event.company)
+            case TokenIssued() | TokenRevoked() | RoleRevoked() | AccountRemoved() | CompanyRemoved():
+                valid = self.state.accounts.tokens.keys()
+                self._ended |= dict.fromkeys(self._valid - valid, self._store.loom.now_ms)
+                self._valid = {*valid}
             case _:
                 pass
 

@@ -31,6 +31,7 @@ from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
 
 from scheduler.store import eventlog
+from scheduler.store.keys import Keys
 
 if TYPE_CHECKING:
     import pytest
@@ -47,6 +48,7 @@ FAULTS: tuple[Fault, ...] = (
     "stop before",
     "stop after",
 )
+KEYS = Keys("simulated")
 EPOCH_MS = 1_700_000_000_000
 ANSWER_WITHIN_MS = 5_000
 """The timeout of a request without an answer."""
@@ -402,9 +404,9 @@ class Client(Redis):
 class Store:
     """The server, its clock, its replicas, and the network in front of it."""
 
-    def __init__(self, loom: Loom, *, log: str, switching: float) -> None:
+    def __init__(self, loom: Loom, *, switching: float) -> None:
         self.loom = loom
-        self.log_key = log.encode()
+        self.log_key = KEYS.log.encode()
         self.skew_ms = 0
         self.epoch = 0
         self.away_until_ms = 0

@@ -47,14 +47,15 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
-from scheduler.model.sender import NOBODY, By
+from scheduler.model.sender import NOBODY, By, local
 from scheduler.rules.decide import decide
 from scheduler.service.client import Client, Receipt
-from scheduler.store.keys import Keys, bell_id, queue_key
+from scheduler.store.keys import OPERATORS, WORKERS, bell_id, queue_key
+from tests.simulation.door import COMPANIES, Door, has_accounts
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
 from tests.simulation.promises import PromiseBroken, Witness
-from tests.simulation.store import FAULTS, Plan, Store
+from tests.simulation.store import FAULTS, KEYS, Plan, Store
 from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy
 
@@ -64,12 +65,11 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
     from scheduler.store.task_queue import Begun, Completion
 
-KEYS = Keys("simulated")
 STEPS = 30_000
 """A run with more switches than this is an endless loop."""
 POISON = "poison"
 """The name of apps whose submission makes a master raise."""
-COMPANIES = ("north", "south", "west")
+LANES = (OPERATORS, WORKERS, *(f"company/{company}" for company in COMPANIES))
 _PROGRAMS = ("fairlog.", "recovery.", "scheduler.", "workers.")
 
 
@@ -80,15 +80,17 @@ class World:
         self.seed = seed
         self.loom = loom = Loom(seed, steps=STEPS)
         self.random = random = Random(f"world {seed}")
-        self.store = Store(loom, log=KEYS.log, switching=random.choice((0.02, 0.1, 0.3)))
+        self.store = Store(loom, switching=random.choice((0.02, 0.1, 0.3)))
         self.story: list[str] = []
         self.machines: dict[str, Machine] = {}
         self.natures: dict[str, Nature] = {}
+        self.door = Door(self) if has_accounts(seed) else None
+        self.ring = None if self.door is None else self.door.ring
         self.witness = Witness(self.store, KEYS, self.machines)
         self.store.on_commit = self.witness.committed
         self.ran: dict[tuple[str, int], list[str]] = {}
-        self.failed: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        """App and task -> when attempts failed, by the store's clock, and how far that was set then (ms)."""
+        self.failed: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
+        """App and task -> executors where it failed, when, by the store's clock, and how far that was set then (ms)."""
         self.masters: dict[Actor, Master] = {}
         self.clients: dict[str, Actor] = {}
         self.sent: dict[str, Command] = {}
@@ -118,6 +120,8 @@ class World:
         """Apply one action or fault, then let time pass."""
         random = self.random
         random.choices(_HAPPENINGS, self.weights)[0](self)
+        if self.door is not None:
+            self.door.happen()
         self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
         if random.random() < 0.05:
             self.loom.wait(random.randrange(8_000))
@@ -135,11 +139,9 @@ class World:
             self._start_agent(machine, anew=machine.worker not in self.witness.state.workers)
         while len(self.masters) < 2:
             self._start_master()
-        self._tell(
-            *(UndrainWorker(worker=worker) for worker in self.machines),
-            *(ChangeCompany(company=company, cores=1_000, memory_mb=1_000_000) for company in COMPANIES),
-            *_no_limits(),
-        )
+        if self.door is not None:
+            self.door.settle()
+        self._open_up()
         for identity, command in [*self.sent.items()]:
             if identity not in self.witness.told | self.refused and not self.clients[identity].alive:
                 self._ask(command, identity)
@@ -152,11 +154,27 @@ class World:
                 return
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
 
+    def _open_up(self) -> None:
+        """Undo what keeps apps from workers."""
+        self._tell(
+            *(UndrainWorker(worker=worker) for worker in self.machines),
+            *(ChangeCompany(company=company, cores=1_000, memory_mb=1_000_000) for company in COMPANIES),
+            *_no_limits(),
+        )
+
     def _let_apps_run(self) -> None:
         """Scale up the apps whose limit of 0 executors keeps them from ending, and release those on hold."""
         apps = [(name, app) for name, app in self.witness.state.apps.items() if app.ended is None]
-        scaled = [ScaleApp(app=name, executors=8) for name, app in apps if app.executor_limit == 0]
-        self._tell(*scaled, *(ReleaseApp(app=name) for name, app in apps if app.on_hold))
+        due: dict[str, list[Command]] = {}
+        for name, app in apps:
+            if app.executor_limit == 0:
+                due.setdefault(app.spec.company, []).append(ScaleApp(app=name, executors=8))
+            if app.on_hold:
+                due.setdefault(app.spec.company, []).append(ReleaseApp(app=name))
+        if self.door is not None:  # a caller may only now be heard
+            self._open_up()
+        for company, commands in due.items():
+            self._tell(*commands, by=None if self.door is None else self.door.admin_of(company))
 
     def check(self) -> None:
         """Check every promise at the end."""
@@ -176,6 +194,7 @@ class World:
             if machine.running():
                 raise PromiseBroken(3, f"{machine.running()} still run on {machine.worker}")
         dead = {fields[b"id"].decode() for fields in self._dead_letters()}
+        dead -= self.door.forged if self.door is not None else set()
         for identity in dead:
             command = self.sent.get(identity)
             if not isinstance(command, SubmitApp) or command.name != POISON:
@@ -208,7 +227,7 @@ class World:
         witness = self.witness
         return (
             not any(actor.alive for actor in self.clients.values())
-            and not self.store.ask("XLEN", KEYS.inbox)
+            and not any(self.store.ask("XLEN", KEYS.lane(lane)) for lane in LANES)
             and not witness.state.executors
             and not witness.state.drivers
             and witness.apps.keys() == witness.over.keys()
@@ -264,6 +283,8 @@ class World:
         settings |= {"hold_patience_s": rules.choice((0, 1, 300)), "retry_backoff_s": rules.choice((1, 1, 2))}
         companies = (RegisterCompany(company=company) for company in COMPANIES)
         self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies)
+        if self.door is not None:
+            self.door.found()
         for machine in self.machines.values():
             self._start_agent(machine)
         self.loom.wait(50)
@@ -295,7 +316,8 @@ class World:
         made: list[Master] = []
 
         def live() -> None:
-            master = Master(log, Member(name, actor.pid, "h"), lease_s=self.lease_s, snapshot_every=self.snapshot_every)
+            member, every = Member(name, actor.pid, "h"), self.snapshot_every
+            master = Master(log, member, lease_s=self.lease_s, snapshot_every=every, keyring=self.ring)
             made.append(master)
             self.masters[actor] = master
             try:
@@ -314,7 +336,7 @@ class World:
 
         def live() -> None:
             try:
-                Agent("store", KEYS.cluster, machine.offer, clock=self._now_s).serve()
+                Agent("store", KEYS.cluster, machine.offer, clock=self._now_s, keyring=self.ring).serve()
             except (CommandRejected, WorkerBusy) as refusal:
                 self.say("ends:", refusal)
 
@@ -334,7 +356,9 @@ class World:
     def _ran(self, grant: Grant, done: Completion) -> None:
         self.ran.setdefault((grant.app, done.task), []).append(done.outcome)
         if done.outcome == "failed":
-            self.failed.setdefault((grant.app, done.task), []).append((self.store.ms, self.store.skew_ms))
+            self.failed.setdefault((grant.app, done.task), []).append(
+                (grant.executor, self.store.ms, self.store.skew_ms)
+            )
 
     def _leaving(self, grant: Grant) -> Leaving | None:
         """What the executor was told, if nothing else than that may end its tasks."""
@@ -348,10 +372,13 @@ class World:
 
     def _begins(self, grant: Grant, begun: Begun) -> None:
         """Check that a task that failed waits before it begins again (semantics W10)."""
-        failed = self.failed.get((grant.app, begun.task), [])[: begun.attempt - 1]
+        told = [each for each in self.failed.get((grant.app, begun.task), ()) if each[0] not in self.witness.lost]
+        failed = told[: begun.attempt - 1]
         if not failed or grant.role == "driver" or self.witness.tails_lost:
             return
-        at, skew_ms = failed[0]  # an interrupted attempt counts as well, so a later one may not be known to the store
+        _, at, skew_ms = failed[
+            0
+        ]  # an interrupted attempt counts as well, so a later one may not be known to the store
         wait_ms = 1000 * grant.retry_backoff_s
         if skew_ms == self.store.skew_ms and self.store.ms < at + wait_ms:
             raise PromiseBroken(
@@ -363,6 +390,9 @@ class World:
         if identity is None:
             self.number += 1
             identity = f"command-{self.number}"
+        if self.door is not None:
+            self.door.ask(command, identity, fault=fault)
+            return
         self.sent[identity] = command
 
         def live() -> None:
@@ -387,9 +417,10 @@ class World:
         if fault:
             self._strike(actor)
 
-    def _tell(self, *commands: Command) -> None:
-        """Have an administrator send the commands at once."""
-        client = Client(self.store.client, KEYS.cluster, timeout_s=60)
+    def _tell(self, *commands: Command, by: By | None = None) -> None:
+        """Have the owner of the store, or `by`, send the commands at once."""
+        owner = by or local("owner")
+        client = Client(self.store.client, KEYS.cluster, keyring=self.ring, by=owner, timeout_s=60)
         self.number += 1
         self.clients[f"admin-{self.number}"] = self.loom.spawn("admin", lambda: self._admin(client, commands))
 
@@ -444,6 +475,8 @@ class World:
         patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 2)
         patch.setattr("scheduler.rules.turn.decide", _decide_unless_poisoned)
+        if self.door is not None:
+            self.door.patch(patch)
         patch_machines(patch, loom, self.machines, self.natures, self._ran, self._begins, self._leaving)
 
 

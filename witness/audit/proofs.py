@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from recovery.archive.seal_files import Kept
 from scheduler.model.events import KeyChanged
-from scheduler.model.sender import By
+from scheduler.model.sender import NOBODY, By
 from scheduler.service.receipts import SignedReceipt
 from scheduler.store.codec import Fact
 from witness.audit.deviation import Deviation
@@ -67,7 +67,7 @@ class Proofs:
             yield differs
         for command, seq in receipt.outcomes():
             done = self._done.get(command)
-            if seq and done != (seq, receipt.by):
+            if seq and (done is None or done[0] != seq or receipt.by not in {NOBODY, done[1]}):
                 said = "no such command"
                 if done is not None:
                     said = f"it, by {done[1].account}, with its last event at {done[0]}"

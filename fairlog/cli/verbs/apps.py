@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,9 +15,10 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster, on_log
-from fairlog.cli.follow import appended, follow, patiently
+from fairlog.cli.follow import appended, patiently
 from fairlog.cli.params import (
     as_json,
+    file_option,
     flag,
     kinds_option,
     merge_counts,
@@ -52,26 +53,30 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.errors import CommandRejected, UnknownExecutor
-from scheduler.model.events import AppRemoved, Condition
+from scheduler.model.events import Condition
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.model.text import printable
 from scheduler.rules.validate import MAX_NAME
-from scheduler.store.codec import told
+from scheduler.service.receipts import write_receipts
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
+    from fairlog.cli.outputs import RemoteTasks
     from fairlog.cli.session import Session
     from fairlog.cli.sources import Source
     from scheduler.store.task_queue import TaskState, Worklist
 
-_LOOK_S = 0.3
 _OVER = ("succeeded", "failed", "stopped")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@text_option("--company", required=True, metavar="C", help="Company that the app belongs to.")
-@text_option("--user", required=True, metavar="U", help="User who submits. Each user of a company has one queue.")
+@text_option("--company", metavar="C", help="Company that the app belongs to.  [default: that of the account]")
+@text_option(
+    "--user",
+    metavar="U",
+    help="User who submits. Each user of a company has one queue.  [default: the account that is logged in]",
+)
 @number_option(
     "--cores",
     type=read_cores,
@@ -184,6 +189,7 @@ _OVER = ("succeeded", "failed", "stopped")
 )
 @flag("--hold", help="Do not start the app before `fairlog release`.")
 @flag("--wait", help="Wait until the app ends, and exit with its result.")
+@file_option("--receipt", help="Append the master's signed receipt to this file, for `fairlog audit --receipts`.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 @on_cluster
 def submit(
@@ -191,6 +197,7 @@ def submit(
     /,
     *,
     wait: bool,
+    receipt: Path | None,
     name: str | None,
     env: tuple[tuple[str, str], ...],
     after: tuple[tuple[str, Condition], ...],
@@ -219,15 +226,31 @@ def submit(
     for earlier, condition in after:
         conditions[condition] = (*conditions.get(condition, ()), earlier)
     asked |= {"env": tuple(sorted(secrets)), "after": conditions}
+    asked |= _submitter(session, asked["company"], asked["user"])
     request = SubmitApp(app=app, name=name, command=command, cwd=read_folder(), **asked)
-    receipt = session.submit(request, secrets)
+    answer = session.submit(request, secrets)
     click.echo(app)
     sys.stdout.flush()
+    if receipt is not None and answer.signed is not None:
+        write_receipts(receipt, [answer.signed])
+    elif receipt is not None:
+        render.say("note: there is no receipt, because the master has no key; see `fairlog keys --help`")
     if not wait:
         return 0
     from fairlog.cli.waiting import wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
 
-    return wait_for(session, app, receipt.seq)
+    return wait_for(session, app, answer.seq)
+
+
+def _submitter(session: Session, company: str | None, user: str | None) -> dict[str, str]:
+    """The company and the user, those of the account unless they are given. Raises: click.UsageError."""
+    if company is None or user is None:
+        account = session.account()
+        if account.role not in ("user", "admin"):
+            raise click.UsageError(f"give --company and --user: {account.account} belongs to no company")
+        of, _, name = account.account.partition("/")
+        company, user = company or of, user or name
+    return {"company": company, "user": user}
 
 
 @click.command()
@@ -374,7 +397,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     With --at or FILE, tasks are not shown, because the log does not record the state of single tasks.
     """
     found = source.ask("app", app=app)
-    tasks = [] if source.past else _worklist(source.session).states(app)
+    tasks = [] if source.past else _tasks(source.session).states(app)
     if as_json:
         render.print_json({**found, "taskStates": [_task_json(task) for task in tasks]})
         return
@@ -422,8 +445,11 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 @flag("--driver", help="Print the output of the driver instead.")
 @flag("--follow", "following", help="Keep printing new output until the app ends.")
 @flag("--raw", help="Print the bytes as they are, escape sequences and control characters included.")
+@text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
 @on_cluster
-def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool, raw: bool) -> None:
+def logs(
+    session: Session, *, app: str, task: int | None, driver: bool, following: bool, raw: bool, reason: str
+) -> None:
     """Print the output of an app's tasks.
 
     Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task. The workers keep the
@@ -438,7 +464,7 @@ def logs(session: Session, *, app: str, task: int | None, driver: bool, followin
         raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
     if task is not None and task >= found["tasks"]:
         raise click.ClickException(f"app {app!r} has no task {task}; its tasks are 0 to {found['tasks'] - 1}")
-    work = _worklist(session)
+    work = _tasks(session, reason)
     outputs: dict[int | None, Callable[[], bytes]] = {None: partial(work.driver_output, app)}
     if not driver:
         outputs = {index: partial(work.output, app, index) for index in range(found["tasks"]) if task in {None, index}}
@@ -473,7 +499,7 @@ def send_each(
 
 def _follow_output(
     session: Session,
-    work: Worklist,
+    work: Worklist | RemoteTasks,
     app: str,
     outputs: Mapping[int | None, Callable[[], bytes]],
     *,
@@ -481,9 +507,10 @@ def _follow_output(
     tasks: int,
 ) -> None:
     """Print each output as it is written until its task, or the app, has ended; the driver (None) ends with the app."""
-    from scheduler.store.task_queue import OUTPUT_BYTES, output_bytes  # noqa: PLC0415 (as in `_worklist`)
+    from fairlog.cli.outputs import looks  # noqa: PLC0415 (as in `_tasks`)
+    from scheduler.store.task_queue import OUTPUT_BYTES, output_bytes  # noqa: PLC0415 (likewise)
 
-    ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
+    again = looks(session, app)
     ended = session.ask("app", app=app)["endedAt"] is not None
     for index, read in outputs.items():
         shown = b""
@@ -495,16 +522,13 @@ def _follow_output(
             shown = output
             if over:
                 break
-            while (record := next(ticks)) is not None:
-                ended = ended or any(
-                    isinstance(fact.event, AppRemoved) and fact.event.app == app for fact in told(record)
-                )
+            ended = next(again)
 
 
-def _worklist(session: Session) -> Worklist:
-    from scheduler.store.task_queue import Worklist  # noqa: PLC0415 (loads RQ, which most verbs do without)
+def _tasks(session: Session, reason: str = "") -> Worklist | RemoteTasks:
+    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
 
-    return Worklist(session.store, session.cluster)
+    return tasks_of(session, reason)
 
 
 def _name_of(program: str) -> str:

@@ -1,4 +1,4 @@
-"""The verbs that explain and check the log: explain, audit, checkpoint."""
+"""The verbs that explain and check the log: explain, audit, reads, checkpoint."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from fairlog.cli import render
-from fairlog.cli.decorators import on_log
+from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.local.running import find_running
@@ -21,6 +22,7 @@ from scheduler.model.resources import size_text
 from scheduler.model.text import one_line
 from scheduler.service.receipts import read_receipts
 from scheduler.store.codec import read_export
+from scheduler.store.reads import reads as recorded
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.audit.proofs import Proofs
@@ -28,6 +30,7 @@ from witness.explain import explain as tell
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
+    from fairlog.cli.session import Session
     from fairlog.cli.sources import Source
     from recovery.archive.seal_files import Kept
     from scheduler.store.codec import Fact
@@ -240,6 +243,26 @@ def checkpoint(source: Source) -> None:
     """
     seq, digest = source.end()
     click.echo(f"{seq}:{digest}")
+
+
+@click.command()
+@as_json
+@on_cluster
+def reads(session: Session, *, as_json: bool) -> None:
+    """List who read what is private: outputs and private parts of the log.
+
+    The list is kept in the store beside the log, chained by digests and signed by API servers; both are checked.
+    """
+    ring = session.keyring
+    found = list(recorded(session.store, session.keys, None if ring is None else ring.is_signed_read))
+    rows = [{**each._asdict(), "by": asdict(each.by)} for each in found]
+    shown = [{**each._asdict(), "at": render.moment(each.at), **asdict(each.by)} for each in found]
+    render.print_records(
+        rows if as_json else shown,
+        "at account role what subject reason",
+        empty="Nobody has read what is private.",
+        as_json=as_json,
+    )
 
 
 def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Fact]]]:

@@ -75,7 +75,9 @@ def log(
 
 def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[Line]:
     records = source.records(first, last)
-    if following:
+    if following and source.session.api is not None:
+        records = source.growing()
+    elif following:
         grown = follow(source.session.log, source.session.log.before((first.seq or 1) - 1))
         records = (record for record in grown if record is not None)
     lines = (line for record in records for line in lines_of(record, public=public))

@@ -23,11 +23,10 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.verbs.accounts import worker_invite
-from fairlog.local.running import default_data, find_running
+from fairlog.local.running import default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
-from scheduler.service.keyring import keyring_of_environment
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -191,7 +190,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
         lease_s=lease_s,
         archive_url=archive_url,
         archive_allow=archive_allow,
-        keyring=keyring_of_environment(),
+        keyring=keyring_for(url),
         seals_url=os.environ.get(SEALS_VARIABLE, ""),
     )
 
@@ -234,7 +233,7 @@ def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of
         raise click.UsageError("--tls-cert and --tls-key belong together; give both")
     url, cluster, _ = locate(target)
     log_to_stderr()
-    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_of_environment())
+    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url))
 
 
 @click.group(invoke_without_command=True)
@@ -315,7 +314,7 @@ def worker(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "
             f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
-    run_agent(url, cluster, offers, keyring_of_environment())
+    run_agent(url, cluster, offers, keyring_for(url))
 
 
 worker.add_command(worker_invite)

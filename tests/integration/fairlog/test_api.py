@@ -86,7 +86,8 @@ def test_the_asyncio_twin_does_the_same(up: dict[str, Any]) -> None:
     async def story() -> None:
         async with AsyncApiClient(f"http+unix:{up['socket']}") as client:
             receipt = await client.send(submission("twin", hold=True), command_id="twin")
-            assert await client.send(submission("twin", hold=True), command_id="twin") == receipt
+            again = await client.send(submission("twin", hold=True), command_id="twin")
+            assert again[:2] == receipt[:2]
             assert (await client.view("app", app="twin"))["onHold"]
             assert (await client.view("app", app="twin", at=receipt.seq))["submittedSeq"] == receipt.seq
             followed = client.follow(after=receipt.seq - 1)
@@ -148,6 +149,7 @@ def test_the_face_finds_the_api_or_the_store(up: dict[str, Any], monkeypatch: py
             assert through_api.view(view) == json.loads(json.dumps(through_store.view(view)))
     monkeypatch.delenv("FAIRLOG_API")
     monkeypatch.setattr("fairlog.client.find_running", lambda: None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
     with pytest.raises(NoCluster, match="no cluster found"):
         fairlog.Client()
 
@@ -167,9 +169,17 @@ def test_the_command_line_speaks_to_the_api_that_it_is_told(up: dict[str, Any], 
     assert "killed" in shell.ok("explain", app)
     assert "follows its rules" in shell.ok("audit")
     assert shell.ok("checkpoint").partition(":")[0] == str(shell.head())
-    before = shell.run("logs", app)
-    assert (before.code, before.out) == (1, "")
-    assert "needs the store itself" in before.err
+    proof = shell.home / "receipts.jsonl"
+    owner = ("--company", "acme", "--user", "ann")
+    done = shell.run("submit", *owner, "--receipt", str(proof), "--wait", "--", "echo", "hello")
+    assert (done.code, done.err.splitlines()[-1].split(" after ")[0]) == (0, f"{done.out.strip()} finished")
+    assert shell.ok("logs", done.out.strip()) == shell.ok("logs", "--follow", done.out.strip()) == "hello\n"
+    assert "succeeded" in shell.ok("app", done.out.strip())
+    assert "follows its rules" in shell.ok("audit", "--receipts", str(proof))
+    assert shell.run("backup", "file:///nowhere").err == (
+        f"Error: this needs the store itself, and you use the API at http+unix:{up['socket']}; run it on the store's "
+        "host with --store URL, or with --data DIR of its `up` and without FAIRLOG_TOKEN\n"
+    )
     assert shell.run("kill", "nobody").err == "Error: no app 'nobody' is known; `fairlog apps --all` lists the apps\n"
 
 

@@ -15,6 +15,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.cli.main import main
 from fairlog.local.store import bundled_server
@@ -124,7 +125,7 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         ):
             shell.ok(*verb)
         until(lambda: guarded.admin.llen(KEYS.archive))
-        with ApiClient(f"unix:{folder}/s", timeout_s=10) as api:
+        with ApiClient(f"{UNIX}{folder}/s", timeout_s=10) as api:
             assert api.submit(submission("over-http"), {"TOKEN": "hush"}).seq
             assert {each["app"] for each in api.view("apps")} >= {"over-http"}
             assert api.send(KillApp(app="over-http")).seq
@@ -151,6 +152,7 @@ FAMILIES = sorted(
                 "reply",
                 "sent",
                 "secrets",
+                "unclaimed",
                 "tasks",
                 "begun",
                 "later",

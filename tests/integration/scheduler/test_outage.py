@@ -73,7 +73,8 @@ def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_on
     wait_until(lambda: time.monotonic() > gone + TIMEOUT_S + 1, "the worker to be silent for too long")
     os.kill(up, signal.SIGCONT)
     with connect(before["store"]["url"]) as store:
-        Client(store, timeout_s=HOPELESS_S).send(RegisterCompany(company="sent-while-it-was-away"))
+        client = Client(store, keyring=shell.keyring(), timeout_s=HOPELESS_S)
+        client.send(RegisterCompany(company="sent-while-it-was-away"))
 
     wait_until(lambda: all(log.count(BACK) == 1 for log in logs_of(shell).values()), "everybody to go on")
     assert sorted(logs_of(shell)) == ["executors", "master-1", "master-2", "worker-1"]

@@ -540,7 +540,7 @@ def test_the_values_of_variables_stay_out_of_the_log_and_go_with_a_refusal(clien
     assert b"hush-hush" not in repr(log).encode()
     with pytest.raises(UnknownCompany):
         client.submit(submission("b", company="nobody", env=("TOKEN",)), {"TOKEN": "hush-hush"})
-    assert not client.store.exists(client.keys.secrets("b"))
+    assert not client.store.keys(f"{client.keys.prefix}unclaimed:*")
     client.send(KillApp(app="a"))
     assert client.send(RegisterCompany(company="next")).seq
     assert not client.store.exists(client.keys.secrets("a"))

@@ -15,6 +15,7 @@ from rq.serializers import JSONSerializer
 
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.grants import Leaving
+from scheduler.service.keyring import Keyring
 from scheduler.store.secrets import seal
 from tests.integration.workers.worker_rig import WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
@@ -125,7 +126,7 @@ def _put_sealed(rig: Rig) -> None:
 def test_a_worker_with_the_key_opens_sealed_variables(rig: Rig, launcher: str) -> None:
     grant = rig.grant(shell("echo $SECRET"))
     _put_sealed(rig)
-    spec = rig.spec(grant, launcher=launcher).model_copy(update={"secret_key": KEY})
+    spec = rig.spec(grant, launcher=launcher).model_copy(update={"keys": Keyring.new()._replace(apps=KEY).as_json()})
     assert rig.forkserver.launch(spec)
     rig.end_of(grant)
     assert outputs(rig, 1) == ["a=b c\n"]

@@ -33,13 +33,15 @@ def submission(app: str, **about: object) -> SubmitApp:
 
 @contextmanager
 def served(fake: fakeredis.FakeRedis, *, timeout_s: float = 20) -> Iterator[Handlers]:
-    """Handlers whose commands a master takes at once, and whose replica follows."""
+    """Handlers whose commands a master takes at once, and whose replica follows; all workers beat."""
     scheduler = Scheduler(EventLog(fake, KEYS), "m", lambda: rebuild(EventLog(fake, KEYS)), keyring=RING)
     scheduler.take_over()
     stopped = threading.Event()
 
     def serve() -> None:
         while not stopped.is_set():
+            if scheduler.state.workers:
+                fake.zadd(KEYS.heartbeats, dict.fromkeys(scheduler.state.workers, fake.time()[0] * 1000))
             if not scheduler.turn():
                 stopped.wait(0.002)
 

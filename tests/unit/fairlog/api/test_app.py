@@ -22,6 +22,7 @@ from fairlog.api.routes import ROUTES
 from scheduler.model import errors
 from scheduler.model.commands import Command, LoseWorker, Report
 from scheduler.rules.views import VIEWS
+from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
 
 if TYPE_CHECKING:
@@ -156,6 +157,24 @@ def test_without_a_master_or_a_store_the_answer_is_to_try_again(api: Handlers, m
         check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "NoMaster")
         monkeypatch.setattr(api._client, "send", gone)
         check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "Unavailable")
+
+    run(api, story)
+
+
+def test_a_full_lane_and_a_server_that_is_not_trusted_are_unavailable(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        for error in (LaneFull("company/acme", 5000), errors.NotSigned("the key is unknown")):
+
+            def fail(*_: object, raised: Exception = error, **__: object) -> None:
+                raise raised
+
+            monkeypatch.setattr(api._client, "send", fail)
+            answer = await client.post("/v1/companies", json=body(ACME))
+            check_problem(answer, 503, type(error).__name__)
+            assert answer.headers["retry-after"] == ("5" if isinstance(error, LaneFull) else "1")
+        assert status_of(errors.MessageTooOld()) == 409
 
     run(api, story)
 
@@ -300,7 +319,7 @@ def test_every_view_has_a_route() -> None:
 
 
 def test_every_refusal_has_a_status_below_500() -> None:
-    for each in errors.CommandRejected.__subclasses__():
+    for each in {*errors.CommandRejected.__subclasses__()} - {errors.NotSigned}:
         assert 400 <= status_of(each.__new__(each)) < 500
 
 

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec import to_builtins
 
 from fairlog.api.handlers import Handlers, Viewed, read_request
 from fairlog.api.replica import NotReady, NotThatLong
-from scheduler.model.commands import AddAccount, IssueToken, KillApp, LoseWorker, RegisterCompany, write_command
+from scheduler.model.commands import (
+    AddAccount,
+    HoldApp,
+    IssueToken,
+    KillApp,
+    LoseWorker,
+    RegisterCompany,
+    write_command,
+)
 from scheduler.model.errors import (
     CommandRejected,
     DuplicateApp,
@@ -24,10 +33,14 @@ from scheduler.model.errors import (
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
-from tests.unit.fairlog.api.served import ACME, KEYS, ROOT, WORKER, served, submission
+from scheduler.store.reads import reads
+from scheduler.store.transient import LaneFull
+from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served, submission
 
 if TYPE_CHECKING:
     import fakeredis
+
+    from scheduler.rules.entities import App
 
 
 @pytest.fixture
@@ -35,6 +48,15 @@ def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
     with served(fake) as made:
         made.send(ROOT, ACME)
         yield made
+
+
+def signed_in(api: Handlers, account: str, role: Role = "user") -> By:
+    """A new account, which the replica knows, with a token."""
+    token = f"t0{account.replace('/', '')}"
+    api.send(ROOT, AddAccount(account=account, role="user" if role == "user" else None))
+    receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
+    assert api.replica.wait_for(receipt.seq, 10)
+    return By(account, token, role)
 
 
 def value(viewed: Viewed) -> Any:
@@ -54,9 +76,21 @@ def test_a_command_is_carried_out_once_however_often_it_is_sent(api: Handlers) -
         api.send(ROOT, submission("a"), command_id="twice")
 
 
+def test_an_account_cannot_take_the_key_of_another(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    first = api.send(ann, submission("a"), command_id="k")
+    other = api.send(bob, submission("b", user="bob"), command_id="k")
+    assert (first.command_id, other.command_id) == ("acme/ann:k", "acme/bob:k")
+    assert first.seq < other.seq
+    assert api.send(ann, submission("a"), command_id="k") == first
+    long, longer = (api.send(who, HoldApp(app=app), command_id="k" * 128) for who, app in ((ann, "a"), (bob, "b")))
+    assert len(long.command_id) == len(longer.command_id) == 64
+    assert long.command_id != longer.command_id
+
+
 @pytest.mark.parametrize("identity", ["x" * 129, "a\nb", "é"])
 def test_an_id_that_is_long_or_not_printable_is_refused(api: Handlers, identity: str) -> None:
-    with pytest.raises(InvalidCommand, match="the id of a command"):
+    with pytest.raises(InvalidCommand, match="an idempotency key has 1 to 128"):
         api.send(ROOT, submission("a"), command_id=identity)
 
 
@@ -97,6 +131,37 @@ def test_secrets_travel_with_the_app_and_never_enter_the_log(api: Handlers) -> N
     with pytest.raises(UnknownCompany):
         api.send(ROOT, *read_request(refused))
     assert not api.work.secrets("b")
+    assert not api.store.keys(f"{KEYS.prefix}unclaimed:*")
+
+
+def test_secrets_of_an_app_that_is_never_submitted_are_in_nobodys_way(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    api._client.put_aside(submission("a", user="bob"), {"PATH": "/planted"})
+    anns = submission("a", env=("PATH",))
+    api.send(ann, anns, {"PATH": "/bin"})
+    assert api.work.secrets("a") == {"PATH": "/bin"}
+    with pytest.raises(DuplicateApp):
+        api.send(bob, submission("a", user="bob", env=("WORD",)), {"WORD": "x"})
+    api._client.put_aside(submission("c"), {"PATH": "/bin"})
+    body = {**to_builtins(submission("c")), "secrets": {"PATH": "/planted"}}
+    refused, _ = api.send_many(bob, [json.dumps(body).encode(), write_command(submission("d", user="bob")).encode()])
+    assert isinstance(refused, NotAllowed)
+    api.send(ann, submission("c", env=("PATH",)), {"PATH": "/bin"})
+    assert api.work.secrets("c") == {"PATH": "/bin"}
+
+
+def test_secrets_of_what_does_not_fit_into_the_lane_are_not_kept(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.client.LANE_LIMIT", 0)
+    body = {**to_builtins(submission("a")), "secrets": {"WORD": "x"}}
+    for ask in (
+        lambda: api.send(ROOT, submission("a", env=("WORD",)), {"WORD": "x"}),
+        lambda: api.send_many(ROOT, [json.dumps(body).encode()]),
+    ):
+        with pytest.raises(LaneFull):
+            ask()
+    assert not api.store.keys(f"{KEYS.prefix}unclaimed:*")
 
 
 @pytest.mark.parametrize(
@@ -170,6 +235,37 @@ def test_a_list_comes_in_pages_that_go_on_where_the_last_one_ended(api: Handlers
         api.view(ROOT, "apps", {}, cursor="x")
 
 
+def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    for number in range(6):
+        who = (ann, bob)[number % 2]
+        receipt = api.send(who, submission(f"a{number}", user=who.account[5:], hold=True))
+    receipt = api.send(ann, KillApp(app="a0"))
+    assert api.replica.wait_for(receipt.seq, 10)
+    rendered: list[str] = []
+
+    def summary(app: App) -> dict[str, str]:
+        rendered.append(app.spec.app)
+        return {"app": app.spec.app, "company": app.spec.company, "user": app.spec.user}
+
+    monkeypatch.setattr("scheduler.rules.views.summary", summary)
+    monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
+
+    def pages(who: By, **arguments: object) -> list[list[str]]:
+        found, cursor = [], ""
+        while True:
+            page = api.view(who, "apps", arguments, cursor=cursor, limit=2)
+            found.append([app["app"] for app in listed(page)])
+            if page.next is None:
+                return found
+            cursor = page.next
+
+    assert pages(ann) == [["a2"], ["a4"]]
+    assert rendered == ["a2", "a4"]
+    assert pages(bob, everything=True) == [["a1", "a3"], ["a5"]]
+    assert pages(ann, everything=True) == [["a0", "a2"], ["a4"]]
+
+
 def test_the_log_comes_in_pages_with_the_private_parts_that_may_be_read(api: Handlers) -> None:
     api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
     whole = listed(api.entries(ROOT))
@@ -218,3 +314,46 @@ def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) ->
         assert sorted(seen("acme/adm", "admin", view)) == ["acme/adm", "acme/ann"]
         assert len(seen("op/root", "operator", view)) == 4
     assert "hash" not in str(value(api.view(ROOT, "tokens", {})))
+
+
+def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    root = signed_in(api, "op/root", "operator")
+    receipt = api.send(ann, submission("a", cwd="/srv"))
+    assert api.replica.wait_for(receipt.seq, 10)
+    for _ in range(3):
+        assert value(api.view(ann, "app", {"app": "a"}))["cwd"] == "/srv"
+        assert value(api.view(root, "app", {"app": "a"}))["cwd"] is None
+        assert value(api.view(root, "app", {"app": "a"}, reason="fire"))["command"] == ["true"]
+        api.output(ann, "a", 0)
+        api.output(root, "a", 0, reason="fire")
+        with pytest.raises(NotAllowed):
+            api.output(root, "a", 0)
+        with pytest.raises(UnknownApp):
+            api.output(bob, "a", 0)
+        for who, reason in ((ann, ""), (bob, ""), (root, ""), (root, "fire")):
+            api.entries(who, reason=reason)
+        api.open_stream(root, {}, "fire")
+        api.open_stream(root, {})
+    api.output(root, "a", 0, reason="water")
+    found = [
+        (each.by.account, each.what, each.subject, each.reason) for each in reads(api.store, KEYS, RING.is_signed_read)
+    ]
+    assert found == [
+        ("acme/ann", "app", "acme/ann", ""),
+        ("op/root", "app", "a", "fire"),
+        ("acme/ann", "output", "acme/ann", ""),
+        ("op/root", "output", "a", "fire"),
+        ("acme/ann", "log", "acme", ""),
+        ("op/root", "log", f"1-{receipt.seq}", "fire"),
+        ("op/root", "events", "all", "fire"),
+        ("op/root", "output", "a", "water"),
+    ]
+
+
+def test_before_there_are_accounts_no_read_is_recorded(api: Handlers) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    assert value(api.view(ROOT, "app", {"app": "a"}))["command"] == ["true"]
+    api.output(ROOT, "a", 0)
+    api.entries(ROOT)
+    assert not api.store.exists(KEYS.reads)

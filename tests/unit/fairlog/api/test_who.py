@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
 
 from fairlog.api.handlers import Handlers, company_of
-from fairlog.api.replica import Replica
+from fairlog.api.replica import NotReady, Replica
 from fairlog.api.routes import ROUTES
 from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, RevokeToken, ShowApps
 from scheduler.model.errors import NotAllowed, NotAuthenticated, UnknownApp
@@ -39,7 +41,7 @@ def api(fake: fakeredis.FakeRedis, cluster: Cluster, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fairlog.api.handlers._now_ms", lambda: cluster.state.at)
     replica = Replica(EventLog(fake, Keys("api")))
     replica._follower.resume(cluster.state, Position(cluster.state.head, ""))
-    replica._trouble = ""
+    replica._trouble, replica._fresh_s = "", math.inf
     return Handlers(fake, "api", replica)
 
 
@@ -149,6 +151,16 @@ def test_a_token_is_known_by_its_text_until_it_is_revoked(api: Handlers, cluster
     cluster.turn(RevokeToken(token=token.id), by=OPERATOR)
     with pytest.raises(NotAuthenticated):
         api.principal(token.text, at_home=False)
+
+
+def test_no_token_is_taken_by_a_state_older_than_a_second(api: Handlers, cluster: Cluster) -> None:
+    token = new_token()
+    cluster.turn(IssueToken(token=token.id, account="acme/ann", hash=token.hash), by=OPERATOR)
+    api.replica._fresh_s = time.monotonic() - 1.1
+    with pytest.raises(NotReady, match="the store has not answered for 1"):
+        api.principal(token.text, at_home=False)
+    api.replica._fresh_s = math.inf
+    assert api.principal(token.text, at_home=False).token == token.id
 
 
 @pytest.mark.parametrize("role", get_args(Role))

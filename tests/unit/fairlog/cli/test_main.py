@@ -107,7 +107,8 @@ def test_without_any_cluster_a_verb_says_how_to_get_one() -> None:
     answer = run("apps")
     assert answer.exit_code == 1
     assert answer.output == (
-        "Error: no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE\n"
+        "Error: no cluster found: start one with `fairlog up`, log in with `fairlog login --api URL`, or name a store "
+        "with --store or FAIRLOG_STORE\n"
     )
 
 

@@ -13,6 +13,7 @@ def test_every_key_has_the_clusters_name_as_its_hash_tag() -> None:
     assert keys.log == "fairlog:{prod}:log"
     assert keys.grants("w1") == "fairlog:{prod}:grants:w1"
     assert keys.secrets("a1") == "fairlog:{prod}:secrets:a1"
+    assert keys.unclaimed("a1", "acme", "ann.b") == "fairlog:{prod}:unclaimed:acme/ann_2eb/a1"
     assert keys.reply("c1") == "fairlog:{prod}:reply:c1"
 
 

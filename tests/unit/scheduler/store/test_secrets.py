@@ -76,8 +76,11 @@ def test_a_value_cannot_be_moved_altered_or_replaced() -> None:
 
 def test_clients_seal_and_workers_open(fake: Redis) -> None:
     client = Client(fake, "c", timeout_s=0.05, secret_key=KEY)
-    assert client.put_aside("a", SECRETS)
+    app = submission("a")
+    assert client.put_aside(app, SECRETS)
+    fake.rename(Keys("c").unclaimed("a", app.company, app.user), Keys("c").secrets("a"))
     assert Worklist(fake, "c", secret_key=KEY).secrets("a") == SECRETS
     assert b"hush-hush" not in repr(fake.hgetall(Keys("c").secrets("a"))).encode()
+    client.put_aside(app, SECRETS)
     with pytest.raises(DuplicateApp):
         client.submit(submission("a"), {"TOKEN": "another"})

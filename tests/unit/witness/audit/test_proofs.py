@@ -12,6 +12,7 @@ from recovery.archive.seal_files import Kept, keep, kept
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.events import LogSealed
+from scheduler.model.sender import By
 from scheduler.service.client import Client
 from scheduler.service.commit import Commits
 from scheduler.service.keyring import Keyring
@@ -38,8 +39,8 @@ def master(fake: Any, ring: Keyring) -> Scheduler:
     return made
 
 
-def register(scheduler: Scheduler, ring: Keyring, company: str) -> SignedReceipt:
-    client = Client(scheduler.store, KEYS.cluster, keyring=ring, timeout_s=0.01)
+def register(scheduler: Scheduler, ring: Keyring, company: str, by: By | None = None) -> SignedReceipt:
+    client = Client(scheduler.store, KEYS.cluster, keyring=ring, by=by, timeout_s=0.01)
     client._put([company, "command", f'{{"type":"RegisterCompany","company":"{company}"}}', company])
     scheduler.turn()
     text: Any = scheduler.store.lpop(KEYS.reply(company))
@@ -153,3 +154,11 @@ def test_commands_of_others_are_compared_with_their_sender(fake: Any, ring: Keyr
     edited = rewritten(scheduler, receipt.by.account.encode(), b"op/other")
     assert any("it, by op/other, with its last event" in each for each in found(edited, [receipt]))
     assert RegisterCompany(company="acme") in [fact.command for fact in edited]
+
+
+def test_who_asks_again_for_what_was_done_has_a_receipt_that_names_nobody(fake: Any, ring: Keyring) -> None:
+    scheduler = master(fake, ring)
+    senders = [By("op/root", token, "operator") for token in ("one", "two")] + [By("op/other", "three", "operator")]
+    receipts = [register(scheduler, ring, "acme", by) for by in senders]
+    assert [receipt.by.token for receipt in receipts] == ["one", "", ""]
+    assert found(scheduler.log.facts(), receipts) == []

@@ -1,0 +1,64 @@
+"""The tasks of apps and their output, from the store or through the API."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from fairlog.cli.follow import follow
+from scheduler.model.events import AppRemoved
+from scheduler.store.codec import told
+from scheduler.store.task_queue import Progress, TaskState, Worklist
+
+if TYPE_CHECKING:
+    from fairlog.api.client import ApiClient
+    from fairlog.cli.session import Session
+
+LOOK_S = 0.3
+LOOK_THROUGH_API_S = 1.0
+
+
+class RemoteTasks:
+    """The tasks as the API shows them, with the methods of a `Worklist`; `reason` is why an operator reads output."""
+
+    def __init__(self, api: ApiClient, reason: str) -> None:
+        self._api, self._reason = api, reason
+
+    def states(self, app: str) -> list[TaskState]:
+        """The states of the app's tasks, by index; empty before its first executor."""
+        return [TaskState(**task) for task in self._api.read(f"/v1/apps/{quote(app, safe='')}/tasks")]
+
+    def progress(self, app: str) -> Progress:
+        """The numbers of the app's tasks by state."""
+        states = self.states(app)
+        number = Counter(task.state for task in states)
+        return Progress(len(states), **{state: number[state] for state in ("queued", "running", "succeeded", "failed")})
+
+    def output(self, app: str, task: int) -> bytes:
+        """The end of the task's output."""
+        return self._api.output(app, task, reason=self._reason)
+
+    def driver_output(self, app: str) -> bytes:
+        """The end of the driver's output."""
+        return self._api.output(app, None, reason=self._reason)
+
+
+def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:
+    """The tasks of the cluster's apps."""
+    return Worklist(session.store, session.cluster) if session.api is None else RemoteTasks(session.api, reason)
+
+
+def looks(session: Session, app: str) -> Iterator[bool]:
+    """Yield without end, after a short wait each, whether the app has ended."""
+    while session.api is not None:
+        time.sleep(LOOK_THROUGH_API_S)
+        yield session.ask("app", app=app)["endedAt"] is not None
+    ended = False
+    for record in follow(session.log, session.log.head(), wait_s=LOOK_S):
+        if record is None:
+            yield ended
+        else:
+            ended |= any(isinstance(fact.event, AppRemoved) and fact.event.app == app for fact in told(record))

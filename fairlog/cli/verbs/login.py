@@ -1,0 +1,121 @@
+"""The verbs by which people show who they are: login, logout, whoami."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlog import credentials
+from fairlog.api.addresses import UNIX, URL_VARIABLE
+from fairlog.cli import render
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.params import as_json, text_option
+from fairlog.cli.session import Unconfirmed
+from fairlog.credentials import Credentials, keeping
+from fairlog.local.running import find_running
+from scheduler.model.commands import IssueToken, RevokeToken
+from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.service.tokens import new_token
+
+if TYPE_CHECKING:
+    from fairlog.cli.session import Session
+
+
+@click.command()
+@text_option(
+    "--api",
+    envvar=URL_VARIABLE,
+    show_envvar=True,
+    metavar="URL",
+    help="URL of the API, https://HOST or http+unix:PATH; several are separated by commas.  [default: that of the "
+    "last login, else that of the running `up`]",
+)
+def login(*, api: str | None) -> None:
+    """Log in with a token or an invitation, which is read from stdin or asked for.
+
+    An invitation is exchanged for a token that this command makes, so that nobody else has seen it. The URL and the
+    token are kept in a file that only you can read; all verbs use them until `fairlog logout`. To use a token without
+    keeping it, set FAIRLOG_API and FAIRLOG_TOKEN.
+    """
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
+
+    url = api or _usual_api()
+    text = _read_token()
+    with ApiClient(url, token=text) as client:
+        who = client.read("/v1/whoami")
+        if not who["once"]:
+            with keeping(Credentials(url, text)):
+                pass
+        else:
+            made = new_token()
+            command = IssueToken(token=made.id, account=who["account"], hash=made.hash, replaces=who["token"])
+            try:
+                with keeping(Credentials(url, made.text)):
+                    client.send(command)
+            except NoMaster as error:
+                raise Unconfirmed(str(error), "`fairlog whoami` shows whether you are logged in") from error
+    click.echo(f"logged in as {who['account']}, {who['role']}; `fairlog logout` ends it")
+
+
+@click.command()
+def logout() -> None:
+    """Revoke the token that `fairlog login` has kept, and remove it."""
+    from fairlog.api.client import ApiClient, Refused  # noqa: PLC0415 (as above)
+
+    known = credentials.kept()
+    if known is None:
+        raise click.ClickException("you are not logged in; `fairlog login` logs you in")
+    try:
+        with ApiClient(known.api, token=known.token, timeout_s=5) as client:
+            client.send(RevokeToken(token=client.read("/v1/whoami")["token"]))
+            said = "logged out; the token is revoked"
+    except NoMaster as error:
+        said = f"logged out here, but the token is valid until it expires: {error}"
+    except (CommandRejected, Refused) as error:
+        said = f"logged out; the token was not revoked: {error}"
+    credentials.forget()
+    click.echo(said)
+
+
+@click.command()
+@as_json
+@on_cluster
+def whoami(session: Session, *, as_json: bool) -> None:
+    """Show in which account and role your commands are sent, and where to."""
+    if session.api is not None:
+        said: dict[str, Any] = session.api.read("/v1/whoami")
+        where = f"the API at {session.api_url}"
+    else:
+        by = session.client.by
+        said = {"account": by.account, "role": by.role, "token": "", "company": "", "scopes": None, "expires": None}
+        where = "the store"
+    if as_json:
+        render.print_json(said)
+        return
+    click.echo(f"account   {said['account']}, {said['role']}")
+    if said["token"]:
+        click.echo(f"token     {said['token']}, valid until {render.moment(said['expires'])}")
+        click.echo(f"scopes    {', '.join(said['scopes'])}")
+    click.echo(f"through   {where}")
+
+
+def _usual_api() -> str:
+    known = credentials.kept()
+    if known is not None:
+        return known.api
+    up = find_running()
+    if up is None:
+        raise click.UsageError(f"name the API with --api URL or {URL_VARIABLE}: no `fairlog up` runs here")
+    return f"{UNIX}{up.socket}"
+
+
+def _read_token() -> str:
+    """The token from stdin, or typed at a terminal, which does not show it."""
+    if sys.stdin.isatty():
+        return str(click.prompt("token", hide_input=True, err=True)).strip()
+    text = sys.stdin.read(1000).strip()
+    if not text:
+        raise click.UsageError("give the token on stdin, or run the command in a terminal, which asks for it")
+    return text

@@ -1,0 +1,101 @@
+"""How programs of this user find the API of their cluster, and the token that `fairlog login` keeps for them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import platformdirs
+from msgspec.structs import replace
+
+from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
+from fairlog.local.running import find_running
+from scheduler.model.errors import FairlogError, NoMaster
+from scheduler.service.private import private_file, private_folder
+
+
+class BadCredentials(FairlogError):
+    """The file of credentials cannot be used, or a token has no API to go to."""
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """The URLs of API servers, separated by commas, and the token with which they are used, "" for none."""
+
+    api: str
+    token: str
+
+
+def credentials_file() -> Path:
+    """Where `fairlog login` keeps the credentials of this user."""
+    return platformdirs.user_config_path("fairlog") / "credentials.json"
+
+
+def kept() -> Credentials | None:
+    """The credentials that the last `fairlog login` has kept. Raises: BadCredentials if others can read them."""
+    path = credentials_file()
+    try:
+        with path.open("rb") as file:
+            about, text = os.fstat(file.fileno()), file.read()
+    except FileNotFoundError:
+        return None
+    if about.st_uid != os.getuid():
+        raise BadCredentials(f"{path} belongs to another user; remove it, and run `fairlog login`")
+    if (mode := stat.S_IMODE(about.st_mode)) & 0o077:
+        raise BadCredentials(f"{path} holds a token and has mode {mode:04o}; run `chmod 600 {path}`")
+    try:
+        return msgspec.json.decode(text, type=Credentials)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadCredentials(f"{path} holds no credentials; run `fairlog login`") from None
+
+
+@contextmanager
+def keeping(credentials: Credentials) -> Iterator[None]:
+    """Keep the credentials in place of earlier ones unless the block fails; they are on disk before it begins.
+
+    They are also kept if the block raises NoMaster, because they may be valid. Raises: OSError.
+    """
+    path = credentials_file()
+    private_folder(path.parent)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(private_file(draft, os.O_WRONLY | os.O_EXCL), "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(credentials)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        yield
+        draft.replace(path)
+    except NoMaster:
+        draft.replace(path)
+        raise
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def forget() -> None:
+    """Remove the credentials that are kept."""
+    credentials_file().unlink(missing_ok=True)
+
+
+def named(data: Path | None = None) -> Credentials | None:
+    """The API that this user's programs use, and the token; None if they use the running `up` as its owner.
+
+    FAIRLOG_API with FAIRLOG_TOKEN, else FAIRLOG_TOKEN at the API of the running `up`, else what `fairlog login` keeps.
+    With `data`, the folder of an `up`, only its API is used. Raises: BadCredentials.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    urls = os.environ.get(URL_VARIABLE) if data is None else None
+    if urls and token:
+        return Credentials(urls, token)
+    if token and (up := find_running(data)) is not None:
+        return Credentials(f"{UNIX}{up.socket}", token)
+    known = kept() if data is None else None
+    if urls:
+        return Credentials(urls, known.token if known is not None and known.api == urls else "")
+    if token and known is None:
+        raise BadCredentials(f"{TOKEN_VARIABLE} is set, but no API server is named: set {URL_VARIABLE} to its URL")
+    return known and replace(known, token=token or known.token)

@@ -1,0 +1,110 @@
+"""Two companies, their people and an operator on one cluster, each with a home and a login of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlog.local.running import RECORD
+from tests.integration.cli_rig import Shell
+
+FILE = Path(".config/fairlog/credentials.json")
+
+
+class Organisation:
+    """The owner of an `up`, and people who know only the URL of its API."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.owner = Shell(folder / "owner")
+        self.owner.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "8G", "--masters", "1")
+        self.url: str = json.loads(next(self.owner.home.rglob(RECORD)).read_text())["api"]
+        self.owner.ok("account", "add", "op/olga")
+        self.olga = self.invited(self.owner, "op/olga")
+
+    def invited(self, by: Shell, account: str) -> Shell:
+        """Somebody whom `by` invites, and who logs in with the invitation; it is good for nobody else."""
+        invitation = by.ok("token", "new", account, "--invitation")
+        shell = self.elsewhere(account.replace("/", "-"))
+        assert shell.ok("login", "--api", self.url, text=invitation).startswith(f"logged in as {account}, ")
+        again = self.elsewhere("thief").run("login", "--api", self.url, text=invitation)
+        assert again.err.startswith("Error: the token is unknown or was revoked")
+        assert invitation.strip() not in (shell.home / FILE).read_text()
+        return shell
+
+    def company(self, name: str) -> tuple[Shell, Shell]:
+        """An admin and a user of a new company."""
+        self.olga.ok("company", "add", name)
+        self.olga.ok("account", "add", f"{name}/boss", "--role", "admin")
+        boss = self.invited(self.olga, f"{name}/boss")
+        boss.ok("account", "add", f"{name}/ann")
+        return boss, self.invited(boss, f"{name}/ann")
+
+    def elsewhere(self, name: str) -> Shell:
+        """A home without a cluster."""
+        return Shell(self._folder / name)
+
+
+@pytest.fixture
+def organisation(tmp_path: Path) -> Iterator[Organisation]:
+    found = Organisation(tmp_path)
+    yield found
+    found.owner.ok("down")
+
+
+def refusal(shell: Shell, *arguments: str) -> str:
+    """Why a command is refused."""
+    answer = shell.run(*arguments)
+    assert (answer.code, answer.out) == (1, "")
+    return answer.err
+
+
+def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: Organisation) -> None:
+    owner, olga = organisation.owner, organisation.olga
+    boss, ann = organisation.company("acme")
+    _, stranger = organisation.company("globex")
+    receipts = ann.home / "receipts.jsonl"
+
+    app = ann.ok("submit", "--receipt", str(receipts), "--wait", "--", "echo", "from acme").strip()
+    assert ann.ok("logs", app) == boss.ok("logs", app) == "from acme\n"
+    held = ann.ok("submit", "--receipt", str(receipts), "--hold", "--", "sleep", "600").strip()
+
+    # Another company sees neither the app nor its output, and cannot act on it or in its name.
+    assert f"no app '{held}' is known" in refusal(stranger, "logs", held)
+    assert held not in stranger.ok("apps", "--all")
+    assert "acts as user and may not kill apps of acme/ann" in refusal(stranger, "kill", held)
+    assert "may not submit" in refusal(stranger, "submit", "--company", "acme", "--user", "ann", "--", "true")
+    assert "acts as user and may not manage users" in refusal(stranger, "account", "add", "globex/eve")
+    assert "may not manage users, their tokens and limits of acme/eve" in refusal(
+        organisation.invited(olga, "globex/boss"), "account", "add", "acme/eve"
+    )
+    assert "may not manage companies" in refusal(boss, "company", "add", "evil")
+
+    # An operator reaches everything, and states why where it is private.
+    assert "gives a reason" in refusal(olga, "logs", app)
+    assert olga.ok("logs", app, "--reason", "ticket 7") == "from acme\n"
+    assert "gives a reason" in refusal(olga, "kill", held)
+    olga.ok("kill", held, "--reason", "ticket 8")
+    who = [(read["by"]["account"], read["subject"], read["reason"]) for read in json.loads(owner.ok("reads", "--json"))]
+    assert ("op/olga", app, "ticket 7") in who
+
+    # A log that anybody may read shows who did what, and the receipts prove that it is the log of that time.
+    audited = stranger.ok("audit", "--receipts", str(receipts))
+    assert audited.startswith("This log follows its rules: ")
+    assert "KillApp" in (told := ann.ok("explain", held))
+    assert "by op/olga, operator of the cluster" in told
+    assert "from acme" in ann.ok("log", "--json")
+    assert "from acme" not in stranger.ok("log", "--json")
+    assert len(receipts.read_text().splitlines()) == 2
+
+    # A logout ends the token, also for whoever has copied it.
+    copied = (ann.home / FILE).read_text()
+    assert ann.ok("logout") == "logged out; the token is revoked\n"
+    (ann.home / FILE).write_text(copied)
+    assert "has mode 0644; run `chmod 600 " in refusal(ann, "apps")
+    (ann.home / FILE).chmod(0o600)
+    assert "revoked" in refusal(ann, "apps")
+    assert owner.ok("whoami").startswith("account   local/")
