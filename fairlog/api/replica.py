@@ -28,6 +28,8 @@ STALE_S = 1.0
 """The oldest state by which a token is judged: a token that is revoked is refused within this time."""
 UNREADABLE_S = 5.0
 """Pause before a log that cannot be read is folded again."""
+FOLDING_S = 0.1
+"""The longest wait for the turn to read a past state."""
 T = TypeVar("T")
 
 
@@ -161,13 +163,20 @@ class Replica:
             return self._guard.changed.wait_for(lambda: self.head >= seq and not self.trouble, wait_s)
 
     def _look_back(self, look: Callable[[ClusterState], T], at: int) -> tuple[Seen, T]:
-        """As `read`, of a past state. One is folded at a time, and the last one is kept."""
-        with self._folding:
+        """As `read`, of a past state. One is folded at a time, and the last one is kept.
+
+        Raises: NotReady while another one is folded, so that whoever reads the present finds a thread free.
+        """
+        if not self._folding.acquire(timeout=FOLDING_S):
+            raise NotReady("another past state is being read; ask again later")
+        try:
             if self._past is None or self._past[0].seq != at:
                 state, position = rebuild(self.log, to=at)
                 self._past = position, state
             position, state = self._past
             return Seen(position.seq, state.at), look(state)
+        finally:
+            self._folding.release()
 
     def catch_up(self) -> None:
         """Fold the log to its end; for who has no thread running. Raises: as `Follower.catch_up`."""

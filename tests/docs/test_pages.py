@@ -11,6 +11,9 @@ from tests.docs.pages import PAGES, Page, agrees, failures, read
 READ = [read(path) for path in PAGES]
 REASONS = {
     "needs an archive",
+    "needs certificates",
+    "prints passwords",
+    "writes passwords",
     "needs an object store",
     "needs docker",
     "needs several machines",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import fakeredis
@@ -13,11 +14,17 @@ from hypothesis import strategies as st
 from recovery.replay.rebuild import rebuild
 from scheduler.model import commands
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
+from scheduler.model.errors import CommandRejected
+from scheduler.rules.decide import decide
+from scheduler.rules.snapshot_records import lines, restored
+from scheduler.service.inbox import received
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
+from tests.unit.scheduler.rules.test_permission import OPERATOR, by, inhabited
 
 if TYPE_CHECKING:
+    from scheduler.model.sender import By
     from scheduler.rules.state import ClusterState
     from scheduler.store.eventlog import Position
 
@@ -92,6 +99,46 @@ def bodies(draw: st.DrawFn) -> bytes:
     fields = sorted({*right, *getattr(commands, kind).__struct_fields__})
     wrong = draw(st.dictionaries(st.sampled_from(fields), NASTY, max_size=3))
     return json.dumps({**right, **wrong}).encode()
+
+
+OF_ACCOUNTS: dict[str, dict[str, Any]] = {
+    "AddAccount": {"account": "acme/new", "display": "New", "role": "user", "robot": False},
+    "ChangeAccount": {"account": "acme/ann", "display": "Ann"},
+    "RemoveAccount": {"account": "acme/ann"},
+    "GrantRole": {"account": "acme/ann", "role": "admin"},
+    "RevokeRole": {"account": "acme/ann", "role": "user"},
+    "IssueToken": {"token": "new00000", "account": "acme/ann", "hash": "ab" * 32, "scopes": ["read"], "lifetime_s": 9},
+    "RevokeToken": {"token": "t0000acmeann"},
+    "ShowApps": {"company": "acme", "shown": True},
+}
+ACCOUNTS = inhabited().state
+TOKEN = "t0000acmeann"
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    st.sampled_from(sorted(OF_ACCOUNTS)),
+    st.dictionaries(
+        st.sampled_from(["account", "display", "role", "token", "hash", "scopes", "lifetime_s", "once", "replaces"])
+        | st.sampled_from(["host", "cores", "memory_mb", "resources", "robot", "company", "shown"]),
+        NASTY | st.sampled_from(["op/root", "worker/w9", "acme/", "/", "acme/adm", "operator", ["lead"], TOKEN]),
+        max_size=3,
+    ),
+    st.sampled_from([OPERATOR, by("acme/adm"), by("acme/ann"), by("worker/w1")]),
+)
+def test_a_command_on_accounts_is_carried_out_or_refused_whatever_it_says(
+    kind: str, wrong: dict[str, Any], sender: By
+) -> None:
+    body = json.dumps({"type": kind, **OF_ACCOUNTS[kind], **wrong}).encode()
+    try:
+        command = received(body)
+        events = decide(ACCOUNTS, command, ACCOUNTS.at, sender)
+    except CommandRejected:
+        return
+    state = deepcopy(ACCOUNTS)
+    for event in events:
+        state.apply(event, at=state.at, by=sender)
+    assert restored(list(lines(state))).digest() == state.digest()
 
 
 RAW = st.one_of(
@@ -179,6 +226,20 @@ def test_an_honest_command_is_answered_whatever_lies_beside_it(before: list[Entr
     assert again.digest() == watched.master.state.digest()
     for fact in watched.log.facts():
         assert len(str(fact.event)) < 300_000
+
+
+def test_a_burst_of_views_makes_no_turn_long_and_no_log_is_folded_again() -> None:
+    """Views have left the inbox: what older clients ask there is put aside unread."""
+    watched = Watched()
+    for number in range(300):
+        watched.put([(b"id", b"v%d" % number), (b"view", b'{"name":"apps"}'), (b"reply", b"v%d" % number)])
+    watched.put([(b"id", b"v"), (b"view", b'{"name":"apps","everything":["poison"]}'), (b"reply", b"v")])
+    honest = write_command(RegisterCompany(company="honest")).encode()
+    watched.put([(b"id", b"honest"), (b"command", honest), (b"reply", b"honest")])
+    watched.work_off()
+    assert watched.folds == 0
+    assert watched.master.put_aside == 301
+    assert "seq" in str(watched.store.lrange(KEYS.reply("honest"), 0, -1))
 
 
 @pytest.mark.parametrize(

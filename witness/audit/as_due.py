@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.commands import Command, EndedDriver, EndedExecutor, KillApp
 from scheduler.model.errors import CommandRejected
-from scheduler.model.events import AppAdmitted, Event, MasterElected, RoomReserved, unplaced
+from scheduler.model.events import AppAdmitted, Event, LogSealed, MasterElected, RoomReserved, unplaced
 from scheduler.model.sender import ASSUMED
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import lines, restored
@@ -73,7 +73,7 @@ class AsDue:
                 due = [event for event in events if not self._only_here(event)]
                 end = number + fact.caused
                 found = found or self._differs(inputs[number:end], due)
-            elif number >= end and type(fact.event) is not RoomReserved:
+            elif number >= end and type(fact.event) not in (RoomReserved, LogSealed):  # its positions are others
                 self._take([fact.event], first.at)
         if not begun:
             self._take(beginning(self.state, first.at), first.at)

@@ -200,6 +200,17 @@ def test_a_read_at_a_position_shows_the_state_there(api: Handlers) -> None:
     assert [app["app"] for app in listed(api.view(ROOT, "apps", {}))] == ["a", "b"]
 
 
+def test_who_reads_a_past_state_waits_for_nobody_elses(api: Handlers) -> None:
+    """Whoever asks for many of them must not take the threads of those who read the present."""
+    before = api.send(ROOT, RegisterCompany(company="bolt")).seq
+    last = api.send(ROOT, RegisterCompany(company="later")).seq
+    api.replica.wait_for(last, 10)
+    with api.replica._folding, pytest.raises(NotReady, match="another past state is being read"):
+        api.view(ROOT, "companies", {}, at=before)
+    api.view(ROOT, "companies", {}, at=last)
+    assert api.view(ROOT, "companies", {}, at=before).seen.seq == before
+
+
 def test_a_view_is_that_of_the_rules(api: Handlers) -> None:
     api.replica.wait_for(api.send(ROOT, WORKER).seq, 10)
     api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
@@ -293,6 +304,7 @@ def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) ->
         api.send(ROOT, AddAccount(account=account, role=role))  # type: ignore[arg-type]
         token = f"t0{account.replace('/', '')}"
         receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
+    api.replica.wait_for(receipt.seq, 10)
 
     def seen(account: str, role: Role, view: str) -> list[str]:
         who = By(account, f"t0{account.replace('/', '')}", role)
