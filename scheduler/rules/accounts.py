@@ -56,6 +56,8 @@ class Accounts:
         self.tokens: dict[str, Token] = {}
         self.shown: dict[str, None] = {}
         """The companies whose users see each other's apps (semantics I3)."""
+        self.inhabited: dict[str, None] = {}
+        """The companies that ever had an account: when one is removed, nobody else gets its name (semantics I2)."""
 
     def tokens_of(self, account: str, at: int) -> list[Token]:
         """The tokens of the account that are valid at `at` (ms)."""
@@ -65,6 +67,8 @@ class Accounts:
         """Add the account, without a role."""
         stated = event.company, event.display, event.robot
         self.known[event.account] = Account(event.account, *stated, [], event.host, event.offer)
+        if event.company is not None:
+            self.inhabited[event.company] = None
 
     def remove(self, account: str) -> None:
         """Remove the account and its tokens."""

@@ -112,6 +112,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         case commands.RegisterCompany():
             if command.company in state.companies:
                 raise errors.DuplicateCompany(command.company)
+            if command.company in state.accounts.inhabited:
+                raise InvalidCommand(f"company {command.company!r} had accounts and was removed; choose another name")
             return [_tenant(state, command)]
         case commands.ChangeCompany():
             return _change_company(state, command)

@@ -79,6 +79,8 @@ def _refused(rule: str, check: Callable[[], None]) -> Broken:
 def _company_registered(state: Facts, event: events.CompanyRegistered) -> Broken:
     if event.company in state.companies:
         return "C2", f"company {event.company!r} is registered already"
+    if event.company in state.accounts.inhabited:
+        return "I2", f"company {event.company!r} had accounts and was removed"
     return _quota(state, event)
 
 

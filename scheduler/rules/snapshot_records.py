@@ -89,6 +89,7 @@ _RECORDS: dict[str, type[Any]] = {
     "accounts": _record_of(Account),
     "tokens": defstruct("Token", [(name, kind) for name, kind in get_type_hints(Token).items()], bases=(_Record,)),
     "shown": defstruct("Shown", [("company", str)], bases=(_Record,)),
+    "inhabited": defstruct("Inhabited", [("company", str)], bases=(_Record,)),
 }
 
 
@@ -124,6 +125,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "accounts": map(_account, state.accounts.known.values()),
         "tokens": state.accounts.tokens.values(),
         "shown": ((company,) for company in state.accounts.shown),
+        "inhabited": ((company,) for company in state.accounts.inhabited),
     }
     for kind, values in tables.items():
         record, remaining = _RECORDS[kind], iter(values)
@@ -205,6 +207,8 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.accounts.tokens[record.id] = Token(**values)
         case "shown":
             state.accounts.shown[record.company] = None
+        case "inhabited":
+            state.accounts.inhabited[record.company] = None
 
 
 def _app_of(state: ClusterState, record: Any, values: dict[str, Any]) -> App:  # noqa: ANN401 - of a made class

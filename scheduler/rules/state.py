@@ -360,6 +360,7 @@ class ClusterState:
             "accounts": {name: _facts(account) for name, account in self.accounts.known.items()},
             "tokens": [list(token) for token in self.accounts.tokens.values()],
             "shown": list(self.accounts.shown),
+            "inhabited": list(self.accounts.inhabited),
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:

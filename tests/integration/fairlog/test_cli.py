@@ -56,6 +56,13 @@ def test_submit_prints_the_apps_id_alone_and_the_app_is_in_the_log_by_then(shell
     assert first["private"].items() >= {"command": ["true"], "cwd": str(shell.home), "name": "true"}.items()
 
 
+def test_who_has_no_account_names_company_and_user(shell: Shell) -> None:
+    for given in (("--company", "acme"), ("--user", "ann")):
+        answer = shell.run("submit", *given, "--", "true")
+        assert (answer.code, answer.out) == (2, "")
+        assert "give --company and --user" in answer.err
+
+
 def test_every_option_of_submit_reaches_the_log(shell: Shell) -> None:
     options = ["--cores", "6", "--memory-per-task", "1G", "--tasks", "4", "--name", "Ü 1", "--kind", "sql"]
     more = ["--cores-per-task", "2", "--retries", "3", "--time-limit", "10m", "--env", "K=v", "--env", "A="]

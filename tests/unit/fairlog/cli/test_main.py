@@ -128,8 +128,6 @@ def test_down_without_a_running_up_fails() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["submit", "--company", "c", "--", "true"],
-        ["submit", "--user", "u", "--", "true"],
         ["submit", "--company", "c", "--user", "u"],
         ["submit", "--company", "c", "--user", "u", "--memory-per-task", "12X", "--", "true"],
         ["submit", "--company", "c", "--user", "u", "--time-limit", "soon", "--", "true"],

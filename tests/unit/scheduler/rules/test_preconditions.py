@@ -157,6 +157,8 @@ KEY = KeyChanged(key="k1", public="aa")
 SEAL = LogSealed(seq=1, digest="d", key="k1", signature="s")
 ANN = AccountAdded(account="acme/ann", company="acme")
 TOKEN = TokenIssued(token="t1", account="acme/ann", role="user", scopes=("read",), expires=10**15, hash="ab" * 32)
+THIRD = CompanyRegistered(company="third")
+INHABITED_THIRD: list[Event] = [THIRD, AccountAdded(account="third/zoe", company="third")]
 INHABITED: list[Event] = [ANN, RoleGranted(account="acme/ann", role="user"), TOKEN]
 """An account with a role and a token."""
 
@@ -391,6 +393,7 @@ CASES = [
     Case([CLAIM], replace(RECLAIMED, shares=None), "E5", "the receipt of executor 'a1.0' is not complete"),
     Case([REVOKED], WITHDRAWN, "E5", "executor 'a1.0' does not leave for a claim"),
     Case([CLAIM, RECLAIMED], WITHDRAWN, "E5", "the claim for which executor 'a1.0' leaves is not void"),
+    Case([*INHABITED_THIRD, CompanyRemoved(company="third")], THIRD, "I2", "company 'third' had accounts"),
     Case(INHABITED, ANN, "I2", "account 'acme/ann' exists already"),
     Case(
         INHABITED, AccountAdded(account="acme", company="acme"), "I2", "account 'acme' exists already, or has no name"
