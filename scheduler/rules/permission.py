@@ -153,9 +153,10 @@ def asked(  # noqa: C901 - one case a kind of command
             subject = Subject(company)
         case _ if verb == "users":
             verb, subject = of_account(command.account, by, own=False)  # type: ignore[union-attr]
-        case _ if isinstance(app := getattr(command, "app", None), str) and app in state.apps:
-            spec = state.apps[app].spec
-            subject = Subject(spec.company, spec.user)
+        case _ if isinstance(name := getattr(command, "app", None), str):
+            app = state.apps.get(name)
+            company, _, user = by.account.partition("/")  # an unknown app is refused as such
+            subject = Subject(company, user) if app is None else Subject(app.spec.company, app.spec.user)
     if by.role == "worker":
         verb = "work" if isinstance(command, commands.DrainWorker | commands.RemoveWorker) else verb
         if verb == "work":

@@ -44,7 +44,14 @@ from scheduler.model.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, NotAuthenticated, UnknownToken
+from scheduler.model.errors import (
+    CommandRejected,
+    InvalidCommand,
+    NotAllowed,
+    NotAuthenticated,
+    UnknownApp,
+    UnknownToken,
+)
 from scheduler.model.events import Event, TokenIssued
 from scheduler.model.sender import NOBODY, By, Role, local
 from scheduler.rules.decide import decide
@@ -323,6 +330,13 @@ def test_tokens_are_bounded_in_number_and_life() -> None:
     cluster.turn(IssueToken(token="instead0", account="acme/ann", hash=HASH, replaces="many0000"), by=OPERATOR)
     with pytest.raises(UnknownToken):
         cluster.turn(RevokeToken(token="many0000"), by=OPERATOR)
+
+
+@pytest.mark.parametrize("sender", ["acme/ann", "acme/adm", "op/root"])
+def test_an_app_that_is_not_known_is_refused_as_such(sender: str) -> None:
+    cluster = inhabited()
+    with pytest.raises(UnknownApp):
+        decide(cluster.state, KillApp(app="ghost", reason="gone"), None, by(sender))
 
 
 def test_operators_state_a_reason_and_submit_nothing() -> None:
