@@ -34,8 +34,6 @@ ALONE, DRIVEN, ELASTIC = 0.1, 0.1, 0.15
 LATER, BRIEF, OF_A_KIND = 0.1, 0.05, 0.15
 """The probabilities that an app waits for another, may run for a second only, or has tasks that need a `KIND`."""
 KIND = "gpu"
-PART = ".0"
-"""What the id of a command ends with that was sent as a batch of one, as the client of the API does."""
 SUPERVISED = {"driver": True, "supervise": True, "driver_memory_mb": 256}
 HOW = ("ok", "ok", "ok", "ok", "ok", "ok", "fails", "fails-once")
 TASK = Path(__file__).with_name("task.sh")
@@ -83,7 +81,7 @@ class Tenant:
         """Send commands until told to stop. Half of the time, first repeat the last command of the previous process."""
         unsettled = self._history.unsettled()
         if unsettled is not None and self._draw.random() < 0.5:
-            self._carry_out(command_of(unsettled.command), unsettled.id.removesuffix(PART))
+            self._carry_out(command_of(unsettled.command), unsettled.id)
         while not self._stopped:
             time.sleep(self._draw.uniform(0, 2 * PAUSE_S))
             if len(self._open) < OPEN_APPS:
@@ -147,21 +145,20 @@ class Tenant:
         """
         if isinstance(command, SubmitApp) and command.name != REFUSED:
             self._open.append(command.app)
-        logged = f"{identity}{PART}" if self._tenancy.servers else identity
         for _ in range(ATTEMPTS):
-            self._history.write(Line(logged, "invoke", to_builtins(command)))
+            self._history.write(Line(identity, "invoke", to_builtins(command)))
             if self._draw.random() < DIES:
                 signal.setitimer(signal.ITIMER_REAL, self._draw.uniform(0, DIES_WITHIN_S) + 1e-6)
             try:
                 receipt = self._client.send(command, command_id=identity)
             except CommandRejected as refusal:
-                self._history.write(Line(logged, "fail", error=f"{type(refusal).__name__}: {refusal}"))
+                self._history.write(Line(identity, "fail", error=f"{type(refusal).__name__}: {refusal}"))
                 return
             except (NoMaster, RedisError, Refused) as error:
-                self._history.write(Line(logged, "unknown", error=f"{type(error).__name__}: {error}"))
+                self._history.write(Line(identity, "unknown", error=f"{type(error).__name__}: {error}"))
                 time.sleep(PAUSE_S)
             else:
-                self._history.write(Line(logged, "ok", seq=receipt.seq))
+                self._history.write(Line(identity, "ok", seq=receipt.seq))
                 return
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)

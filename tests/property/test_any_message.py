@@ -219,7 +219,7 @@ def test_an_honest_command_is_answered_whatever_lies_beside_it(before: list[Entr
     (answer,) = watched.store.lrange(KEYS.reply("honest-1"), 0, -1)
     assert json.loads(answer)["seq"] > 0
     assert watched.folds == 0
-    assert not watched.store.exists(KEYS.dead)
+    assert watched.store.xlen(KEYS.dead) == watched.master.put_aside
     assert not watched.store.xlen(KEYS.inbox)
     again, position = rebuild(watched.log)
     assert position == watched.master.position
@@ -263,7 +263,7 @@ def test_a_refused_command_that_is_long_is_not_logged() -> None:
     before = watched.master.position
     for number, size in enumerate((8_000, 9_000)):
         body = write_command(SubmitApp(app="n", company="nobody", user="x" * size, command=("x",))).encode()
-        watched.put([(b"id", b"m%d" % number), (b"command", body), (b"reply", b"m")])
+        watched.put([(b"id", b"m%d" % number), (b"command", body), (b"reply", b"m%d" % number)])
     watched.work_off()
     assert [fact.type for fact in watched.log.facts(before)] == ["CommandRefused"]
-    assert len(watched.store.lrange(KEYS.reply("m"), 0, -1)) == 2
+    assert [watched.store.llen(KEYS.reply(f"m{number}")) for number in range(2)] == [1, 1]

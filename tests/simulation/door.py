@@ -286,17 +286,21 @@ class Door:
         def send(handlers: Handlers, by: By) -> Receipt:
             return handlers.send(by, command, command_id=identity.partition(":")[2])
 
-        try:
-            receipt, _ = self._until_answered(asker, send, identity, fault=fault)
-        except CommandRejected as refusal:
-            world.say("is refused:", refusal)
-            world.refused[identity] = type(refusal).__name__
-            witness.refused(identity, refusal)
-        except NoAnswer:
-            world.say("gives up for now")
-        else:
-            world.say("is told", receipt.seq)
-            witness.answered(receipt.command_id, receipt)
+        while True:
+            try:
+                receipt, _ = self._until_answered(asker, send, identity, fault=fault)
+            except CommandRejected as refusal:
+                world.say("is refused:", refusal)
+                world.refused[identity] = type(refusal).__name__
+                witness.refused(identity, refusal)
+                return
+            except NoAnswer:
+                world.say("gives up for now")
+                self.loom.wait(5_000)
+            else:
+                world.say("is told", receipt.seq)
+                witness.answered(receipt.command_id, receipt)
+                return
 
     def _until_answered(
         self, asker: Asker, do: Callable[[Handlers, By], T], identity: str = "", *, fault: bool = False

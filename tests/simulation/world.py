@@ -135,10 +135,11 @@ class World:
         store.away_until_ms = store.replicas_away_until_ms = 0
         for actor in loom.actors:
             actor.stopped_until_ms = 0
-        for machine in self.machines.values():
-            self._start_agent(machine, anew=machine.worker not in self.witness.state.workers)
         while len(self.masters) < 2:
             self._start_master()
+        self._restore_kind()
+        for machine in self.machines.values():
+            self._start_agent(machine, anew=machine.worker not in self.witness.state.workers)
         if self.door is not None:
             self.door.settle()
         self._open_up()
@@ -153,6 +154,12 @@ class World:
                 loom.wait(1_100)
                 return
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
+
+    def _restore_kind(self) -> None:
+        """Register the kind that a worker offers, if the end of the log was lost with it."""
+        if "gpu" not in self.witness.state.kinds:
+            self._tell(RegisterKind(kind="gpu"))
+            self.loom.wait(20_000, lambda: "gpu" in self.witness.state.kinds)
 
     def _open_up(self) -> None:
         """Undo what keeps apps from workers."""

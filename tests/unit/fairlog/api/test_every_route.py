@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -165,6 +166,8 @@ CASES: list[Case] = [
     *of_app("app", verb="read", reason="the disk is full"),
     *of_app("tasks", verb="read"),
     *of_app("explain", verb="read"),
+    *(Case(name, "cluster-read", "") for name in ("audit", "fairness")),
+    *(each._replace(query={"month": f"{datetime.now(UTC):%Y-%m}"}) for each in of_company("statement", "statement")),
     *of_app("appEvents", verb="read"),
     *of_app("output", verb="private"),
     *of_app("output", verb="private", reason="the disk is full"),
