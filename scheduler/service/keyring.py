@@ -192,12 +192,6 @@ def is_signed(public: str, signature: str, framed: bytes) -> bool:
     return True
 
 
-def framed(*fields: str | int | bytes) -> bytes:
-    """The fields, each preceded by its length in bytes and a colon: different fields are never written alike."""
-    texts = [field if isinstance(field, bytes) else str(field).encode() for field in fields]
-    return b"".join([b"%d:%b" % (len(text), text) for text in texts])
-
-
 @lru_cache(maxsize=16)
 def _private(key: bytes) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415 (most clients need none of it)

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.sender import By
-from scheduler.service.keyring import Keyring, framed, is_signed
+from scheduler.service.keyring import Keyring, is_signed
+from scheduler.store.framing import framed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from scheduler.model.events import KeyChanged, LogSealed
 from scheduler.rules.state import ClusterState
-from scheduler.service.keyring import Keyring, framed, is_signed, master_id
+from scheduler.service.keyring import Keyring, is_signed, master_id
 from scheduler.store.eventlog import Position
+from scheduler.store.framing import framed
 
 SEAL_EVENTS = 10_000
 SEAL_MS = 60_000

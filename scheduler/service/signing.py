@@ -20,7 +20,8 @@ from msgspec import structs
 from scheduler.model.errors import InvalidCommand, NotSigned
 from scheduler.model.sender import By, local
 from scheduler.rules.validate import check_command_id
-from scheduler.service.keyring import Keyring, framed
+from scheduler.service.keyring import Keyring
+from scheduler.store.framing import framed
 from scheduler.store.keys import OPERATORS, WORKERS
 
 AHEAD_MS = 60_000

@@ -40,6 +40,7 @@ from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event, by_kind
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, By
+from scheduler.store.framing import framed
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
@@ -115,7 +116,7 @@ _plain = Decoder().decode
 def digest_of(*fields: bytes) -> str:
     """Hex of BLAKE2b-256 over the fields, each preceded by its length."""
     digest = _empty_digest()
-    digest.update(b"".join([b"%d:%b" % (len(field), field) for field in fields]))
+    digest.update(framed(*fields))
     return digest.hexdigest()
 
 

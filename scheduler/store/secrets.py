@@ -15,6 +15,7 @@ import os
 from collections.abc import Mapping
 
 from scheduler.model.errors import FairlogError
+from scheduler.store.framing import framed
 
 KEY_BYTES = 32
 _MAGIC = b"\0s1"
@@ -48,7 +49,7 @@ def unseal(key: bytes | None, cluster: str, app: str, stored: Mapping[bytes, byt
 def _sealed(key: bytes, context: bytes, value: bytes) -> bytes:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 (slow to import)
 
-    nonce = _derived(key, "nonce", _framed(context, value))[:_NONCE_BYTES]
+    nonce = _derived(key, "nonce", framed(context, value))[:_NONCE_BYTES]
     return _MAGIC + _id_of(key) + nonce + AESGCM(_derived(key, "seal")).encrypt(nonce, value, context)
 
 
@@ -77,18 +78,14 @@ def _split(text: bytes, at: int) -> tuple[bytes, bytes]:
 
 
 def _context(cluster: str, app: str, name: bytes) -> bytes:
-    return _framed(cluster.encode(), app.encode(), name)
-
-
-def _framed(*parts: bytes) -> bytes:
-    return b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return framed(cluster.encode(), app.encode(), name)
 
 
 def _derived(key: bytes, purpose: str, text: bytes = b"") -> bytes:
     """32 bytes from the key, for one purpose."""
     if len(key) != KEY_BYTES:
         raise UnreadableSecrets(f"the key for secrets must have {KEY_BYTES} bytes, not {len(key)}")
-    return hmac.digest(key, _framed(b"fairlog secrets", purpose.encode(), text), hashlib.sha256)
+    return hmac.digest(key, framed(b"fairlog secrets", purpose.encode(), text), hashlib.sha256)
 
 
 def _id_of(key: bytes) -> bytes:

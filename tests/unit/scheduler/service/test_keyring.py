@@ -10,12 +10,12 @@ import pytest
 from scheduler.service.keyring import (
     BadKeys,
     Keyring,
-    framed,
     is_signed,
     keyring_at,
     keyring_of_environment,
     master_id,
 )
+from scheduler.store.framing import framed
 
 
 def test_a_keyring_is_read_as_it_was_created(tmp_path: Path) -> None:
