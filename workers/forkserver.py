@@ -21,9 +21,9 @@ import structlog
 
 from scheduler.service.child import Forked, die_with_parent
 from scheduler.service.program_log import log_to_stderr
-from workers.executor import ExecutorSpec
-from workers.launchers import LAUNCHERS
-from workers.memory import remove_cgroups
+from workers.cgroups import end_leaf
+from workers.driver import run_driver
+from workers.executor import ExecutorSpec, run_executor
 from workers.processes import Wakeup, become_subreaper, children, descendants, in_session, kill_until_gone, reaped
 from workers.rundir import ExitNote, RunDir
 
@@ -173,7 +173,7 @@ class _Server:
             os.setsid()
             if not spec.outlive_agent:
                 die_with_parent(parent)
-            code = LAUNCHERS[spec.launcher](spec, lock)
+            code = run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
         finally:
             if code < 0:
                 traceback.print_exc()
@@ -192,7 +192,8 @@ class _Server:
         orderly = files.read_exit(executor) is not None
         kill_until_gone(lambda: self._strays(None if orderly else pid))
         if not orderly:
-            remove_cgroups(files.lock_file(executor))
+            end_leaf(files.lock_file(executor))
+            files.remove_scratch(executor)
             reason = "failed" if self._line is not None or self._outlive_agent else "killed"
             exit_code = returned if returned >= 0 else 128 - returned
             files.write_exit(
