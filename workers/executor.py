@@ -39,10 +39,10 @@ from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist
-from workers.launchers import launch
+from workers.launchers import Place, launch
 from workers.processes import Wakeup, become_subreaper, started_s
 from workers.rundir import ExitNote, Holder, RunDir
-from workers.sandbox import CellSettings
+from workers.sandbox import CellSettings, socket_folder
 from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
@@ -332,7 +332,9 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis, Cell], ExitNo
     def named(first: int) -> None:
         files.name_holder(lock, holder._replace(first=first, first_s=started_s(first) or 0))
 
-    cell = launch(spec, files, named)
+    hidden = (*spec.cells.hidden, files.root, *socket_folder(spec.store))
+    place = Place(grant, files, spec.cells.model_copy(update={"hidden": hidden}))
+    cell = launch(spec.launcher, place, named)
     connection = connect(spec.store)
     note = work_off(connection, cell)
     files.remove_scratch(grant.executor)

@@ -10,28 +10,52 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from scheduler.service.private import private_folder
 from workers.cell import Cell, FirstProcess
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
-from workers.sandbox import INIT, SCRATCH_INSIDE, TOLD_INSIDE, NoCell, python_inside, sandbox_command
+from workers.sandbox import (
+    INIT,
+    SCRATCH_INSIDE,
+    SHARED_MEMORY_MB,
+    TOLD_INSIDE,
+    CellSettings,
+    NoCell,
+    python_inside,
+    sandbox_command,
+)
 from workers.tasks import LOCK_VARIABLE, SCRATCH_VARIABLE, STOP_AT_VARIABLE
 
 if TYPE_CHECKING:
-    from workers.executor import ExecutorSpec
+    from scheduler.model.grants import Grant
     from workers.rundir import RunDir
 
-Launcher = Callable[["ExecutorSpec", "RunDir", Callable[[int], object]], Cell]
+_FILES = (resource.RLIMIT_NOFILE, *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""The limit that tasks have: their executor raises its own."""
+
+
+class Place(NamedTuple):
+    """Whose tasks run, where their executor's files are, and what cells show."""
+
+    grant: Grant
+    files: RunDir
+    settings: CellSettings
+
+    def make_leaf(self) -> Leaf | None:
+        """The control group of the executor."""
+        return make_leaf(self.files.lock_file(self.grant.executor), self.grant.memory_mb, self.grant.cores)
+
+
+Launcher = Callable[[Place, Callable[[int], object]], Cell]
 """The cell of an executor's tasks, not started yet; the callable is told of each first process."""
 
 
-def plain(spec: ExecutorSpec, files: RunDir, named: Callable[[int], object]) -> Cell:
+def plain(place: Place, named: Callable[[int], object]) -> Cell:
     """No sandbox: tasks are processes of the agent's user, and reach what it reaches."""
-    executor = spec.grant.executor
+    executor, files = place.grant.executor, place.files
     scratch = files.scratch(executor)
     variables = {
         SCRATCH_VARIABLE: str(scratch),
@@ -41,18 +65,18 @@ def plain(spec: ExecutorSpec, files: RunDir, named: Callable[[int], object]) -> 
 
     def start() -> FirstProcess:
         private_folder(scratch)
+        leaf = place.make_leaf()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            leaf = make_leaf(files.lock_file(executor), spec.grant.memory_mb, spec.grant.cores)
             process = _run([sys.executable, "-I", "-S", str(INIT), str(theirs.fileno())], [theirs.fileno()], leaf)
-        return FirstProcess(process.pid, ours, process, leaf=leaf, limits=own_limits())
+        return FirstProcess(process.pid, ours, process, leaf=leaf, limits=(_FILES,))
 
     return Cell(start, str(scratch), variables, named)
 
 
-def cell(spec: ExecutorSpec, files: RunDir, named: Callable[[int], object]) -> Cell:
-    """A sandbox of bubblewrap's: its tasks reach their app's folder, their scratch folder and the system, read-only."""
-    executor = spec.grant.executor
+def cell(place: Place, named: Callable[[int], object]) -> Cell:
+    """A sandbox of bubblewrap's: tasks reach the app's folder, their own, and the system's, which they cannot write."""
+    executor, files = place.grant.executor, place.files
     variables = {
         SCRATCH_VARIABLE: SCRATCH_INSIDE,
         STOP_AT_VARIABLE: f"{TOLD_INSIDE}/{files.stop_at_file(executor).name}",
@@ -60,38 +84,35 @@ def cell(spec: ExecutorSpec, files: RunDir, named: Callable[[int], object]) -> C
         "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
         "PATH": _path_inside(),
     }
-    hidden = (*spec.cells.hidden, files.root, *_socket_folder(spec.store))
-    settings = spec.cells.model_copy(update={"hidden": hidden})
 
     def start() -> FirstProcess:
-        scratch = private_folder(files.scratch(executor))
+        scratch, told = private_folder(files.scratch(executor)), private_folder(files.told(executor))
         for name in ("scratch", "tmp"):
             private_folder(scratch / name)
-        leaf = make_leaf(files.lock_file(executor), spec.grant.memory_mb, spec.grant.cores)
-        shared_mb = spec.grant.memory_mb if leaf is not None and leaf.has_memory_limit() else None
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        kept = [writer, theirs.fileno()]
-        try:
-            with tempfile.TemporaryFile() as said:
-                told = private_folder(files.told(executor))
-                sizes = {} if shared_mb is None else {"shared_memory_mb": shared_mb}
-                command, opened = sandbox_command(
-                    spec.grant, settings, scratch=scratch, told=told, info=writer, **sizes
-                )
-                kept += opened
-                process = _run([*command, "--", *python_inside(theirs.fileno())], kept, leaf, said.fileno())
-                os.close(kept.pop(0))
-                pid = _child_of(reader, process, said)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            for descriptor in (reader, *kept):
-                with suppress(OSError):
-                    os.close(descriptor)
-            theirs.detach()
-        limits = (*own_limits(), (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
+        leaf = place.make_leaf()
+        with ExitStack() as opened:
+            said = opened.enter_context(tempfile.TemporaryFile())
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.enter_context(theirs)
+            on_failure = opened.enter_context(ExitStack())
+            on_failure.enter_context(ours)
+            reader, writer = (opened.enter_context(os.fdopen(end, "rb", 0)) for end in os.pipe2(os.O_CLOEXEC))
+            command, folders = sandbox_command(
+                place.grant,
+                place.settings,
+                scratch=scratch,
+                told=told,
+                info=writer.fileno(),
+                shared_memory_mb=place.grant.memory_mb if leaf and leaf.has_memory_limit() else SHARED_MEMORY_MB,
+            )
+            for folder in folders:
+                opened.callback(os.close, folder)
+            kept = [theirs.fileno(), writer.fileno(), *folders]
+            process = _run([*command, *python_inside(theirs.fileno())], kept, leaf, said.fileno())
+            writer.close()
+            pid = first_process(reader.fileno(), process, said)
+            on_failure.pop_all()
+        limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
         return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, limits=limits)
 
     return Cell(start, SCRATCH_INSIDE, variables, named)
@@ -100,36 +121,13 @@ def cell(spec: ExecutorSpec, files: RunDir, named: Callable[[int], object]) -> C
 LAUNCHERS: dict[str, Launcher] = {"cell": cell, "plain": plain}
 
 
-def launch(spec: ExecutorSpec, files: RunDir, named: Callable[[int], object]) -> Cell:
-    """The cell of an executor's tasks, by its launcher; starts when the first task does."""
-    return LAUNCHERS[spec.launcher](spec, files, named)
+def launch(launcher: str, place: Place, named: Callable[[int], object]) -> Cell:
+    """The cell of an executor's tasks; it is started when the first task is."""
+    return LAUNCHERS[launcher](place, named)
 
 
-_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
-def own_limits() -> tuple[tuple[int, int, int], ...]:
-    """The limits that tasks have in place of their executor's: it needs more descriptors."""
-    return ((resource.RLIMIT_NOFILE, *_FILES),)
-
-
-def _run(
-    command: Sequence[str], kept: Sequence[int], leaf: Leaf | None, errors: int | None = None
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - our own programs
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL if errors is not None else None,
-        stderr=errors,
-        cwd="/",
-        env={},
-        pass_fds=kept,
-        preexec_fn=None if leaf is None else leaf.enter,  # noqa: PLW1509 - this process has one thread
-    )
-
-
-def _child_of(info: int, bwrap: subprocess.Popen[bytes], errors: IO[bytes]) -> int:
-    """The first process in a cell, as bubblewrap says. Raises: NoCell."""
+def first_process(info: int, bwrap: subprocess.Popen[bytes], errors: IO[bytes]) -> int:
+    """The first process in a cell, as bubblewrap says through `info`. Raises: NoCell."""
     said = b""
     while not said.rstrip().endswith(b"}"):
         more = os.read(info, 4096)
@@ -141,12 +139,22 @@ def _child_of(info: int, bwrap: subprocess.Popen[bytes], errors: IO[bytes]) -> i
     return int(json.loads(said)["child-pid"])
 
 
+def _run(
+    command: Sequence[str], kept: Sequence[int], leaf: Leaf | None, errors: int | None = None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own programs
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=errors,
+        stderr=errors,
+        cwd="/",
+        env={},
+        pass_fds=kept,
+        preexec_fn=None if leaf is None else leaf.enter,  # noqa: PLW1509 - this process has one thread
+    )
+
+
 def _path_inside() -> str:
     """The search path of this process, with fairlog's Python at its end."""
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     return f"{path}:{Path(sys.executable).parent}"
-
-
-def _socket_folder(url: str) -> list[Path]:
-    parts = urlsplit(url)
-    return [Path(parts.path).parent] if parts.scheme == "unix" else []

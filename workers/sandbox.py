@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict
@@ -30,7 +31,7 @@ INIT = Path(__file__).with_name("task_init.py")
 INIT_INSIDE = "/run/fairlog/init.py"
 SCRATCH_INSIDE = "/run/fairlog/scratch"
 TOLD_INSIDE = "/run/fairlog/told"
-_SHARED_MEMORY_MB = 64
+SHARED_MEMORY_MB = 64
 """Size of `/dev/shm` where no memory limit of the kernel counts what is in it."""
 _SHOWN = ("/usr", "/opt", "/nix", "/sys")
 _MAY_BE_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -78,7 +79,7 @@ def sandbox_command(
     *,
     scratch: Path,
     told: Path | None,
-    shared_memory_mb: int = _SHARED_MEMORY_MB,
+    shared_memory_mb: int = SHARED_MEMORY_MB,
     info: int | None = None,
 ) -> tuple[list[str], list[int]]:
     """The command line up to the program to run, and the descriptors that it needs, to be closed afterwards.
@@ -131,8 +132,8 @@ def _devices(grant: Grant) -> list[str]:
 
 
 def python_inside(descriptor: int) -> list[str]:
-    """The command line of the first process in a cell."""
-    return [os.path.realpath(sys.executable), "-I", "-S", INIT_INSIDE, str(descriptor)]
+    """The end of the command line: the first process in the cell, with the descriptor of its socket."""
+    return ["--", os.path.realpath(sys.executable), "-I", "-S", INIT_INSIDE, str(descriptor)]
 
 
 @functools.cache
@@ -169,6 +170,12 @@ def own_code() -> tuple[Path, ...]:
     found = prefixes | {(here / room).resolve() for room in _ROOMS}
     lasting = [path for path in found if not any(path.is_relative_to(folder) for folder in _SYSTEM) and path.is_dir()]
     return tuple(sorted(path for path in lasting if not any(other in path.parents for other in lasting)))
+
+
+def socket_folder(url: str) -> list[Path]:
+    """The folder of the Unix socket that the address names, which cells hide."""
+    parts = urlsplit(url)
+    return [Path(parts.path).parent] if "unix" in parts.scheme else []
 
 
 def _folder(grant: Grant, settings: CellSettings) -> _Bind | None:

@@ -135,6 +135,11 @@ class Machine:
     def warning(self, _executor: str) -> None:
         """None: the tasks here take no signals."""
 
+    @property
+    def root(self) -> Path:
+        """As the real one."""
+        return self.path
+
     def remove_scratch(self, _executor: str) -> None:
         """Do nothing: there is no such folder."""
 

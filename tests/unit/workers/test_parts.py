@@ -22,7 +22,7 @@ from workers.agent import _kill_tasks
 from workers.cell import Cell, Ended
 from workers.executor import ExecutorSpec
 from workers.forkserver import _Server
-from workers.launchers import launch
+from workers.launchers import Place, launch
 from workers.memory import excess
 from workers.offer import DiscoveryFailed, default_memory_mb, discovered, divided, make_offers
 from workers.processes import (
@@ -35,6 +35,7 @@ from workers.processes import (
     started_s,
 )
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.sandbox import CellSettings
 from workers.supervisor import REFUSED
 
 
@@ -65,8 +66,7 @@ GRANT = Grant(
 def unsandboxed(grant: Grant, files: RunDir) -> tuple[tasks.TaskStarter, Cell]:
     """What starts the tasks of an executor, as processes of this user."""
     files.make()
-    spec = ExecutorSpec(grant=grant, worker="w1", store="", cluster="", run_dir=files.root)
-    cell = launch(spec, files, lambda _: None)
+    cell = launch("plain", Place(grant, files, CellSettings()), lambda _: None)
     return tasks.TaskStarter(grant, "w1", files, cell, dict), cell
 
 
@@ -182,6 +182,7 @@ def test_variables_of_the_submitter_override_the_machines_and_fairlogs_override_
 def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: Path) -> None:
     """The links lead to the same folder: an agent may name its folder differently after a restart."""
     grant = GRANT.model_copy(update={"command": ("sleep", "60")})
+    (tmp_path / "link").symlink_to(tmp_path)
     cells, pids = [], []
     for root in (tmp_path / "ours", tmp_path / "others"):
         starter, cell = unsandboxed(grant, RunDir(root, "w1"))
