@@ -24,6 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
+from fairlog.api.figures import Apart
 from fairlog.api.handlers import Handlers
 from fairlog.api.replica import Replica
 from recovery.archive.archive import open_log
@@ -90,8 +91,10 @@ def run_api(
     with (
         connect(store_url) as store,
         Replica(open_log(store, Keys(cluster), elsewhere=archive_url), feed.heard) as replica,
+        Apart(store_url, cluster, archive_url) as figures,
     ):
-        door = Door(Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s), feed)
+        handlers = Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s, figures=figures)
+        door = Door(handlers, feed)
         asyncio.run(_serve(door, where, sockets))
 
 
