@@ -45,7 +45,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
         for command in (ACME, WORKER, submission("a")):
             api.send(ROOT, command)
         app = make_app(Door(api, Feed()), at_home=request.param)
-        server = _Server(uvicorn.Config(app, log_config=None, access_log=False, http="h11", ws="none"))
+        server = _Server(uvicorn.Config(app, log_config=None, access_log=False, http="httptools", ws="none"))
         listening = socket.create_server(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

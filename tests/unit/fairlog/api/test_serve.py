@@ -74,6 +74,24 @@ def test_a_client_that_never_ends_its_request_is_cut_off(
         asyncio.run(story())
 
 
+def test_a_client_whose_headers_have_no_end_is_cut_off(fake: fakeredis.FakeRedis, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with serving(api, tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(b"GET /v1/health HTTP/1.1\r\nhost: a\r\n")
+            with suppress(ConnectionError):
+                while not writer.is_closing():
+                    writer.write(b"x: " + b"y" * 8000 + b"\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            with suppress(ConnectionError):
+                assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request")
+            writer.close()
+
+    with served(fake) as api:
+        asyncio.run(story())
+
+
 def test_a_connection_is_kept_while_its_requests_are_answered(
     fake: fakeredis.FakeRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
