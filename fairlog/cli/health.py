@@ -39,7 +39,7 @@ def live(target: Target) -> Health:
     The store is asked only if none is seen: this user may not see those of another one.
     """
     host, (url, cluster, _) = socket.gethostname(), locate(target)
-    if found := living(url, cluster):
+    if found := [name for name in living(url, cluster) if name.startswith(("master", "worker"))]:
         return Health(ok=True, why=f"{host} has {', '.join(found)}")
     try:
         with closing(Session(target)) as session:

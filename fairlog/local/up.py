@@ -96,7 +96,9 @@ class Tree:
         master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
         self.masters = [self._child(f"master-{number}", master) for number in range(1, plan.masters + 1)]
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
-        self._children = (*self.masters, self.api, *self.workers)
+        audit = ["audit", "--follow", "--checkpoints", str(self.plan.data / "audit")]
+        self.auditor = self._child("auditor", audit)
+        self._children = (*self.masters, self.api, *self.workers, self.auditor)
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -106,7 +108,7 @@ class Tree:
             self.keyring = keyring_at(self.plan.data / KEYS_FILE)
             self.store.start()
             self._announce()
-            for module in ("recovery.failover.master", "workers.agent", "fairlog.api.serve"):
+            for module in ("recovery.failover.master", "workers.agent", "fairlog.api.serve", "fairlog.watch.auditor"):
                 import_module(module)  # once, for all children
             for child in self._children:
                 child.start()
@@ -163,9 +165,9 @@ class Tree:
         return serving.pid in {master.pid for master in self.masters}
 
     def stop(self) -> None:
-        """Stop everything in order: workers with their executors, the API, masters, the store."""
+        """Stop everything in order: workers with their executors and the auditor, the API, masters, the store."""
         deadline = time.monotonic() + STOP_S
-        for layer in (self.workers, [self.api], self.masters):
+        for layer in ([*self.workers, self.auditor], [self.api], self.masters):
             for child in layer:
                 child.ask_to_stop()
             for child in layer:

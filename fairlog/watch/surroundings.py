@@ -95,8 +95,8 @@ def backed_up(store: Redis, keys: Keys) -> BackedUp | None:
 
 def _read(text: Any, form: type[T]) -> T | None:  # noqa: ANN401 (redis-py's answer)
     """The record; None if there is none, or something else than one of ours wrote the text."""
-    with suppress(msgspec.DecodeError):
-        return None if text is None else form(**msgspec.json.decode(text, type=dict[str, Any]))
+    with suppress(msgspec.DecodeError, TypeError):
+        return None if text is None else msgspec.convert([*form(**msgspec.json.decode(text))], form)
     return None
 
 
