@@ -54,6 +54,7 @@ from scheduler.store.transient import LaneFull
 from witness.audit.audit import Audit, Audited
 from witness.explain import explain
 from witness.fairness import Fairness
+from witness.listing import listed
 from witness.statement import statement as stated
 from witness.usage import Accounts
 
@@ -272,7 +273,7 @@ class Handlers:
                 own = may("read", app.spec.company, app.spec.user)
                 return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
 
-            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, tell=listed, **arguments)
             known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
             return known, following
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -44,6 +44,19 @@ class RemoteTasks:
     def driver_output(self, app: str) -> bytes:
         """The end of the driver's output."""
         return self._api.output(app, None, reason=self._reason)
+
+
+def measured(states: Sequence[TaskState]) -> dict[str, int]:
+    """What executors have measured of the tasks: CPU time (ms) in all, peak memory (MiB) and output (bytes) of one.
+
+    Nothing of what no task has.
+    """
+    said: dict[str, int] = {}
+    for name, field, of in (("cpuMs", "cpu_ms", sum), ("peakMemory", "peak_memory_mb", max)):
+        values = [value for task in states if (value := getattr(task, field, None)) is not None]
+        if values:
+            said[name] = of(values)
+    return said
 
 
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:

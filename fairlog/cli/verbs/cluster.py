@@ -8,8 +8,10 @@ import click
 
 from fairlog.cli import params, render
 from fairlog.cli.decorators import on_cluster, on_log
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.health import live, ready
 from fairlog.cli.target import in_the_past, target_options
+from fairlog.cli.times import localized
 from fairlog.cli.verbs.apps import send_each
 from scheduler.model import commands
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
@@ -159,14 +161,14 @@ def _print_status(said: dict[str, Any]) -> None:
 def _print_suspects(workers: list[dict[str, Any]]) -> None:
     for worker in workers:
         if worker["suspicion"] is not None:
-            click.echo(suspicion_in_words(worker["worker"], worker["suspicion"]))
+            click.echo(localized(suspicion_in_words(worker["worker"], worker["suspicion"])))
 
 
 def _member(member: dict[str, Any]) -> str:
     return f"{member['id']}, process {member['pid']} on {member['host']}"
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def company() -> None:
     """Add, change, remove or list companies and their quotas."""
@@ -260,7 +262,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def limit() -> None:
     """Set or list limits of the cluster, companies and users."""
@@ -311,7 +313,7 @@ def limit_list(source: Source, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def resource() -> None:
     """Register or list kinds of resources beside cores and memory, such as gpu."""
@@ -340,7 +342,7 @@ def resource_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @params.as_json
 @target_options()
 @click.pass_context
@@ -423,7 +425,7 @@ def workers(source: Source, *, as_json: bool) -> None:
     for worker in found:
         for excluded in worker["excludedApps"]:
             who = f"app {excluded['app']}"
-            click.echo(exclusion_in_words({**excluded, "worker": worker["worker"]}, who))
+            click.echo(localized(exclusion_in_words({**excluded, "worker": worker["worker"]}, who)))
         for hold in worker["holds"]:
             size = f"{hold['cores']} cores, {size_text(hold['memory'])}"
             click.echo(
