@@ -47,16 +47,14 @@ class RemoteTasks:
 
 
 def measured(states: Sequence[TaskState]) -> dict[str, int]:
-    """What executors have measured of the tasks: CPU time (ms) in all, peak memory (MiB) and output (bytes) of one.
+    """What executors have measured of tasks that ended: CPU time (ms) in all, the largest peak memory (MiB).
 
-    Nothing of what no task has.
+    Nothing if none has ended.
     """
-    said: dict[str, int] = {}
-    for name, field, of in (("cpuMs", "cpu_ms", sum), ("peakMemory", "peak_memory_mb", max)):
-        values = [value for task in states if (value := getattr(task, field, None)) is not None]
-        if values:
-            said[name] = of(values)
-    return said
+    ended = [task for task in states if task.ended_at is not None]
+    if not ended:
+        return {}
+    return {"cpuMs": sum(task.cpu_ms for task in ended), "peakMemory": max(task.peak_mb for task in ended)}
 
 
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:

@@ -37,8 +37,8 @@ class Printer:
     def of(cls, array: str | None, tasks: Sequence[Index], *, raw: bool, prefix: bool | None, mixed: bool) -> Printer:
         """The printer of these tasks, whose output is `mixed` or comes task by task.
 
-        With `prefix`, or by default on a terminal if the tasks are several and mixed, lines begin with `[INDEX] `. Lines
-        of several mixed tasks are written whole.
+        With `prefix`, or by default on a terminal if the tasks are several and mixed, lines begin with `[INDEX] `.
+        Lines of several mixed tasks are written whole.
         """
         several = mixed and len(tasks) > 1
         if prefix is None:
