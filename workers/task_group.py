@@ -181,21 +181,22 @@ class TaskGroup:
 
     def _owner(self, orphan: int) -> int:
         """The task that a process without a parent comes from, as far as that can be told; -1 if it cannot."""
-        index = environment_value(orphan, INDEX_VARIABLE) or ""
-        if index.isdecimal():
-            return int(index)
+        shown = environment_value(orphan, INDEX_VARIABLE)
+        named = [task.index for task in self._tasks.values() if shown and task.shown == shown]
+        if named:
+            return named[0]
         return next(iter(self._tasks)) if len(self._tasks) == 1 else -1
 
     def _kill_leftovers(self) -> None:
         """Kill what ended tasks left behind: what names another task, or is older than every task that runs."""
         mains = self._mains().values()
         for orphan in self._cell.tops():
-            index = environment_value(orphan, INDEX_VARIABLE) or ""
-            if orphan in mains or (index.isdecimal() and int(index) in self._tasks):
-                continue
-            began_s = started_s(orphan)
-            older = (task.began_at_s <= (began_s or 0) + _SAME_TIME_S for task in self._tasks.values())
-            if not index.isdecimal() and any(older):
+            shown = environment_value(orphan, INDEX_VARIABLE)
+            began_s = (started_s(orphan) or 0) + _SAME_TIME_S
+            of = [
+                task for task in self._tasks.values() if (shown == task.shown if shown else task.began_at_s <= began_s)
+            ]
+            if of or orphan in mains:
                 continue
             self._cell.signal([orphan, *descendants(orphan)], signal.SIGKILL)
 

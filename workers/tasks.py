@@ -16,6 +16,7 @@ from fractions import Fraction
 from itertools import count
 from math import ceil, floor
 
+from scheduler.model.arrays import index_of
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.model.text import MAX_DETAIL, one_line
@@ -102,11 +103,12 @@ def task_addresses(grant: Grant, slot: int) -> dict[str, tuple[str, ...]]:
 class Task:
     """A running task or driver. `why` is the reason why it was stopped, `kill_at_s` when SIGKILL is due.
 
-    `pid` is its process id in its cell.
+    `pid` is its process id in its cell, `shown` the index that it finds in its environment.
     """
 
-    def __init__(self, begun: Begun, pid: int, output: Output, *, is_driver: bool = False) -> None:
+    def __init__(self, begun: Begun, pid: int, output: Output, shown: str = "", *, is_driver: bool = False) -> None:
         self.index = begun.task
+        self.shown = shown
         self.name = "its driver" if is_driver else f"task {self.index}"
         self.attempt = begun.attempt
         self.pid = pid
@@ -182,7 +184,8 @@ class TaskStarter:
             return self._refuse(begun, "unstartable", 126, reason)
         output = Output(log, output_bytes(1 if self._is_driver else self._grant.tasks))
         slot = next(n for n in count() if n not in self._slots or self._slots[n].is_over)
-        variables = {} if self._is_driver else {INDEX_VARIABLE: str(begun.task)}
+        shown = "" if self._is_driver else str(index_of(self._grant.array, begun.task))
+        variables = {INDEX_VARIABLE: shown} if shown else {}
         variables |= resource_environment(task_addresses(self._grant, slot))
         try:
             pid = self._cell.start(begun.task, variables, output.inside)
@@ -193,7 +196,7 @@ class TaskStarter:
             return self._refuse(begun, "failed", 126, f"{error} (worker {self._worker})")
         finally:
             os.close(output.inside)
-        self._slots[slot] = Task(begun, pid, output, is_driver=self._is_driver)
+        self._slots[slot] = Task(begun, pid, output, shown, is_driver=self._is_driver)
         return self._slots[slot]
 
     def _prepare(self) -> tuple[int, str] | None:
