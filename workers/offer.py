@@ -39,6 +39,7 @@ class Offer(BaseModel):
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
     - `resources`: kind -> addresses that it offers (semantics R2).
     - `launcher`: where tasks run (`workers.launchers`); `cells`: what they find there.
+    - `unsafe_plain`: tasks of several companies may run without cells.
     - `grace_s`: seconds between SIGTERM and SIGKILL.
     """
 
@@ -53,6 +54,7 @@ class Offer(BaseModel):
     resources: dict[str, tuple[str, ...]] = {}
     run_dir: Path
     launcher: str = "plain"
+    unsafe_plain: bool = False
     cells: CellSettings = CellSettings()
     outlive_agent: bool = True
     drain: bool = False
