@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -202,6 +203,17 @@ def kinds_option(
 ) -> Callable[[F], F]:
     """An option that may be repeated, once a kind of resources."""
     return click.option(name, variable, type=read, multiple=True, callback=by_kind, **settings)
+
+
+def read_words(text: str) -> tuple[str, ...]:
+    """A command with its arguments, quoted as for a shell. Raises: click.BadParameter."""
+    try:
+        words = tuple(shlex.split(read_text(text)))
+    except ValueError as error:
+        raise click.BadParameter(f"{_short(text)} cannot be read as a command: {error}") from None
+    if not words:
+        raise click.BadParameter("a command must not be empty")
+    return words
 
 
 def read_bounds(text: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 import click
@@ -37,6 +37,7 @@ from fairlog.cli.params import (
     read_signal,
     read_text,
     read_warning,
+    read_words,
     size_option,
     text_option,
 )
@@ -44,6 +45,7 @@ from fairlog.cli.target import in_the_past
 from scheduler.model.commands import (
     Command,
     ExtendApp,
+    FinishApp,
     HoldApp,
     KillApp,
     KillExecutors,
@@ -142,7 +144,34 @@ _OVER = ("succeeded", "failed", "stopped")
     help="Memory of each executor, unless the scheduler sizes them.  [default: 1G]",
 )
 @number_option(
-    "--max-executors", "executor_limit", help="Maximum number of executors at once. `fairlog scale` changes it."
+    "--max-executors",
+    "--executors",
+    "executor_limit",
+    help="Maximum number of executors at once; with --executor-program, their number. `fairlog scale` changes it.",
+)
+@flag(
+    "--executor-program",
+    help="Run CMD once in each executor, with all its cores and memory, in a folder of the executor's own.",
+)
+@click.option(
+    "--executor-command",
+    type=read_words,
+    metavar="CMD",
+    help="What executors run with --executor-program and --driver, where CMD is the driver; quoted as for a shell.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=read_duration,
+    metavar="TIME",
+    help="Time between SIGTERM and SIGKILL when the app's programs are told to stop: 90s.  [default: the worker's, 5s]",
+)
+@click.option(
+    "--owner-timeout",
+    "owner_timeout_s",
+    type=read_duration,
+    metavar="TIME",
+    help="Fail the app when its owner has given no sign of life for so long. For programs that own an app.",
 )
 @kinds_option(
     "--executor-resource",
@@ -214,6 +243,9 @@ def submit(
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
 
+    With --executor-program, each of --executors N executors runs CMD once. One whose program exits with 0 is given back
+    and not replaced; one that ends otherwise is. The app ends with the last one.
+
     With --after, the app stays pending until its conditions are met. If one cannot be met any more, the app ends as
     unmet, and so do the apps that wait for it to finish.
     """
@@ -221,12 +253,12 @@ def submit(
         raise click.BadParameter("a name must not be empty", param_hint="--name")
     app, secrets = f"app-{uuid4().hex[:12]}", dict(env)
     name = _name_of(command[0]) if name is None else name
-    if asked["tasks"] is None and not asked["driver"]:
+    if asked["tasks"] is None and not asked["driver"] and not asked["executor_program"]:
         asked["tasks"] = 1
     conditions: dict[Condition, tuple[str, ...]] = {}
     for earlier, condition in after:
         conditions[condition] = (*conditions.get(condition, ()), earlier)
-    asked |= {"env": tuple(sorted(secrets)), "after": conditions}
+    asked |= {"env": tuple(sorted(secrets)), "after": conditions, "executor_command": asked["executor_command"] or ()}
     if receipt is not None:
         write_receipts(receipt, [])  # fails before anything is submitted
     asked |= _submitter(session, asked["company"], asked["user"])
@@ -291,6 +323,11 @@ def _kill_executor(name: str) -> KillExecutors:
     help="Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of --prefer, at "
     "most all tasks]",
 )
+@text_option(
+    "--stop", multiple=True, metavar="EXECUTOR", help="Stop this executor in the same turn, so that none replaces it."
+)
+@number_option("--executor-cores", help="Cores of each executor that runs a program, until the first is granted.")
+@size_option("--executor-memory", "executor_memory_mb", help="Memory of each, likewise.")
 @names_argument("app")
 @on_cluster
 def scale(
@@ -300,11 +337,14 @@ def scale(
     executors: int | None,
     prefer: tuple[dict[str, int], ...],
     preferring_tasks: int | None,
+    stop: tuple[str, ...],
+    executor_cores: int | None,
+    executor_memory_mb: int | None,
 ) -> int:
     """Change an app's executor count and preferred hosts.
 
     The options replace the app's whole demand: a host that is not named again is no longer preferred. A lower number
-    stops no running executor. Executors that end are not replaced until fewer than N are left.
+    stops no running executor but those of --stop. Executors that end are not replaced until fewer than N are left.
     """
     further = [read_counts(name) for name in app if "=" in name]
     apps = [name for name in app if "=" not in name]
@@ -313,9 +353,34 @@ def scale(
     hosts = merge_counts((*prefer, *further))
 
     def command(name: str) -> ScaleApp:
-        return ScaleApp(app=name, executors=executors, prefer=hosts, preferring_tasks=preferring_tasks)
+        return ScaleApp(
+            app=name,
+            executors=executors,
+            prefer=hosts,
+            preferring_tasks=preferring_tasks,
+            stop=tuple(executor for executor in stop if app_of(executor) == name),
+            executor_cores=executor_cores,
+            executor_memory_mb=executor_memory_mb,
+        )
+
+    if others := [executor for executor in stop if app_of(executor) not in apps]:
+        raise click.UsageError(f"--stop {others[0]} is no executor of {', '.join(apps)}")
 
     return send_each(session, apps, command, "scaled")
+
+
+@click.command()
+@flag("--failed", help="End them as failed.")
+@text_option("--detail", default="", metavar="TEXT", help="Why, shown by `fairlog app`.")
+@names_argument("app")
+@on_cluster
+def finish(session: Session, *, app: tuple[str, ...], failed: bool, detail: str) -> int:
+    """End apps of executor programs, as their owner.
+
+    Their executors are stopped. Apps with a driver end with their driver, other apps with their tasks.
+    """
+    outcome: Literal["finished", "failed"] = "failed" if failed else "finished"
+    return send_each(session, app, lambda name: FinishApp(app=name, outcome=outcome, detail=detail), outcome)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -445,33 +510,48 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 @click.command()
 @click.argument("app", type=read_text)
 @range_option("--task", 0, metavar="I", help="Print the output of this task only, counted from 0.")
+@range_option("--executor", 0, metavar="N", help="Print the output of the program of this executor, counted from 0.")
 @flag("--driver", help="Print the output of the driver instead.")
 @flag("--follow", "following", help="Keep printing new output until the app ends.")
 @flag("--raw", help="Print the bytes as they are, escape sequences and control characters included.")
 @text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
 @on_cluster
 def logs(
-    session: Session, *, app: str, task: int | None, driver: bool, following: bool, raw: bool, reason: str
+    session: Session,
+    *,
+    app: str,
+    task: int | None,
+    executor: int | None,
+    driver: bool,
+    following: bool,
+    raw: bool,
+    reason: str,
 ) -> None:
-    """Print the output of an app's tasks.
+    """Print the output of an app's tasks, or of the programs of its executors.
 
     Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task. The workers keep the
     complete output in files. Without --raw, also to a file or another program, the output is UTF-8 text without what
     would control a terminal.
     """
     write = _write if raw else _printed()
-    if driver and task is not None:
-        raise click.UsageError("--driver and --task cannot be combined; give one of them")
+    if driver + (task is not None) + (executor is not None) > 1:
+        raise click.UsageError("--driver, --task and --executor cannot be combined; give one of them")
     found = session.ask("app", app=app)
+    if found["executorProgram"] and not driver:
+        task, known = _program(found, task, executor), found["executorsGranted"]
+    elif executor is not None:
+        raise click.ClickException(f"the executors of app {app!r} run tasks; give --task instead of --executor")
+    else:
+        known = found["tasks"]
     if driver and not found["hasDriver"]:
         raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
-    if task is not None and task >= found["tasks"]:
+    if task is not None and executor is None and task >= known:
         raise click.ClickException(f"app {app!r} has no task {task}; its tasks are 0 to {found['tasks'] - 1}")
     session.record_output(app, Subject(found["company"], found["user"]), reason)
     work = _tasks(session, reason)
     outputs: dict[int | None, Callable[[], bytes]] = {None: partial(work.driver_output, app)}
     if not driver:
-        outputs = {index: partial(work.output, app, index) for index in range(found["tasks"]) if task in {None, index}}
+        outputs = {index: partial(work.output, app, index) for index in range(known) if task in {None, index}}
     if following:
         _follow_output(session, work, app, outputs, write=write, tasks=found["tasks"])
         return
@@ -481,6 +561,17 @@ def logs(
         if output:
             write(b"\n" + output if before and not before.endswith(b"\n") else output)
             before = output
+
+
+def _program(found: Mapping[str, Any], task: int | None, executor: int | None) -> int | None:
+    """The executor whose output is asked for, None for all. Raises: click.ClickException."""
+    app, known = found["app"], found["executorsGranted"]
+    if task is not None:
+        raise click.ClickException(f"the executors of app {app!r} run a program and no tasks; give --executor N")
+    if executor is not None and executor >= known:
+        had = f"its executors are 0 to {known - 1}" if known else "it has had no executor yet"
+        raise click.ClickException(f"app {app!r} has no executor {executor}; {had}")
+    return executor
 
 
 def send_each(
