@@ -195,6 +195,7 @@ class Door:
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
             "fairness": handlers.fairness,

@@ -27,7 +27,15 @@ from fairlog.api.replica import NotReady, Replica, Seen
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
-from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
+from scheduler.model.commands import (
+    BATCH,
+    Command,
+    LoseOwner,
+    LoseWorker,
+    SubmitApp,
+    command_of,
+    read_command,
+)
 from scheduler.model.errors import (
     CommandRejected,
     InvalidCommand,
@@ -42,6 +50,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look, page_of_apps, without_private
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
+from scheduler.service.owners import beat
 from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
@@ -206,6 +215,8 @@ class Handlers:
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):
             raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
+        if isinstance(command, LoseOwner):
+            raise NotAllowed("only the master declares an owner lost; `fairlog finish` ends an app")
 
         def refuse(state: ClusterState) -> None:
             if state.closed:
@@ -433,6 +444,16 @@ class Handlers:
         owner = self.check_app(who, app, "private", reason=reason)
         self._note(who, "output", _named(who, app, owner), reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
+
+    def beat(self, who: By, app: str) -> Viewed:
+        """A sign of life of the app's owner (semantics G4). `state` says whether it goes on.
+
+        Raises: UnknownApp, NotAllowed.
+        """
+        self.check_app(who, app, "submit")
+        seen, state = self.replica.read(lambda state: state.apps[app].state)
+        beat(self.store, self.keys, app)
+        return Viewed(seen, Raw(_to_json({"state": state})))
 
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
