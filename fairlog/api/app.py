@@ -13,6 +13,7 @@ from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -60,7 +61,10 @@ MAX_STREAMS = 2_000
 WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
+VIEWS_AT_ONCE = 2
+"""How many reads are computed at once: they share the interpreter with commands, which wait for each of them."""
 READS_AT_ONCE = 8
+"""How many reads wait at once for the store, a past state or another process."""
 LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
@@ -79,7 +83,10 @@ class Door:
     def __init__(self, handlers: Handlers, feed: Feed, rates: Rates | None = None) -> None:
         self.handlers, self.feed, self.rates = handlers, feed, rates or Rates()
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
+        self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
+        self._catching_up = CapacityLimiter(1)
+        self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
@@ -92,8 +99,14 @@ class Door:
         return await to_thread.run_sync(call, limiter=self._commands, abandon_on_cancel=True)
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Run a handler that reads."""
+        """Run a handler that waits for more than the present state."""
         return await to_thread.run_sync(call, limiter=self._reads, abandon_on_cancel=True)
+
+    async def view(self, who: By, call: Callable[[], T]) -> T:
+        """Run a handler that computes on what is in memory, one at a time of a company's."""
+        company = company_of(who) or who.account
+        async with self._of_company.setdefault(company, CapacityLimiter(1)):
+            return await to_thread.run_sync(call, limiter=self._views, abandon_on_cancel=True)
 
     async def reach(self, seq: int) -> None:
         """Wait until the replica has folded the log up to `seq`. Raises: NotReady."""
@@ -178,8 +191,8 @@ class Door:
         if route.view:
             shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
             known = values.pop("If-None-Match", "")
-            viewed = await self.read(partial(handlers.view, who, route.view, {**path, **values}, **shared))
-            return _viewed(viewed, known)
+            call = partial(handlers.view, who, route.view, {**path, **values}, **shared)
+            return _viewed(await (self.read(call) if "at" in shared else self.view(who, call)), known)
         if route.answer == "output":
             task = _task(path["task"]) if "task" in path else None
             output = await self.read(partial(handlers.output, who, path["app"], task, **values))
@@ -203,7 +216,8 @@ class Door:
             "status": handlers.status,
             "whoami": handlers.whoami,
         }
-        return _viewed(await self.read(partial(calls[route.name], who, **path, **values)), known)
+        asked = partial(calls[route.name], who, **path, **values)
+        return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
     async def _events(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         if self.feed.streams >= MAX_STREAMS:
@@ -222,7 +236,7 @@ class Door:
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")
         after = handlers.replica.head if start is None else int(start)
-        events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._reads)
+        events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._catching_up)
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no", POSITION: str(after)}
         return StreamingResponse(_until_refused(events), media_type="text/event-stream", headers=headers)
 

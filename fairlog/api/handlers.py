@@ -208,7 +208,10 @@ class Handlers:
             if state.closed:
                 permit(state, command, who, _now_ms())
 
-        self.replica.read(refuse)
+        if who.role == "worker":  # whose grants are looked through
+            self.replica.read(refuse)
+        else:
+            self.replica.peek(refuse)
 
     # Reads
 
