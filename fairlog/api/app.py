@@ -42,6 +42,7 @@ from fairlog.api.problems import (
     problem_of,
     status_of,
 )
+from fairlog.api.questions import SignIn
 from fairlog.api.replica import NotReady
 from fairlog.api.routes import ROUTES
 from scheduler.model.errors import FairlogError
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
+    from fairlog.api.oidc import Provider
     from fairlog.api.routes import Param, Route
     from scheduler.model.sender import By
 
@@ -63,6 +65,7 @@ WAIT_S = 10.0
 COMMANDS_AT_ONCE = 128
 VIEWS_AT_ONCE = 2
 """How many reads are computed at once: they share the interpreter with commands, which wait for each of them."""
+SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
 LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
@@ -80,12 +83,15 @@ _batch_of = Decoder(dict[str, list[Raw]]).decode
 class Door:
     """What the routes share: the handlers, the feed, the rates, and the threads in which handlers run."""
 
-    def __init__(self, handlers: Handlers, feed: Feed, rates: Rates | None = None) -> None:
-        self.handlers, self.feed, self.rates = handlers, feed, rates or Rates()
+    def __init__(
+        self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: Provider | None = None
+    ) -> None:
+        self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
         self._catching_up = CapacityLimiter(1)
+        self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
         self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
     def who(self, request: Request) -> By:
@@ -133,7 +139,7 @@ class Door:
 
     async def _answer(self, route: Route, request: Request) -> Response:
         if route.answer == "open":
-            return await self._open(route)
+            return await self._open(route, request)
         who = self.who(request)
         self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
@@ -149,11 +155,25 @@ class Door:
             await self.reach(values.get("after", 0))
         return await self._read(route, request, who, values)
 
-    async def _open(self, route: Route) -> Response:
+    async def _open(self, route: Route, request: Request) -> Response:
         if route.name == "openapi":
             return _json(description())
+        if route.name in {"provider", "signIn"}:
+            return await self._sign_in(route, request)
         self.handlers.replica.check()
         return _json({"seq": self.handlers.replica.head})
+
+    async def _sign_in(self, route: Route, request: Request) -> Response:
+        provider = self.provider
+        if provider is None:
+            raise NotFound("this server knows no OpenID provider; `fairlog login` takes a token or an invitation")
+        self.rates.charge_stranger("" if request.client is None else request.client.host)
+        call: Callable[[], object] = provider.description
+        if route.asks is not None:
+            asked = _asked(await _body(request), SignIn)
+            call = partial(self.handlers.sign_in, provider.settings.token, partial(provider.account_of, asked), asked)
+        said = await to_thread.run_sync(call, limiter=self._signing_in, abandon_on_cancel=True)
+        return _json({"value": said}, {"cache-control": "no-store"})
 
     async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)

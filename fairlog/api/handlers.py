@@ -20,13 +20,13 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, OtherRules
+from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import NotReady, Replica, Seen
 from recovery.failover.lease import members
 from scheduler.model import commands
-from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
+from scheduler.model.commands import BATCH, Command, IssueToken, LoseWorker, SubmitApp, command_of, read_command
 from scheduler.model.errors import (
     CommandRejected,
     InvalidCommand,
@@ -138,6 +138,21 @@ class Handlers:
             "this address takes nobody without a token, `Authorization: Bearer fl_…`; while there are no accounts, use "
             "the Unix socket of the API on its own machine"
         )
+
+    def sign_in(self, token: str, prove: Callable[[], str], asked: SignIn) -> dict[str, object]:
+        """Issue, by this server's `token`, the token that is asked for of the account that `prove` returns.
+
+        Raises: NotAuthenticated if there is no such account; Failed if `token` is not valid; as `send`, and as `prove`.
+        """
+        account = prove()
+        try:
+            who = self.principal(token, at_home=False)
+        except NotAuthenticated as error:
+            raise Failed(f"this server's own token cannot issue others: {error}") from None
+        if account not in self._present().accounts.known:
+            raise NotAuthenticated(f"there is no account {account}; an admin of the company adds it")
+        receipt = self.send(who, IssueToken(token=asked.token, account=account, hash=asked.hash))
+        return {"account": account, "seq": receipt.seq}
 
     # Commands
 
