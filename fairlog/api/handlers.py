@@ -20,9 +20,9 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, OtherRules
+from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import NotReady, Replica, Seen
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import Watched, look_around, short_of
@@ -30,6 +30,7 @@ from scheduler.model import commands
 from scheduler.model.commands import (
     BATCH,
     Command,
+    IssueToken,
     LoseOwner,
     LoseWorker,
     SubmitApp,
@@ -151,6 +152,21 @@ class Handlers:
             "the Unix socket of the API on its own machine"
         )
 
+    def sign_in(self, token: str, prove: Callable[[], str], asked: SignIn) -> dict[str, object]:
+        """Issue, by this server's `token`, the token that is asked for of the account that `prove` returns.
+
+        Raises: NotAuthenticated if there is no such account; Failed if `token` is not valid; as `send`, and as `prove`.
+        """
+        account = prove()
+        try:
+            who = self.principal(token, at_home=False)
+        except NotAuthenticated as error:
+            raise Failed(f"this server's own token cannot issue others: {error}") from None
+        if account not in self._present().accounts.known:
+            raise NotAuthenticated(f"there is no account {account}; an admin of the company adds it")
+        receipt = self.send(who, IssueToken(token=asked.token, account=account, hash=asked.hash))
+        return {"account": account, "seq": receipt.seq}
+
     # Commands
 
     def send(
@@ -222,7 +238,10 @@ class Handlers:
             if state.closed:
                 permit(state, command, who, _now_ms())
 
-        self.replica.read(refuse)
+        if who.role == "worker":  # whose grants are looked through
+            self.replica.read(refuse)
+        else:
+            self.replica.peek(refuse)
 
     # Reads
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fairlog.api.questions import PAGE, OtherRules
+from fairlog.api.questions import PAGE, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, or JSON to anyone, without authentication."""
+bytes, or JSON to anyone, who needs no token."""
 
 
 class Param(NamedTuple):
@@ -104,6 +104,10 @@ _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
     Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
+    Route("GET", "/v1/sign-in", "provider", "", "The OpenID provider at which people sign in.", "open"),
+    Route(
+        "POST", "/v1/sign-in", "signIn", "", "Issue a token for whoever the provider's code names.", "open", asks=SignIn
+    ),
     Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
     Route(
         "GET",

@@ -248,7 +248,7 @@ def test_the_log_comes_as_events_and_resumes_where_it_was_left(api: Handlers) ->
                     after,
                     wanted=lambda _: True,
                     allowed=lambda: api.replica.peek(lambda state: api.reader(state, ROOT)),
-                    limiter=door._reads,
+                    limiter=door._catching_up,
                 )
                 async for part in stream:
                     found += [json.loads(line[6:]) for line in part.decode().splitlines() if line.startswith("data: ")]
