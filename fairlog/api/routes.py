@@ -12,9 +12,9 @@ from scheduler.rules.permission import Verb
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, or JSON to anyone, without authentication."""
+bytes, Prometheus' text, or JSON to anyone, without authentication."""
 
 
 class Param(NamedTuple):
@@ -104,6 +104,7 @@ _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
     Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
+    Route("GET", "/metrics", "metrics", "cluster-read", "Figures of the cluster for Prometheus.", "metrics"),
     Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
     Route(
         "GET",

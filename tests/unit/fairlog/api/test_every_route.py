@@ -179,6 +179,7 @@ CASES: list[Case] = [
         Case(name, "cluster-read", "")
         for name in (
             "status",
+            "metrics",
             "workers",
             "resources",
             "companies",
