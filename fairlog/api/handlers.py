@@ -48,6 +48,7 @@ from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
+from witness.listing import listed
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -269,7 +270,7 @@ class Handlers:
                 own = may("read", app.spec.company, app.spec.user)
                 return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
 
-            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, tell=listed, **arguments)
             known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
             return known, following
 

@@ -15,6 +15,7 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
 from fairlog.cli.target import Target, in_the_past, target_options
+from fairlog.cli.times import localized
 from fairlog.local.running import find_running
 from recovery.archive import seal_files
 from recovery.replay.bounds import OPEN, Bound
@@ -65,7 +66,7 @@ def _print_story(told: dict[str, Any]) -> None:
     click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {told['state']} at {told['head']}")
     waits, admission = told["waitsFor"], told["admission"]
     if waits:
-        click.echo(f"waits     {waits['cause']} ({waits['rule']}): {waits['text']}")
+        click.echo(f"waits     {waits['cause']} ({waits['rule']}): {localized(waits['text'])}")
     if told["queue"]:
         click.echo(
             f"queue     number {told['queue']['place']} of {told['queue']['of']} that {told['user']} has pending"
@@ -86,7 +87,7 @@ def _print_story(told: dict[str, Any]) -> None:
     for driver in told["drivers"]:
         size = f"{driver['cores']} cores, {size_text(driver['memory'])} on {driver['worker']}"
         click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
-        click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
+        click.echo(f"          {localized(driver['why']['text'])} ({driver['why']['rule']})")
     _print_executors(told)
     _print_claims(told)
 
@@ -111,9 +112,11 @@ def _print_executors(told: dict[str, Any]) -> None:
         size, why = f"{executor['cores']} cores, {size_text(executor['memory'])}", executor["why"]
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size} on {executor['worker']}")
         for name in ("size", "memory", *(["resources"] if "resources" in why else []), "workers"):
-            click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
+            click.echo(f"          {localized(why[name])} ({why[f'{name}Rule']})")
     for exclusion in told["excludedWorkers"]:
-        click.echo(f"excluded  {exclusion_in_words(exclusion)} ({'W9' if exclusion['unstartable'] else 'W7'})")
+        click.echo(
+            f"excluded  {localized(exclusion_in_words(exclusion))} ({'W9' if exclusion['unstartable'] else 'W7'})"
+        )
 
 
 def _print_claims(told: dict[str, Any]) -> None:
@@ -139,7 +142,7 @@ def _print_claims(told: dict[str, Any]) -> None:
 def _print_admission(admission: dict[str, Any]) -> None:
     click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}")
     for reason in admission["why"]:
-        click.echo(f"          {reason['text']} ({reason['rule']})")
+        click.echo(f"          {localized(reason['text'])} ({reason['rule']})")
     click.echo("          the candidates were")
     rows = []
     for user in admission["users"]:

@@ -8,7 +8,9 @@ import click
 
 from fairlog.cli import params, render
 from fairlog.cli.decorators import on_cluster, on_log
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import in_the_past, target_options
+from fairlog.cli.times import localized
 from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.verbs.status import print_suspects
 from scheduler.model import commands
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from fairlog.cli.sources import Source
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def company() -> None:
     """Add, change, remove or list companies and their quotas."""
@@ -118,7 +120,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def limit() -> None:
     """Set or list limits of the cluster, companies and users."""
@@ -169,7 +171,7 @@ def limit_list(source: Source, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def resource() -> None:
     """Register or list kinds of resources beside cores and memory, such as gpu."""
@@ -198,7 +200,7 @@ def resource_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @params.as_json
 @target_options()
 @click.pass_context
@@ -281,7 +283,7 @@ def workers(source: Source, *, as_json: bool) -> None:
     for worker in found:
         for excluded in worker["excludedApps"]:
             who = f"app {excluded['app']}"
-            click.echo(exclusion_in_words({**excluded, "worker": worker["worker"]}, who))
+            click.echo(localized(exclusion_in_words({**excluded, "worker": worker["worker"]}, who)))
         for hold in worker["holds"]:
             size = f"{hold['cores']} cores, {size_text(hold['memory'])}"
             click.echo(

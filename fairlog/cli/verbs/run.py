@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fairlog.cli import render
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.params import (
     Seconds,
     flag,
@@ -259,7 +260,7 @@ def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of
     run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url))
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
 @size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")

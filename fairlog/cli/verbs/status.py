@@ -8,6 +8,7 @@ import click
 
 from fairlog.cli import params, render
 from fairlog.cli.target import Target, in_the_past, target_options
+from fairlog.cli.times import localized
 from scheduler.model.errors import InvariantViolated, UnreadableRecord, UnsuitableStore
 from scheduler.model.resources import size_text
 from scheduler.service.program_log import masked
@@ -199,7 +200,7 @@ def print_suspects(workers: list[dict[str, Any]]) -> None:
 
     for worker in workers:
         if worker["suspicion"] is not None:
-            click.echo(suspicion_in_words(worker["worker"], worker["suspicion"]))
+            click.echo(localized(suspicion_in_words(worker["worker"], worker["suspicion"])))
 
 
 def _member(member: dict[str, Any]) -> str:

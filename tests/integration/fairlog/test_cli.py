@@ -45,7 +45,7 @@ def client(shell: Shell) -> Iterator[StoreClient]:
 
 
 def submit(shell: Shell, *arguments: str) -> str:
-    return shell.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
+    return shell.submit(*arguments)
 
 
 def test_submit_prints_the_apps_id_alone_and_the_app_is_in_the_log_by_then(shell: Shell) -> None:
@@ -105,13 +105,24 @@ def test_wait_exits_with_0_when_the_app_finished(shell: Shell) -> None:
     assert re.search(r"^app-\w+ finished after ", answer.err, re.MULTILINE)
 
 
+def test_wait_prints_the_output_of_a_single_task_after_the_id(shell: Shell) -> None:
+    one, two = ("submit", "--company", "acme", "--user", "ann", "--wait"), ("--tasks", "2")
+    answer = shell.run(*one, "--", "sh", "-c", "echo here")
+    assert re.fullmatch(r"app-\w+\nhere\n", answer.out)
+    assert re.fullmatch(r"app-\w+\n", shell.ok(*one, *two, "--", "sh", "-c", "echo here"))
+
+
 @pytest.mark.parametrize(
-    ("command", "why"),
-    [(["sh", "-c", "exit 3"], "3"), (["no-such-program"], "command 'no-such-program' does not exist on worker")],
+    ("command", "why", "code"),
+    [
+        (["sh", "-c", "exit 3"], "3", 3),
+        (["sh", "-c", "kill -9 $$"], "SIGKILL", 137),
+        (["no-such-program"], "command 'no-such-program' does not exist on worker", 127),
+    ],
 )
-def test_wait_exits_with_1_and_says_why_when_the_app_failed(shell: Shell, command: list[str], why: str) -> None:
+def test_wait_exits_with_the_tasks_code_and_says_why(shell: Shell, command: list[str], why: str, code: int) -> None:
     answer = shell.run("submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--wait", "--", *command)
-    assert answer.code == 1
+    assert answer.code == code
     ended = re.search(r"^app-\w+ failed after .*: (.*)$", answer.err, re.MULTILINE)
     assert ended is not None, answer.err
     assert why in ended[1]
