@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
@@ -63,6 +63,7 @@ from witness.listing import listed
 if TYPE_CHECKING:
     from redis import Redis
 
+    from fairlog.watch.metrics import Metrics
     from scheduler.rules.entities import App
     from scheduler.store.codec import Line
 
@@ -545,6 +546,18 @@ class Handlers:
             "tooLarge": said["tooLarge"],
         }
         return Viewed(seen, Raw(_to_json(told)))
+
+    def metrics(self, who: By, accept: str = "") -> tuple[bytes, str]:
+        """The metrics for Prometheus, in a format that `accept` names, and their media type. Raises: NotAllowed."""
+        self.replica.read(lambda state: may_read(state, who, "cluster-read", Subject(), _now_ms()))
+        return self._metrics.text(accept)
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        from fairlog.watch.metrics import Metrics  # noqa: PLC0415 (prometheus_client takes long to load)
+
+        read = lambda look: self.replica.read(look)[1]  # noqa: E731
+        return Metrics(self.store, self.keys, self.replica.tally, read=read, around=self.look_around)
 
     def look_around(self) -> Around:
         """What surrounds the state now; the companies that are short now are taken note of."""

@@ -71,6 +71,7 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "events": ("text/event-stream", _TEXT),
     "output": ("application/octet-stream", {}),
+    "metrics": ("text/plain", _TEXT),
     "open": ("application/json", {"type": "object"}),
 }
 

@@ -12,9 +12,9 @@ from scheduler.rules.permission import Verb
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, or JSON to anyone, who needs no token."""
+bytes, Prometheus' text, or JSON to anyone, who needs no token."""
 
 
 class Param(NamedTuple):
@@ -108,6 +108,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/v1/sign-in", "signIn", "", "Issue a token for whoever the provider's code names.", "open", asks=SignIn
     ),
+    Route("GET", "/metrics", "metrics", "cluster-read", "Figures of the cluster for Prometheus.", "metrics"),
     Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
     Route(
         "GET",

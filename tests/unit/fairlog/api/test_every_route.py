@@ -184,6 +184,7 @@ CASES: list[Case] = [
         Case(name, "cluster-read", "")
         for name in (
             "status",
+            "metrics",
             "workers",
             "resources",
             "companies",
