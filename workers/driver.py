@@ -36,7 +36,7 @@ class Driver:
 
     def __init__(self, spec: ExecutorSpec, connection: Redis, cell: Cell) -> None:
         self._grant = spec.grant.model_copy(update={"time_limit_s": None})
-        self._worker = spec.worker
+        self._worker, self._host = spec.worker, spec.host
         self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
@@ -58,7 +58,8 @@ class Driver:
             try:
                 if not begun:
                     secrets = partial(self._work.secrets, self._grant.app)
-                    starter = TaskStarter(self._grant, self._worker, self._files, self._cell, secrets)
+                    where = self._worker, self._files, self._cell
+                    starter = TaskStarter(self._grant, *where, secrets, host=self._host)
                     self._group.add(starter.start(Begun(0, 1)))
                     begun = True
                 self._check_store()

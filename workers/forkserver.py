@@ -25,6 +25,7 @@ from workers.cgroups import end_leaf
 from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
 from workers.processes import Wakeup, become_subreaper, children, descendants, in_session, kill_until_gone, reaped
+from workers.program import run_program
 from workers.rundir import ExitNote, RunDir
 
 _REPLY_S = 10
@@ -173,7 +174,7 @@ class _Server:
             os.setsid()
             if not spec.outlive_agent:
                 die_with_parent(parent)
-            code = run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
+            code = run(spec, lock)
         finally:
             if code < 0:
                 traceback.print_exc()
@@ -204,6 +205,13 @@ class _Server:
         orphans = [pid for pid in children(os.getpid()) if pid not in self._specs]
         found = [*orphans, *(pid for orphan in orphans for pid in descendants(orphan))]
         return found if session is None else [*found, *in_session(session)]
+
+
+def run(spec: ExecutorSpec, lock: int) -> int:
+    """Run the executor or driver of a spec in this process, which holds its lock. Returns the exit code."""
+    if spec.grant.program:
+        return run_program(spec, lock)
+    return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
 
 
 def serve(line: socket.socket, *, outlive_agent: bool) -> None:

@@ -25,7 +25,7 @@ from workers.locks import is_locked, try_lock
 
 
 class Holder(NamedTuple):
-    """The process that holds an executor's lock, its app, its size and its addresses; 0 means not known yet.
+    """The process that holds an executor's lock, its app, its size, addresses and grace; 0 means not known yet.
 
     `first` is the first process of its cell, which was started at `first_s`, in seconds since the epoch.
     """
@@ -36,6 +36,7 @@ class Holder(NamedTuple):
     cores: int = 0
     memory_mb: int = 0
     addresses: Mapping[str, Sequence[str]] = {}
+    grace_s: float = 0
     first: int = 0
     first_s: float = 0
 

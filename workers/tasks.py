@@ -36,10 +36,12 @@ DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
 RESOURCES_VARIABLE = "FAIRLOG_RESOURCES"
 """JSON: kind of resources -> addresses (semantics R5)."""
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+HOST_VARIABLE = "FAIRLOG_HOST"
+"""The worker's host, as peers reach it; the name that preferences use."""
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
 SCRATCH_VARIABLE = "FAIRLOG_SCRATCH"
-"""The folder of an executor, which is deleted when the executor has ended."""
+"""The executor's own folder, deleted when it is gone. Programs of executors begin in it (semantics G1)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
@@ -72,7 +74,9 @@ def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str
         "FAIRLOG_CORES": str(grant.cores),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),
         **(
-            {DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {CORES_VARIABLE: str(grant.cores_per_task)}
+            {DRIVER_VARIABLE: grant.executor}
+            if grant.role == "driver"
+            else {CORES_VARIABLE: str(grant.cores if grant.program else grant.cores_per_task)}
         ),
     }
 
@@ -106,10 +110,10 @@ class Task:
     `pid` is its process id in its cell, `shown` the index that it finds in its environment.
     """
 
-    def __init__(self, begun: Begun, pid: int, output: Output, shown: str = "", *, is_driver: bool = False) -> None:
+    def __init__(self, begun: Begun, pid: int, output: Output, shown: str = "", *, name: str = "") -> None:
         self.index = begun.task
         self.shown = shown
-        self.name = "its driver" if is_driver else f"task {self.index}"
+        self.name = name or f"task {self.index}"
         self.attempt = begun.attempt
         self.pid = pid
         self.output = output
@@ -153,13 +157,22 @@ class TaskStarter:
     """Starts the tasks of one executor in its cell. `read_secrets` returns its app's, or raises UnreadableSecrets."""
 
     def __init__(
-        self, grant: Grant, worker: str, files: RunDir, cell: Cell, read_secrets: Callable[[], Mapping[str, str]]
+        self,
+        grant: Grant,
+        worker: str,
+        files: RunDir,
+        cell: Cell,
+        read_secrets: Callable[[], Mapping[str, str]],
+        *,
+        host: str = "",
     ) -> None:
         self._grant = grant
         self._worker = worker
         self._files = files
         self._cell = cell
+        self._host = host
         self._is_driver = grant.role == "driver"
+        self._cwd = cell.scratch if grant.program else grant.cwd or cell.scratch
         self._refused: tuple[int, str] | None = None
         """Why no task can be started: exit code and sentence."""
         self._secrets: Mapping[str, str] = {}
@@ -182,7 +195,8 @@ class TaskStarter:
         except OSError as error:
             reason = f"no log file on worker {self._worker}: {error.strerror}"
             return self._refuse(begun, "unstartable", 126, reason)
-        output = Output(log, output_bytes(1 if self._is_driver else self._grant.tasks))
+        alone = self._is_driver or self._grant.program
+        output = Output(log, output_bytes(1 if alone else self._grant.tasks))
         slot = next(n for n in count() if n not in self._slots or self._slots[n].is_over)
         shown = "" if self._is_driver else str(index_of(self._grant.array, begun.task))
         variables = {INDEX_VARIABLE: shown} if shown else {}
@@ -196,7 +210,8 @@ class TaskStarter:
             return self._refuse(begun, "failed", 126, f"{error} (worker {self._worker})")
         finally:
             os.close(output.inside)
-        self._slots[slot] = Task(begun, pid, output, shown, is_driver=self._is_driver)
+        name = "its driver" if self._is_driver else "its program" if self._grant.program else ""
+        self._slots[slot] = Task(begun, pid, output, shown, name=name)
         return self._slots[slot]
 
     def _prepare(self) -> tuple[int, str] | None:
@@ -206,12 +221,12 @@ class TaskStarter:
         grant, worker = self._grant, self._worker
         try:
             self._cell.open()
-            environment = task_environment(grant, self._cell.variables, self._secrets)
-            prepared = self._cell.prepare(grant.command, environment, grant.cwd or self._cell.scratch)
+            environment = task_environment(grant, self._cell.variables, self._secrets) | {HOST_VARIABLE: self._host}
+            prepared = self._cell.prepare(grant.command, environment, self._cwd)
         except (FairlogError, OSError) as error:
             return 126, f"{error} (worker {worker})"
         if prepared.error:
-            return 126, f"directory {grant.cwd!r} does not exist or is not accessible on worker {worker}"
+            return 126, f"directory {self._cwd!r} does not exist or is not accessible on worker {worker}"
         if not prepared.found:
             return 127, self._missing()
         self._prepared = True

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.store.task_queue import Begun, Completion
 from tests.simulation.promises import PromiseBroken
-from workers.driver import run_driver
-from workers.executor import run_executor
+from workers.forkserver import run
 from workers.rundir import ExitNote, Holder
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Machine:
                     self.kill(name)
 
     def _be(self, spec: ExecutorSpec) -> None:
-        code = run_driver(spec, -1) if spec.grant.role == "driver" else run_executor(spec, -1)
+        code = run(spec, -1)
         if spec.grant.executor not in self.notes:
             raise AssertionError(f"{spec.grant.executor} ended with {code} and left no note")
 
@@ -319,7 +318,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
         loom.current.on_signal = on_term
         return SimpleNamespace(wait=wait)
 
-    def starter(grant: Grant, worker: str, *_: object) -> Any:
+    def starter(grant: Grant, worker: str, *_: object, **__: object) -> Any:
         return SimpleNamespace(start=lambda begun: start(grant, worker, begun))
 
     system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None)
@@ -344,7 +343,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
                 "TaskStarter": starter,
                 "Wakeup": wakeup,
             }
-            for module in ("workers.executor", "workers.driver")
+            for module in ("workers.executor", "workers.driver", "workers.program")
         },
     }
     for module, names in doubles.items():
