@@ -15,9 +15,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.model.errors import FairlogError
+from scheduler.model.text import one_line
 from workers.cgroups import end_leaf
 from workers.processes import children, descendants, is_same_process, kill_until_gone, send_signal, started_s
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from workers.cgroups import Leaf
 
 _REPLY_S = 60.0
+_ERROR_BYTES = 1000
 _END_S = 5.0
 _MESSAGE_BYTES = 256
 _MOST = 1 << 46
@@ -41,10 +43,10 @@ class CannotStart(Exception):
 
 
 class CellLost(FairlogError):
-    """The cell has ended, with all its processes, or does not answer."""
+    """The cell has ended, with all its processes, or does not answer; `why` is what it said last."""
 
-    def __init__(self) -> None:
-        super().__init__("the executor's cell has ended")
+    def __init__(self, why: str = "") -> None:
+        super().__init__(f"the executor's cell has ended{': ' if why else ''}{why}")
 
 
 class Prepared(NamedTuple):
@@ -75,6 +77,8 @@ class FirstProcess(NamedTuple):
     leaf: Leaf | None = None
     release: Callable[[], object] = lambda: None
     """Gives back what keeps it alive."""
+    errors: IO[bytes] | None = None
+    """What it and its sandbox say about failures."""
     limits: Sequence[tuple[int, int, int]] = ()
     """Limits that it sets for the tasks: resource, soft and hard limit."""
 
@@ -101,6 +105,7 @@ class Cell:
         self._since_s = 0.0
         self._was_out_of_memory = False
         """When it ended."""
+        self._last_words = ""
         self._ended: list[Ended] = []
         self._inside: dict[int, int] = {}
 
@@ -146,7 +151,7 @@ class Cell:
         kind, found = self._reply(started=2, refused=3)
         if found[0] != identity:
             self.kill()
-            raise CellLost
+            raise CellLost(self._last_words)
         if kind == "refused":
             raise CannotStart(found[1], missing=bool(found[2]))
         return found[1]
@@ -191,6 +196,10 @@ class Cell:
         first, self._first = self._first, None
         if first is None:
             return True
+        if first.errors is not None:
+            first.errors.seek(0)
+            self._last_words = last_line(first.errors.read(_ERROR_BYTES))
+            first.errors.close()
         first.line.close()
         first.release()
         self._was_out_of_memory = first.leaf is not None and first.leaf.has_killed()
@@ -209,7 +218,7 @@ class Cell:
             socket.send_fds(self._first.line, [marshal.dumps(request)], descriptors)
         except OSError as error:
             self.kill()
-            raise CellLost from error
+            raise CellLost(self._last_words) from error
 
     def _reply(self, **kinds: int) -> tuple[str, list[int]]:
         """The next message of one of these kinds, which has so many numbers."""
@@ -219,7 +228,7 @@ class Cell:
                 return found
             if found is None or found[0]:
                 self.kill()
-                raise CellLost
+                raise CellLost(self._last_words)
 
     def _receive(self, wait_s: float) -> tuple[str, list[int]] | None:
         """The next message, None if there is none; ("", []) is one about an end, which is kept."""
@@ -238,8 +247,14 @@ class Cell:
                 return "", []
         except (OSError, ValueError):
             self.kill()
-            raise CellLost from None
+            raise CellLost(self._last_words) from None
         return kind, numbers
+
+
+def last_line(said: bytes) -> str:
+    """The last line of an error message."""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return one_line(lines[-1], _ERROR_BYTES) if lines else ""
 
 
 def end_remains(first: int, since_s: float, lock: Path) -> bool:

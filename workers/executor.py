@@ -14,6 +14,7 @@ It ends when no task is left; an executor of an app that sizes itself ends with 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -324,6 +325,8 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis, Cell], ExitNo
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each task needs two descriptors
     size = grant.cores, grant.memory_mb, grant.addresses, spec.grace_s
     holder = Holder(grant.executor, grant.app, os.getpid(), *size)
     files.name_holder(lock, holder)

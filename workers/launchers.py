@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from scheduler.service.private import private_folder
-from workers.cell import Cell, FirstProcess
+from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
 from workers.sandbox import (
     INIT,
@@ -91,11 +91,11 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
             private_folder(scratch / name)
         leaf = place.make_leaf()
         with ExitStack() as opened:
-            said = opened.enter_context(tempfile.TemporaryFile())
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.enter_context(theirs)
             on_failure = opened.enter_context(ExitStack())
             on_failure.enter_context(ours)
+            said = on_failure.enter_context(tempfile.TemporaryFile())
             reader, writer = (opened.enter_context(os.fdopen(end, "rb", 0)) for end in os.pipe2(os.O_CLOEXEC))
             command, folders = sandbox_command(
                 place.grant,
@@ -113,7 +113,7 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
             pid = first_process(reader.fileno(), process, said)
             on_failure.pop_all()
         limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
-        return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, limits=limits)
+        return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, errors=said, limits=limits)
 
     return Cell(start, SCRATCH_INSIDE, variables, named)
 
@@ -134,7 +134,7 @@ def first_process(info: int, bwrap: subprocess.Popen[bytes], errors: IO[bytes]) 
         if not more:
             bwrap.wait()
             errors.seek(0)
-            raise NoCell(f"no cell can be started: {errors.read(4096).decode(errors='replace').strip()}")
+            raise NoCell(f"no cell can be started: {last_line(errors.read(4096))}")
         said += more
     return int(json.loads(said)["child-pid"])
 

@@ -106,8 +106,9 @@ def sandbox_command(
     for bind in binds:
         source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
         command += ["--bind" if bind.writable else "--ro-bind", source, str(bind.inside)]
-    for hidden in (*settings.hidden, *_credentials()):
-        command += _masks(_seen_at(hidden.resolve(), binds))
+    hidden = {path.resolve() for path in (*settings.hidden, *_credentials())}
+    for path in sorted(path for path in hidden if hidden.isdisjoint(path.parents)):
+        command += _masks(dict.fromkeys(_seen_at(path, binds)))
     command += ["--ro-bind", str(INIT), INIT_INSIDE, "--remount-ro", "/dev", "--remount-ro", "/"]
     return command, descriptors
 
