@@ -62,7 +62,8 @@ def login(*, api: str | None) -> None:
 @click.command()
 def logout() -> None:
     """Revoke the token that `fairlog login` has kept, and remove it."""
-    from fairlog.api.client import ApiClient, Refused  # noqa: PLC0415 (as above)
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
+    from fairlog.errors import Refused  # noqa: PLC0415 (likewise)
 
     known = credentials.kept()
     if known is None:
