@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from fairlog.cli import params, render
+from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.health import live, ready
 from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.times import localized
 from fairlog.cli.verbs.apps import send_each
+from fairlog.cli.worker_choice import WorkerChoice, chosen_workers, picked_workers, wait_until_empty, workers_of
 from scheduler.model import commands
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
@@ -405,8 +407,8 @@ def read_value(name: str, text: str) -> int | str | None:
 def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources.
 
-    Below the table: the workers that are suspected, the apps that are excluded from a worker, the room that is held on
-    one, and the lost workers, whose offer may come back.
+    Below the table: the workers that drain, since when and why, those that are suspected, the apps that are excluded
+    from a worker, the room that is held on one, and the lost workers, whose offer may come back.
     """
     found = source.ask("workers", lost=True)
     render.print_records(
@@ -433,19 +435,33 @@ def workers(source: Source, *, as_json: bool) -> None:
             )
         if worker["status"] == "lost":
             until = render.moment(worker["rememberedUntil"])
-            click.echo(f"worker {worker['worker']} is lost; its offer counts until {until} for apps that need it (N3)")
+            click.echo(
+                f"worker {worker['worker']} is lost since {render.moment(worker['since'])}: {worker['reason']}; "
+                f"its offer counts until {until} for apps that need it (N3)"
+            )
+        elif worker["status"] != "alive" and worker["since"]:
+            why = f": {worker['reason']}" if worker["reason"] else ""
+            click.echo(f"worker {worker['worker']} is {worker['status']} since {render.moment(worker['since'])}{why}")
 
 
 @click.command()
-@params.names_argument("worker")
+@chosen_workers
+@params.text_option("--reason", default="", metavar="TEXT", help="Why, as `fairlog workers` shows it.")
+@params.flag("--wait", help="Return once nothing runs on the workers any more.")
 @on_cluster
-def drain(session: Session, *, worker: tuple[str, ...]) -> int:
-    """Stop granting resources on workers; running executors continue."""
-    return send_each(session, worker, lambda name: commands.DrainWorker(worker=name), "draining")
+def drain(session: Session, *, chosen: WorkerChoice, reason: str, wait: bool) -> int:
+    """Stop granting resources on workers; running executors continue.
+
+    A worker is named by its id, a unique beginning of it, or its host, which stands for all of its workers. Workers
+    that are chosen by a filter are shown first, and drained after a yes or with --yes.
+    """
+    names = picked_workers(session, chosen, "drain")
+    code = send_each(session, names, lambda name: commands.DrainWorker(worker=name, reason=reason), "draining")
+    return code or (wait_until_empty(session, names) if wait else 0)
 
 
 @click.command()
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     """Stop the executors of workers, and never grant on these workers again.
@@ -453,24 +469,27 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     Tasks of the stopped executors run again elsewhere. Drivers stay until they end. To use such a worker again, run
     `fairlog remove` and restart its agent.
     """
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.DecommissionWorker(worker=name), "decommissioned")
 
 
 @click.command()
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Return drained workers to service."""
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.UndrainWorker(worker=name), "back in service")
 
 
 @click.command()
 @params.flag("--force", help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.")
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
     """Remove workers once they are empty, or at once with --force."""
     done = "removed" if force else "leaves once it is empty"
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.RemoveWorker(worker=name, force=force), done)
 
 

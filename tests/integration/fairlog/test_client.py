@@ -16,6 +16,7 @@ import pytest
 import fairlog
 from fairlog.client import AsyncClient, Client
 from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
 
 EXAMPLES = {
     f"{kind.__name__}.{name}" if name else kind.__name__: test
@@ -78,6 +79,7 @@ def test_the_store_tells_what_the_api_tells(at_home: dict[str, Any]) -> None:
         app = through_store.submit("sh -c 'echo $A; exit 4'", company="acme", user="ann", env={"A": "b"})
         assert through_store.wait(app).detail == "task 0 ended with exit code 4"
         assert through_store.logs(app) == "b\n"
+        wait_until(lambda: not through_store.app(app).executors, "its executor to be gone")
         assert told(through_store) == told(through_api)
         following = through_store.log(app.seq - 1, follow=True)
         assert next(following).seq >= app.seq

@@ -67,6 +67,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "addresses",
         "per_task",
         "warning",
+        "array",
     ]
 
 
