@@ -24,7 +24,8 @@ from fairlog.api.figures import Figures, TooLong, here, month_of
 from fairlog.api.private import Reads
 from fairlog.api.questions import PAGE, OtherRules
 from fairlog.api.replica import NotReady, Replica, Seen
-from recovery.failover.lease import members
+from fairlog.watch.conditions import Around, as_json, found
+from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
 from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
 from scheduler.model.errors import (
@@ -116,6 +117,7 @@ class Handlers:
         self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
+        self._watched = Watched()
         self._lock = Lock()
         self._long_read = Lock()
 
@@ -483,30 +485,33 @@ class Handlers:
             self._long_read.release()
 
     def status(self, who: By, *, after: int = 0) -> Viewed:
-        """The active master, the standbys, the workers with their processes, and the head of the log."""
+        """The active master, the standbys, the workers with their processes, the head of the log and the health."""
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
-        serving, standbys = members(self.store, self.keys)
+        around = self.look_around()
+        holding = self.replica.read(lambda state: found(state, around))[1]
         agents = {
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
         }
         said = _plain(cast("Raw", cluster))
         workers = [{"pid": None, "host": None, **agents.get(each["worker"], {}), **each} for each in said["workers"]]
-        return Viewed(
-            seen,
-            Raw(
-                _to_json(
-                    {
-                        "cluster": self.keys.cluster,
-                        "head": seen.seq,
-                        "master": serving and serving._asdict(),
-                        "standbys": [member._asdict() for member in standbys],
-                        "workers": workers,
-                        "tooLarge": said["tooLarge"],
-                    }
-                )
-            ),
-        )
+        told = {
+            "cluster": self.keys.cluster,
+            "head": seen.seq,
+            "health": as_json(holding),
+            "master": around.serving and around.serving._asdict(),
+            "standbys": [member._asdict() for member in around.standing_by],
+            "workers": workers,
+            "tooLarge": said["tooLarge"],
+        }
+        return Viewed(seen, Raw(_to_json(told)))
+
+    def look_around(self) -> Around:
+        """What surrounds the state now; the companies that are short now are taken note of."""
+        _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
+        with self._lock:
+            self._watched.look(master, short, self.now_ms())
+        return look_around(self.store, self.keys, watched=self._watched)
 
 
 def company_of(who: By) -> str:

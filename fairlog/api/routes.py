@@ -110,7 +110,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/status",
         "status",
         "cluster-read",
-        "The masters and the workers.",
+        "The health in a sentence, the conditions that hold, the masters and the workers.",
         "value",
         params=(_AFTER, _FRESH, _SEEN),
     ),

@@ -30,7 +30,7 @@ LONGEST_SENTENCE = 600
 VERBS = {
     "up": ("run", "Run a whole cluster on this machine: store, masters and workers."),
     "down": ("run", "Stop the running `up` and its executors."),
-    "status": ("cluster", "Show the active master, the standbys and the workers."),
+    "status": ("status", "Show what is wrong, if anything, the active master, the standbys and the workers."),
     "demo": ("run", "Run a guided demonstration on a cluster of its own."),
     "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),

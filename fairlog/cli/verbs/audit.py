@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+import platformdirs
+from click.core import ParameterSource
 from msgspec.structs import asdict
 
 from fairlog.cli import render
@@ -21,6 +23,7 @@ from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
 from scheduler.model.text import one_line
+from scheduler.service.program_log import log_to_stderr
 from scheduler.service.receipts import read_receipts
 from scheduler.store.codec import read_export
 from scheduler.store.reads import reads as recorded
@@ -170,9 +173,21 @@ def _print_admission(admission: dict[str, Any]) -> None:
 )
 @click.option("--receipts", type=EXPORT, metavar="FILE", help="Compare the log with the receipts in FILE.")
 @text_option("--seals", metavar="URL", help="Compare the log with the seals that masters have kept below URL.")
+@flag("--follow", help="Go on with what is appended to the log, as a service does, until SIGTERM or SIGINT.")
+@click.option(
+    "--checkpoints",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    envvar="FAIRLOG_AUDIT_CHECKPOINTS",
+    show_envvar=True,
+    help="With --follow: where it keeps how far it is, to go on from there.  [default: in the user's state folder]",
+)
 @as_json
 @target_options()
+@click.pass_context
 def audit(  # noqa: PLR0913 - its options
+    ctx: click.Context,
+    /,
     *,
     file: IO[bytes] | None,
     first: Bound,
@@ -183,6 +198,8 @@ def audit(  # noqa: PLR0913 - its options
     golden: Path | None,
     receipts: IO[bytes] | None,
     seals: str | None,
+    follow: bool,
+    checkpoints: Path | None,
     as_json: bool,
 ) -> int:
     """Check every decision in the log against the rules.
@@ -197,7 +214,13 @@ def audit(  # noqa: PLR0913 - its options
 
     With FILE (- is stdin), a complete log written by `fairlog log --json`, no store is needed. Exits with 1 if
     anything deviates. The audit always reads the log from its start; --from limits the report only.
+
+    With --follow, it goes on with every turn as it is committed. It keeps checkpoints, so that it need not begin anew,
+    and writes its position and verdict into the store, where `fairlog status`, the API and alerts find them. Every
+    deviation is a line of its own log. It waits for a store that is away, and exits with 1 if anything deviated.
     """
+    if _is_followed(ctx, follow=follow):
+        return _follow(ctx.ensure_object(Target), checkpoints)
     if golden is not None and (file is not None or expect is not None):
         raise click.UsageError("--golden reads logs from a folder; leave out FILE and --expect")
     if expect is not None and last != OPEN:
@@ -221,6 +244,42 @@ def audit(  # noqa: PLR0913 - its options
     if as_json:
         render.print_json([{**({"file": name} if golden else {}), **each.as_json()} for name, each in found])
     return 1 if found else 0
+
+
+_NOT_FOLLOWED = {
+    "file": "FILE",
+    "first": "--from",
+    "last": "--to",
+    "company": "--company",
+    "everything": "--all",
+    "expect": "--expect",
+    "golden": "--golden",
+    "receipts": "--receipts",
+    "seals": "--seals",
+    "as_json": "--json",
+}
+"""What cannot be combined with --follow."""
+
+
+def _is_followed(ctx: click.Context, *, follow: bool) -> bool:
+    """`follow`. Raises: click.UsageError if it is combined with what concerns a log that has an end, or the reverse."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if not follow and "checkpoints" in given:
+        raise click.UsageError("--checkpoints needs --follow")
+    if follow and (wrong := [option for name, option in _NOT_FOLLOWED.items() if name in given]):
+        raise click.UsageError(f"--follow takes no {wrong[0]}; leave one of them out")
+    return follow
+
+
+def _follow(target: Target, checkpoints: Path | None) -> int:
+    """Audit the log as it grows. Returns 1 if anything deviated."""
+    from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
+    from fairlog.watch.auditor import run_auditor  # noqa: PLC0415 (likewise)
+
+    url, cluster, _ = locate(target)
+    log_to_stderr()
+    folder = checkpoints or platformdirs.user_state_path("fairlog") / "audit"
+    return 1 if run_auditor(url, cluster, folder, archive_url=target.archive) else 0
 
 
 def _proofs(receipts: IO[bytes] | None, seals: str | None) -> Proofs | None:
