@@ -11,7 +11,7 @@ from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import in_the_past, target_options
-from fairlog.cli.times import localized
+from fairlog.cli.times import localized, seconds_of
 from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.verbs.status import print_suspects
 from fairlog.cli.worker_choice import WorkerChoice, chosen_workers, picked_workers, wait_until_empty, workers_of
@@ -87,7 +87,7 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
 
 @company.command("set")
-@click.argument("name", type=params.read_text)
+@click.argument("name", type=params.read_text, shell_complete=complete("company"))
 @_quota
 @click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
@@ -101,7 +101,7 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
 
 @company.command("remove")
-@params.names_argument("name")
+@params.names_argument("name", shell_complete=complete("company"))
 @on_cluster
 def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove companies that have no app left."""
@@ -130,7 +130,12 @@ def limit() -> None:
 
 @limit.command("set")
 @click.argument("change", nargs=-1, required=True, type=params.read_named_limit, metavar="NAME=VALUE...")
-@params.text_option("--company", metavar="C", help="Company that the limits are for.  [default: each without its own]")
+@params.text_option(
+    "--company",
+    metavar="C",
+    shell_complete=complete("company"),
+    help="Company that the limits are for.  [default: each without its own]",
+)
 @params.text_option("--user", metavar="U", help='User of --company, or "*" for each of its users without their own.')
 @on_cluster
 def limit_set(
@@ -228,7 +233,14 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 @settings.command("set")
-@click.argument("change", nargs=-1, required=True, type=params.read_pair, metavar="NAME=VALUE...")
+@click.argument(
+    "change",
+    nargs=-1,
+    required=True,
+    type=params.read_pair,
+    metavar="NAME=VALUE...",
+    shell_complete=complete("setting"),
+)
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none, with the next turn."""
@@ -252,6 +264,8 @@ def read_value(name: str, text: str) -> int | str | None:
         return _WORDS[text]
     if name.endswith("_mb"):
         return params.read_size(text)
+    if name.endswith("_s") and (seconds := seconds_of(text)) is not None:
+        return seconds
     try:
         return int(text)
     except ValueError:
