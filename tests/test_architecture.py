@@ -25,7 +25,8 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "recovery.failover": (*CORE, "recovery.replay", "recovery.archive"),
     "witness.audit": (*CORE, *RECOVERY),
     "witness": (*CORE, *RECOVERY),
-    "fairlog.api": (*CORE, *RECOVERY, "witness"),
+    "fairlog.page": (*CORE, *RECOVERY, "witness"),
+    "fairlog.api": (*CORE, *RECOVERY, "witness", "fairlog.page"),
     "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.api"),
     "fairlog.cli": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.demo"),
     "fairlog.demo": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.cli"),
@@ -154,6 +155,7 @@ FORBIDDEN = {
     "recovery.failover": "witness.explain",
     "witness.audit": "workers.agent",
     "witness": "fairlog.cli.render",
+    "fairlog.page": "fairlog.api.app",
     "fairlog.api": "fairlog.cli.render",
     "fairlog.local": "fairlog.cli.render",
 }

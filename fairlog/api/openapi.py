@@ -72,6 +72,13 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "events": ("text/event-stream", _TEXT),
     "output": ("application/octet-stream", {}),
     "open": ("application/json", {"type": "object"}),
+    "session": ("application/json", {"type": "object"}),
+}
+_LOG_IN = {
+    "type": "object",
+    "description": "A token, or the key of a link; neither renews the session of the request.",
+    "properties": {"token": _TEXT, "key": _TEXT},
+    "additionalProperties": False,
 }
 
 
@@ -142,6 +149,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         said["security"] = []
     if route.takes is not None:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
+    elif route.name == "logIn":
+        said["requestBody"] = _content(_LOG_IN)
     elif route.answer == "answers":
         commands = {"type": "array", "maxItems": BATCH, "items": {"$ref": _REFS.format(name="Command")}}
         whole = {"type": "object", "required": ["commands"], "properties": {"commands": commands}}
@@ -150,7 +159,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(name: str) -> dict[str, Any]:
-    if name == "task":
+    if name in ("task", "position"):
         return {"type": "integer", "minimum": 0, "maximum": 10**6}
     return {"type": "string", "minLength": 1, "maxLength": 128}
 
