@@ -6,7 +6,7 @@ Every function reads a state and returns JSON values that do not change with it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from scheduler.model.errors import UnknownApp, UnknownCompany
@@ -69,7 +69,7 @@ class Filters(NamedTuple):
 
 
 def overview(state: ClusterState) -> dict[str, Any]:
-    """Capacity by kind, the apps by state, each company with its longest waiter, and what is wrong."""
+    """Capacity by kind, the apps by state, each company with its longest waiter, and the workers by condition."""
     counts = Counter(app.state for app in state.apps.values())
     waiting = _longest_waits(state)
     pending = Counter(app.spec.company for app in state.apps.values() if app.ended is None and not app.admitted)
@@ -87,7 +87,6 @@ def overview(state: ClusterState) -> dict[str, Any]:
         "capacity": _capacity(state),
         "apps": {name: counts[name] for name in get_args(AppState)},
         "companies": companies,
-        "problems": _problems(state),
         "workers": dict(Counter(_condition(worker) for worker in state.workers.values())),
     }
 
@@ -142,30 +141,6 @@ def _waiter(state: ClusterState, app: App) -> dict[str, Any] | None:
 def _condition(worker: Worker) -> str:
     """Its status, `suspect` if it gets nothing because it is suspected."""
     return "suspect" if worker.shut and worker.status == "alive" else worker.status
-
-
-def _problems(state: ClusterState) -> list[dict[str, Any]]:
-    """What is wrong, the worst first: a kind, how many, since when (ms), and names."""
-    found: list[dict[str, Any]] = []
-
-    def tell(kind: str, names: Iterable[str], since: int | None = None) -> None:
-        listed = list(names)
-        if listed:
-            found.append({"kind": kind, "number": len(listed), "since": since, "names": listed[:5]})
-
-    if not state.fleet.live:
-        found.append({"kind": "no-live-worker", "number": 0, "since": None, "names": []})
-    else:
-        tell(
-            "never-starts", (app.spec.app for app in state.apps.values() if app.ended is None and not app.need.hostable)
-        )
-    lost = [worker for worker in state.lost.values() if worker.id not in state.workers]
-    tell("lost", (worker.id for worker in lost), max((worker.at for worker in lost), default=None))
-    suspects = [worker for worker in state.workers.values() if _condition(worker) == "suspect"]
-    begun = [worker.suspicion.since for worker in suspects if worker.suspicion is not None]
-    tell("suspect", (worker.id for worker in suspects), min(begun, default=None))
-    tell("draining", (each.id for each in state.workers.values() if each.status in ("draining", "leaving")))
-    return found
 
 
 def listed(

@@ -9,12 +9,12 @@ from recovery.replay.rebuild import fold
 from scheduler.model import events
 from scheduler.model.errors import UnknownApp
 from scheduler.model.sender import NOBODY
+from scheduler.rules.state import ClusterState
 from witness.pending_reasons import waits_for
 from witness.playback import told
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
     from scheduler.store.codec import Fact
 
 MOST = 400
@@ -42,11 +42,11 @@ _WORDS: dict[type[events.Event], str] = {
 
 
 class Timeline:
-    """Folds facts into `state`, which holds the log before the app's submission or all of nothing."""
+    """Folds the log from its start."""
 
-    def __init__(self, name: str, state: ClusterState) -> None:
-        self.name, self.state = name, state
-        self._app: App | None = state.apps.get(name)
+    def __init__(self, name: str) -> None:
+        self.name, self.state = name, ClusterState()
+        self._app: App | None = None
         self._turn = 0
         self._waits: list[dict[str, Any]] = []
         self._lanes: dict[str, dict[str, Any]] = {}

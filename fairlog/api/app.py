@@ -67,7 +67,7 @@ WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
 READS_AT_ONCE = 8
-LONG = frozenset({"explain", "statement", "fairness", "audit"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -267,6 +267,8 @@ class Door:
             self.rates.charge(who.token, company_of(who), LONG_COST)
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
+        if route.asks is not None:
+            values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
         board = self.board
         calls: dict[str, Callable[..., Viewed]] = {
@@ -276,6 +278,7 @@ class Door:
             "statement": handlers.statement,
             "fairness": board.fairness,
             "audit": handlers.audit,
+            "whatif": handlers.whatif,
             "status": handlers.status,
             "whoami": handlers.whoami,
             "overview": board.overview,
@@ -416,6 +419,14 @@ def _decoded(body: bytes) -> Any:  # noqa: ANN401 (JSON)
         return _plain(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
+
+
+def _asked(body: bytes, kind: type[T]) -> T:
+    """The question that the body is. Raises: BadRequest."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body cannot be read: {error}") from None
 
 
 def _values(params: tuple[Param, ...], request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from msgspec.json import Decoder, Encoder
 
 from fairlog.api.handlers import Viewed
 from fairlog.api.replica import Seen
-from recovery.failover.lease import members
+from fairlog.watch.conditions import Around, as_json, found
 from scheduler.model import events
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
@@ -25,7 +25,6 @@ from scheduler.store.codec import lines_of, told
 from witness import board
 from witness.decision_reasons import why_admitted, why_driver, why_executors
 from witness.playback import told as words
-from witness.timeline import Timeline
 
 if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
@@ -42,6 +41,8 @@ RECENT, TOLD = 400, 40
 """How many events the last decisions are looked for in, and how many are told."""
 SCANNED = 20_000
 """The most events that are looked through for one page of the filtered log."""
+OF_THE_STATE = {"worker_lost", "worker_suspect", "no_worker", "never_starts"}
+"""The conditions that a past state shows by itself."""
 _SETTLED = (
     events.ClusterConfigured,
     events.KindRegistered,
@@ -94,12 +95,20 @@ class Board:
         """The state of the cluster at a glance, with the last decisions. Raises: as `Handlers.view`."""
 
         def look() -> tuple[Seen, Any]:
-            seen, value = self._replica.read(board.overview, at=at, after=after)
+            around = self._handlers.look_around() if at is None else None
+
+            def tell(state: ClusterState) -> Any:  # noqa: ANN401 (JSON)
+                then = around or Around(now=state.at, serving=None)
+                holding = [each for each in found(state, then) if around is not None or each.condition in OF_THE_STATE]
+                return {**board.overview(state), "health": as_json(holding)}
+
+            seen, value = self._replica.read(tell, at=at, after=after)
             value["decisions"] = self._decisions(seen.seq)
             value |= {"head": self._replica.head, "cluster": self._handlers.keys.cluster}
-            if at is None:
-                serving, standbys = members(self._handlers.store, self._handlers.keys)
-                value["masters"] = {"serving": serving and serving.id, "standbys": [each.id for each in standbys]}
+            if around is not None:
+                standbys = [each.id for each in around.standing_by]
+                value["audited"] = around.audited and around.audited._asdict()
+                value["masters"] = {"serving": around.serving and around.serving.id, "standbys": standbys}
             return seen, value
 
         self.check(who)
@@ -195,7 +204,7 @@ class Board:
         return value
 
     def timeline(self, who: By, app: str, *, at: int | None = None) -> Viewed:
-        """The life of an app up to a position. Raises: UnknownApp, NotAllowed; TooLong; NotReady as `explain`."""
+        """The life of an app up to a position. Raises: UnknownApp, NotAllowed; as `explain`."""
         self._handlers.check_app(who, app)
         submitted = self._replica.read(lambda state: state.apps[app].submitted)[1]
         end = self._replica.head if at is None else at
@@ -203,18 +212,11 @@ class Board:
             raise UnknownApp(app)
 
         def look() -> tuple[Seen, Any]:
-            def tell(_: Iterator[Fact]) -> object:
-                state, position = self._replica.past.fresh(submitted - 1)
-                found = Timeline(app, state)
-                found.hear(self._replica.log.facts(position, to=end))
-                now = self._handlers.now_ms() if at is None else 0
-                return found.told(now)
+            viewed = self._handlers.timeline(who, app, to=end)
+            return viewed.seen, viewed.body
 
-            viewed = self._handlers.from_log(tell, events=end - submitted)
-            return Seen(end, 0), _plain(cast("Raw", viewed.body))
-
-        seen, value = self._shared(("timeline", app), look, at, submitted)
-        return self._viewed(seen, value)
+        seen, body = self._shared(("timeline", app), look, at, submitted)
+        return Viewed(seen, body)
 
     # The log
 

@@ -86,7 +86,8 @@ _LOG_IN = {
 def description() -> dict[str, Any]:
     """The description as JSON values."""
     types = [each for each in _kinds() if each is not LoseWorker]
-    _, structs = schema_components(types, ref_template=_REFS)
+    asked = [route.asks for route in ROUTES if route.asks is not None]
+    _, structs = schema_components([*types, *asked], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}
     schemas[SubmitApp.__name__]["properties"]["secrets"] = _SECRETS
     named = [{"$ref": _REFS.format(name=kind.__name__)} for kind in types]
@@ -151,6 +152,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
     elif route.name == "logIn":
         said["requestBody"] = _content(_LOG_IN)
+    elif route.asks is not None:
+        said["requestBody"] = _content({"$ref": _REFS.format(name=route.asks.__name__)})
     elif route.answer == "answers":
         commands = {"type": "array", "maxItems": BATCH, "items": {"$ref": _REFS.format(name="Command")}}
         whole = {"type": "object", "required": ["commands"], "properties": {"commands": commands}}

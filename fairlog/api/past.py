@@ -70,15 +70,6 @@ class Past:
         finally:
             self._turn.release()
 
-    def fresh(self, at: int) -> tuple[ClusterState, Position]:
-        """A state at the last mark up to `at`, for the caller to fold on, and its position."""
-        with self._turn:
-            mark = max((seq for seq in self._marks if seq <= at), default=0)
-            if not mark:
-                return latest(self._log, to=at) or (ClusterState(), GENESIS)
-            position, packed = self._marks[mark]
-        return _unpacked(packed), position
-
     def _state(self, at: int) -> ClusterState:
         if (kept := self._states.get(at)) is not None:
             self._states.move_to_end(at)

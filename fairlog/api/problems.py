@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from fairlog.api.handlers import TooLong
+from fairlog.api.figures import Failed, TooLong
 from fairlog.api.past import NotReady
 from fairlog.api.replica import NotThatLong
 from scheduler.model import errors
@@ -63,6 +63,7 @@ STATUS: dict[type[Exception], int] = {
     TooLong: 422,
     NotReady: 503,
     Unavailable: 503,
+    Failed: 503,
     RedisError: 503,
     LaneFull: 503,
     errors.NoMaster: 503,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fairlog.api.handlers import PAGE
+from fairlog.api.questions import PAGE, OtherRules
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
 from witness.board import SORTS, STATES
 from witness.pending_reasons import CAUSES
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open", "session"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
@@ -28,7 +31,8 @@ class Param(NamedTuple):
 class Route(NamedTuple):
     """A method and a path, the row of the matrix that allows it, and what answers it.
 
-    `takes` is the command that the body and the path are the fields of; `view` the view that is shown.
+    `takes` is the command that the body and the path are the fields of; `asks` what the body of a question is; `view`
+    the view that is shown.
     """
 
     method: str
@@ -40,6 +44,7 @@ class Route(NamedTuple):
     takes: type[Command] | None = None
     view: str = ""
     params: tuple[Param, ...] = ()
+    asks: type[Struct] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -114,7 +119,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/status",
         "status",
         "cluster-read",
-        "The masters and the workers.",
+        "The health in a sentence, the conditions that hold, the masters and the workers.",
         "value",
         params=(_AFTER, _FRESH, _SEEN),
     ),
@@ -246,6 +251,15 @@ ROUTES: tuple[Route, ...] = (
             Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),
             Param("at", _SEQ, "Up to this log position."),
         ),
+    ),
+    Route(
+        "POST",
+        "/v1/whatif",
+        "whatif",
+        "cluster-read",
+        "The log's inputs under other rules beside the log; nothing is changed.",
+        "value",
+        asks=OtherRules,
     ),
     Route("GET", "/v1/audit", "audit", "cluster-read", "The verdicts of an audit of the whole log.", "value"),
     _see("/v1/limits", "limits", "The limits.", many=True, view="limits"),

@@ -88,41 +88,26 @@ function decided(each) {
 
 // 1. Now
 
-const SENTENCES = {
-  "no-live-worker": () => "no worker is live",
-  "never-starts": (each) => `${plural(each.number, "app")} can never start`,
-  "lost": (each) => `${plural(each.number, "worker")} lost ${each.since ? ago(each.since) : ""}`.trim(),
-  "suspect": (each) => `${plural(each.number, "worker")} suspected${each.since ? ` since ${duration(now() - each.since)}` : ""}`,
-  "draining": (each) => `${plural(each.number, "worker")} draining`,
-};
-
 const HREFS = {
-  "never-starts": () => address("/apps", { reason: "no-worker-large-enough" }), "lost": () => address("/workers"),
-  "suspect": () => address("/workers"), "draining": () => address("/workers"), "no-live-worker": () => address("/workers"),
+  never_starts: () => address("/apps", { reason: "no-worker-large-enough" }), worker_lost: () => address("/workers"), worker_suspect: () => address("/workers"),
+  no_worker: () => address("/workers"), short: () => address("/fairness"), deviation: () => address("/log"), audit_stopped: () => address("/log"),
 };
 
-/** What is wrong in one sentence, the worst first; what goes on if nothing is. */
+/** What is wrong in one sentence, the worst first; what goes on if nothing is. Below it, what to do. */
 function health(value) {
-  const parts = value.problems.map((each) => {
-    const text = SENTENCES[each.kind]?.(each) ?? each.kind;
-    return { text, bad: each.kind !== "draining", href: HREFS[each.kind]?.() };
-  });
-  if (value.masters) {
-    if (!value.masters.serving) parts.unshift({ text: "no master is active", bad: true });
-    else if (!value.masters.standbys.length) parts.push({ text: "no standby", bad: true });
-  }
-  const used = value.capacity[0];
-  if (!parts.length) {
+  const { conditions, severity, sentence } = value.health;
+  if (!conditions.length) {
     const living = value.apps.running + value.apps.waiting;
+    const used = value.capacity[0];
     return h("h1", { class: "health well" }, h("span", { class: "sign", "aria-hidden": "true" }, "✓"),
       `All is well: ${plural(living, "app")} ${living === 1 ? "has" : "have"} ${number(used.used)} of ${plural(used.total, "core")}, ${number(value.apps.pending)} pending.`);
   }
-  const bad = parts.some((part) => part.bad);
-  return h("h1", { class: `health ${bad ? "bad" : "well"}` }, h("span", { class: "sign", "aria-hidden": "true" }, bad ? "!" : "✓"),
-    parts.map((part, index) => {
-      const text = index ? part.text : part.text.charAt(0).toUpperCase() + part.text.slice(1);
-      return [index ? h("span", { class: "dot" }, " · ") : null, part.href ? h("a", { href: part.href }, text) : h("span", {}, text)];
-    }), ".");
+  return [
+    h("h1", { class: `health ${severity}` }, h("span", { class: "sign", "aria-hidden": "true" }, "!"),
+      sentence.charAt(0).toUpperCase() + sentence.slice(1), "."),
+    h("details", { class: "conditions", key: "conditions" }, h("summary", {}, "What to do"), h("ul", {}, conditions.slice(0, 12).map((each) => h("li", { key: `${each.condition}/${each.about}` },
+      h("span", { class: `severity ${each.severity}` }, each.severity), " ", HREFS[each.condition] ? h("a", { href: HREFS[each.condition]() }, name(each.sentence)) : name(each.sentence), ": ", name(each.do), ".")))),
+  ];
 }
 
 function capacity(each) {
