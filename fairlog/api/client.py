@@ -288,6 +288,11 @@ class ApiClient(_Base):
             except httpx.TransportError:
                 time.sleep(RETRY_S)
 
+    def link(self) -> str:
+        """The key of a link that opens one session of the page, for whoever asks."""
+        answer = self._do(self._talk.ask(_Request("POST", "/v1/links")))
+        return str(msgspec.json.decode(answer.content)["key"])
+
     def check(self) -> None:
         """Return once a server can answer."""
         self._do(self._talk.ask(_Request("GET", "/v1/health")))
