@@ -27,6 +27,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 from starlette.routing import compile_path
 
+from fairlog.api.audit_file import MAX_FILE, audit_file
 from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, request_of
 from fairlog.api.limits import Rates, cost_of
@@ -67,7 +68,7 @@ WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
 READS_AT_ONCE = 8
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -267,6 +268,11 @@ class Door:
             self.rates.charge(who.token, company_of(who), LONG_COST)
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
+        if route.name == "auditFile":
+            self.board.check(who)
+            body = await _body(request, most=MAX_FILE, media="application/x-ndjson")
+            seen = (await self.read(partial(handlers.replica.read, lambda _: None)))[0]
+            return _viewed(Viewed(seen, msgspec.Raw(_to_json(await self.read(partial(audit_file, body))))))
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
@@ -395,22 +401,22 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     return await _problem(request, BadRequest(str(raised.detail)))
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, *, most: int = MAX_BODY, media: str = "application/json") -> bytes:
     """The body. Raises: TooLarge, WrongMedia."""
-    too_large = TooLarge(f"a request has at most {MAX_BODY} bytes; send a batch in parts")
+    too_large = TooLarge(f"a request has at most {most} bytes; send a batch in parts")
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MAX_BODY:
+    if not length.isdecimal() or int(length) > most:
         raise too_large
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > MAX_BODY:
+        if size > most:
             raise too_large
         parts.append(part)
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if size and media != "application/json":
-        raise WrongMedia("send the body as application/json")
+    said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if size and said != media:
+        raise WrongMedia(f"send the body as {media}")
     return b"".join(parts)
 
 

@@ -90,6 +90,11 @@ def audit(source: Source) -> object:
     audited = Audit()
     for _ in audited.deviations(source.facts()):
         pass
+    return audited_as_json(audited)
+
+
+def audited_as_json(audited: Audit) -> dict[str, Any]:
+    """What an audit has found."""
     return {
         "events": audited.events,
         "decisions": audited.decisions,

@@ -150,6 +150,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         said["security"] = []
     if route.takes is not None:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
+    elif route.name == "auditFile":
+        said["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
     elif route.name == "logIn":
         said["requestBody"] = _content(_LOG_IN)
     elif route.asks is not None:

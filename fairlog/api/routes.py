@@ -269,6 +269,7 @@ ROUTES: tuple[Route, ...] = (
         "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)
     ),
     _follow("/v1/log/events", "logEvents", "cluster-read", "The events of the log as they are committed."),
+    Route("POST", "/v1/audit", "auditFile", "cluster-read", "The verdicts of an audit of a log in the body.", "value"),
     Route("GET", "/v1/session", "session", "", "Who looks at the page.", "session"),
     Route("POST", "/v1/session", "logIn", "", "Exchange a token or a link for a session.", "session"),
     Route("DELETE", "/v1/session", "logOut", "", "End the session.", "session"),

@@ -64,7 +64,7 @@ function auditPart(checked, query, context) {
     try {
       if (found.size > 16 * 1024 * 1024) throw new Error("a file of at most 16 MiB can be read here; run `fairlog audit FILE` for a larger one");
       const answer = await ask("/v1/audit", {}, { method: "POST", body: await found.text() });
-      verdict = { name: found.name, ...answer };
+      verdict = { name: found.name, ...answer.value };
     } catch (error) {
       verdict = { name: found.name, problem: error.message };
       said(error.message, true);
@@ -84,7 +84,7 @@ function outcome(checked) {
   if (checked.detail) return h("p", { class: "bad" }, checked.detail);
   return [
     h("p", {}, checked.verdicts.length ? h("strong", { class: "bad" }, "✕ This log does not follow its rules. ") : h("strong", { class: "good" }, "✓ This log follows its rules. "), `${number(checked.events)} entries and ${plural(checked.decisions, "decision")} were worked out again, up to position ${number(checked.endsAt)}.`),
-    checked.verdicts.length ? h("ol", {}, checked.verdicts.slice(0, 20).map((each, index) => h("li", { key: index }, name(each.text ?? each.sentence ?? JSON.stringify(each))))) : null,
+    checked.verdicts.length ? h("ol", {}, checked.verdicts.slice(0, 20).map((each, index) => h("li", { key: index }, name(each.verdict ?? each.done)))) : null,
     h("p", { class: "digest" }, "Checkpoint ", h("code", {}, `${checked.endsAt}:${checked.digest}`)),
   ];
 }

@@ -136,7 +136,7 @@ function notice() {
   if (lost) return h("p", { class: "notice bad", role: "alert", key: "notice" }, lost);
   if (page.at !== null) {
     return h("p", { class: "notice past", key: "notice" },
-      h("span", { "aria-hidden": "true" }, "⏱ "), "You see the log at position ", h("strong", {}, number(page.at)),
+      "You see the log at position ", h("strong", {}, number(page.at)),
       page.seenAt ? [", ", time(page.seenAt, { long: true })] : null, ". ",
       h("a", { href: address(location.pathname, here().query, { keepAt: false }) }, "Return to now"));
   }

@@ -16,12 +16,21 @@ function bar(whole, parts, marks, label) {
     marks.filter((mark) => mark.value > 0).map((mark) => h("span", { class: `mark ${mark.kind}`, key: mark.kind, style: { left: of(mark.value) } })));
 }
 
+/** A table; in a narrow window each row is a block, in which every cell has the head of its column before it. */
 function table(label, heads, rows, empty, more = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
+  const texts = heads.map((head) => (typeof head === "string" ? head : head.tag ? head.children[0]?.children?.[0] : typeof head.text === "string" ? head.text : ""));
+  for (const row of rows) {
+    row.props.role = "row";
+    row.children.forEach((cell_, index) => {
+      cell_.props.role = cell_.tag === "th" ? "rowheader" : "cell";
+      if (index) cell_.props["data-label"] = texts[index] || null;
+    });
+  }
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
-    h("table", more, h("caption", { class: "hidden" }, label),
-      h("thead", {}, h("tr", {}, heads.map((head) => (head.tag ? head : h("th", { scope: "col", class: head.class || null }, head.text ?? head))))),
-      h("tbody", {}, rows)));
+    h("table", { ...more, role: "table" }, h("caption", { class: "hidden" }, label),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map((head) => (head.tag ? head : h("th", { scope: "col", role: "columnheader", class: head.class || null }, head.text ?? head))))),
+      h("tbody", { role: "rowgroup" }, rows)));
 }
 
 const num = (text) => ({ text, class: "number" });
@@ -195,7 +204,7 @@ const appsView = {
     const sorted = query.sort || "submitted";
     const down = (query.order || "down") === "down";
     const head = (key, text, numeric) => h("th", {
-      scope: "col", class: numeric ? "number" : null, "aria-sort": sorted === key ? (down ? "descending" : "ascending") : null,
+      scope: "col", role: "columnheader", class: numeric ? "number" : null, "aria-sort": sorted === key ? (down ? "descending" : "ascending") : null,
     }, h("a", { href: to({ sort: key, order: sorted === key && down ? "up" : "down" }) }, text, sorted === key ? h("span", { "aria-hidden": "true" }, down ? " ▾" : " ▴") : null));
     const first = value.start + 1;
     const last = value.start + value.apps.length;
@@ -393,11 +402,10 @@ async function auditOf(context) {
 function fairly(card, audit, fairness) {
   if (audit.detail) return h("p", { class: "bad" }, audit.detail);
   const row = fairness?.rows?.find((each) => each.company === card.company);
-  const own = audit.verdicts.filter((each) => !each.companies || !each.companies.length || each.companies.includes(card.company));
   return [
     h("p", {}, audit.verdicts.length ? h("strong", { class: "bad" }, `The log deviates from its rules in ${plural(audit.verdicts.length, "case")}. `) : h("strong", { class: "good" }, "✓ The log follows its rules. "),
       `Audited up to position ${number(audit.endsAt)}: ${number(audit.events)} entries and ${plural(audit.decisions, "decision")} were worked out again.`),
-    own.length ? h("ul", {}, own.map((each, index) => h("li", { key: index }, name(each.text ?? each.sentence ?? JSON.stringify(each))))) : null,
+    audit.verdicts.length ? h("ul", {}, audit.verdicts.slice(0, 20).map((each, index) => h("li", { key: index }, name(each.verdict ?? each.done)))) : null,
     row ? h("p", {}, `On average it was entitled to ${decimal(row.entitledCores ?? 0)} cores and held ${decimal(row.occupiedCores ?? 0)}; `,
       row.shortfallCoreS > 0 ? `${decimal(row.shortfallCoreS / 3600)} core-hours were due and not held.` : "nothing was due that it did not hold.") : null,
     h("p", { class: "digest" }, "Checkpoint ", h("code", {}, `${audit.endsAt}:${audit.digest}`)),

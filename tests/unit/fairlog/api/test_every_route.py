@@ -182,6 +182,7 @@ CASES: list[Case] = [
     Case("decision", "cluster-read", "", {"position": "1"}),
     Case("moment", "cluster-read", "", query={"time": 0}),
     Case("link", None, "me", body={}),
+    Case("auditFile", "cluster-read", ""),
     *of_app("output", verb="private"),
     *of_app("output", verb="private", reason="the disk is full"),
     *of_app("driverOutput", verb="private"),
