@@ -37,6 +37,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
 from scheduler.service import seals
 from scheduler.store.codec import Fact
+from scheduler.store.eventlog import Position
 from witness.audit.as_due import AsDue
 from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
@@ -48,23 +49,28 @@ _SUMS = "ledgers that are the sums of their apps"
 class Audit:
     """An audit in progress. `events` and `decisions` count what was checked; `verdicts` are its findings so far.
 
-    Turns are checked from position `first` to `last`; earlier ones are only folded.
+    Turns are checked from position `first` to `last`; earlier ones are only folded. `begun` is where a log that was
+    checked before ends, and its state. `ends_at` and `digest` are those of the last turn that was read.
     """
 
-    def __init__(self, first: int = 1, last: int | None = None) -> None:
+    def __init__(
+        self,
+        first: int = 1,
+        last: int | None = None,
+        *,
+        begun: tuple[ClusterState, Position] | None = None,
+    ) -> None:
         self.first, self.last = first, last
-        self.state = ClusterState()
+        self.state, (self.ends_at, self.digest) = begun or (ClusterState(), (0, ""))
         self.events = self.decisions = 0
         self.verdicts: list[Verdict] = []
         self.companies: dict[str, None] = {}
         """Every company that was ever registered."""
         self.blind_from: int | None = None
         """The position where the chain is broken; nothing can be checked from there on."""
-        self.ends_at, self.digest = 0, ""
-        """The position and the digest of the last turn that was read."""
         self._before: tuple[int, str] = 0, ""
         """Those of the turn before it."""
-        self._ledger: ShadowLedger | None = ShadowLedger()
+        self._ledger: ShadowLedger | None = ShadowLedger.of(self.state)
         """None once it has differed from the state's: later differences follow from the first."""
         self._found: list[Deviation] = []
         """The deviations of the current turn."""

@@ -7,16 +7,18 @@ with those of the state. A wrong ledger is thus reported at the position where i
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct, field
 
 from scheduler.model import events
-from scheduler.model.events import AppRegistered, CompanyRegistered, Event
+from scheduler.model.events import AppRegistered, CompanyChanged, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.ledger import Accounts, Balance, add_request, move_grant
 
 if TYPE_CHECKING:
+    from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 
 
@@ -42,7 +44,7 @@ class _Worker(Struct):
 
 
 class _Company(Struct):
-    spec: CompanyRegistered
+    spec: CompanyRegistered | CompanyChanged
     sums: Balance = field(default_factory=Balance)
     users: dict[str, Balance] = {}
 
@@ -59,6 +61,31 @@ class ShadowLedger:
         """Executor or driver -> its app, worker and grant."""
         self._live = NOTHING
         """What the live workers offer together."""
+
+    @classmethod
+    def of(cls, state: ClusterState) -> ShadowLedger:
+        """The ledgers of a log that has led to `state` without a deviation."""
+        ledger = cls()
+        ledger._cluster = copy(state.balance)
+        for name, company in state.companies.items():
+            users = {user: copy(known.balance) for user, known in company.users.items()}
+            ledger._companies[name] = _Company(company.spec, copy(company.balance), users)
+        for worker in state.workers.values():
+            live = worker.status == "alive"
+            ledger._workers[worker.id] = _Worker(worker.id, worker.offer, worker.free, live)
+            ledger._live += worker.offer * live
+        for name, app in state.apps.items():
+            if app.ended is None or app.granted != NOTHING:
+                ledger._apps[name] = ledger._app_of(app)
+        for held in (*state.executors.values(), *state.drivers.values()):
+            ledger._allocations[held.id] = ledger._apps[held.app], ledger._workers[held.worker], held.resources
+        return ledger
+
+    def _app_of(self, app: App) -> _App:
+        spec, ended = app.spec, app.ended is not None
+        company = self._companies[spec.company]
+        accounts, waits = (self._cluster, company.sums, company.users[spec.user]), bool(app.admitted) and not ended
+        return _App(spec.app, spec.company, spec.user, accounts, app.accounts, app.requested, app.granted, waits, ended)
 
     def within_quota(self, event: events.AppAdmitted) -> bool:
         """Whether the app and what its company has requested stay within the quota (semantics C2, C4).

@@ -22,7 +22,9 @@ from scheduler.model.resources import size_text
 from scheduler.model.text import one_line
 from scheduler.service.receipts import read_receipts
 from scheduler.store.codec import read_export
+from scheduler.store.eventlog import EventLog
 from scheduler.store.reads import reads as recorded
+from witness.audit import spans
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.audit.proofs import Proofs
@@ -203,11 +205,15 @@ def audit(  # noqa: PLR0913 - its options
     if proofs is not None and (golden is not None or company is not None or (first, last) != (OPEN, OPEN)):
         raise click.UsageError("--receipts and --seals need one whole log; leave out --golden, --company, --from, --to")
     found: list[tuple[str, Verdict]] = []
-    for name, entries in _logs(file, golden):
-        audited = Audit()
-        proven = entries if expect is None else _expected(entries, expect)
-        proven = proven if proofs is None else proofs.heard(proven)
-        verdicts = _verdicts(audited, name, _spanned(audited, proven, first, last), company)
+    whole = (expect, proofs, first, last) == (None, None, OPEN, OPEN)
+    for name, log in _logs(file, golden, whole=whole):
+        if isinstance(log, EventLog):
+            audited = _by_spans(log)
+        else:
+            audited = Audit()
+            proven = log if expect is None else _expected(log, expect)
+            _hear(audited, _spanned(audited, proven if proofs is None else proofs.heard(proven), first, last))
+        verdicts = _verdicts(audited, name, company)
         if proofs is not None and audited.blind_from is None:
             verdicts = [*verdicts, *map(Verdict, proofs.deviations())]
         if audited.ends_at < audited.first and first != OPEN:
@@ -265,8 +271,13 @@ def reads(session: Session, *, as_json: bool) -> None:
     )
 
 
-def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Fact]]]:
-    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log."""
+def _logs(
+    file: IO[bytes] | None, golden: Path | None, *, whole: bool
+) -> Iterator[tuple[str, Iterable[Fact] | EventLog]]:
+    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log.
+
+    The latter with its snapshots if it is audited as a `whole`, unless it comes through the API.
+    """
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
@@ -279,7 +290,8 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, It
     else:
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        yield "the log", Source(click.get_current_context(), None).session.facts()
+        session = Source(click.get_current_context(), None).session
+        yield "the log", session.log if whole and session.api is None else session.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
@@ -321,14 +333,25 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
         raise
 
 
-def _verdicts(audited: Audit, name: str, entries: Iterable[Fact], company: str | None) -> list[Verdict]:
+def _by_spans(log: EventLog) -> Audit:
+    """The audit of the whole log, on all cores."""
+    try:
+        return spans.audited(log, spans.processes(), progress=lambda count: render.progress(f"{count} entries"))
+    finally:
+        render.progress("")
+
+
+def _hear(audited: Audit, entries: Iterable[Fact]) -> None:
+    with unhindered():
+        for _ in audited.deviations(render.counted(entries)):
+            pass
+
+
+def _verdicts(audited: Audit, name: str, company: str | None) -> list[Verdict]:
     """The verdicts on the log; with `company`, only those that concern it.
 
     Raises: InvalidCommand for a log without entries, UnknownCompany.
     """
-    with unhindered():
-        for _ in audited.deviations(render.counted(entries)):
-            pass
     if not audited.events and not audited.verdicts:
         raise InvalidCommand(f"{name} has no entry")
     if company is None:
