@@ -152,11 +152,20 @@ class _Talk:
             if cursor is None:
                 return found
 
+    def question(self, path: str, asked: Mapping[str, Any]) -> _Steps[Any]:
+        headers = {"content-type": "application/json"}
+        answer = yield from self.ask(_Request("POST", path, {}, msgspec.json.encode(asked), headers))
+        return msgspec.json.decode(answer.content)["value"]
+
     def entries(self, after: int, reason: str) -> _Steps[list[dict[str, Any]]]:
         why = {"reason": reason} if reason else {}
         answer = yield from self.ask(_Request("GET", "/v1/log", {"after": after, "fresh": "true", **why}))
         items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
         return items
+
+    def beat(self, app: str) -> _Steps[str]:
+        answer = yield from self.ask(_Request("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
+        return str(msgspec.json.decode(answer.content)["value"]["state"])
 
     def follow(self, path: str, after: int) -> _Send:
         """The request for a stream, to the server that answered last."""
@@ -261,9 +270,18 @@ class ApiClient(_Base):
         """The value, or all items, that GET `path` answers."""
         return self._do(self._talk.read(path, query))
 
+    def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+        """The value that POST `path` answers to a question, such as `/v1/whatif`."""
+        return self._do(self._talk.question(path, asked))
+
     def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None)."""
         return self._do(self._talk.output(app, task, reason))
+
+    def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = self._do(self._talk.beat(app))
+        return state
 
     def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
@@ -351,6 +369,15 @@ class AsyncApiClient(_Base):
     async def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
         """The value, or all items, that GET `path` answers."""
         return await self._do(self._talk.read(path, query))
+
+    async def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = await self._do(self._talk.beat(app))
+        return state
+
+    async def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+        """As `ApiClient.ask`."""
+        return await self._do(self._talk.question(path, asked))
 
     async def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None)."""

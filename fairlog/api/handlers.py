@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
@@ -20,13 +20,23 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, OtherRules
+from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import NotReady, Replica, Seen
-from recovery.failover.lease import members
+from fairlog.watch.conditions import Around, as_json, found
+from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
-from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
+from scheduler.model.commands import (
+    BATCH,
+    Command,
+    IssueToken,
+    LoseOwner,
+    LoseWorker,
+    SubmitApp,
+    command_of,
+    read_command,
+)
 from scheduler.model.errors import (
     CommandRejected,
     InvalidCommand,
@@ -41,16 +51,19 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look, page_of_apps, without_private
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
+from scheduler.service.owners import beat
 from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
+from witness.listing import listed
 
 if TYPE_CHECKING:
     from redis import Redis
 
+    from fairlog.watch.metrics import Metrics
     from scheduler.rules.entities import App
     from scheduler.store.codec import Line
 
@@ -115,6 +128,7 @@ class Handlers:
         self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
+        self._watched = Watched()
         self._lock = Lock()
         self._long_read = Lock()
 
@@ -138,6 +152,21 @@ class Handlers:
             "this address takes nobody without a token, `Authorization: Bearer fl_…`; while there are no accounts, use "
             "the Unix socket of the API on its own machine"
         )
+
+    def sign_in(self, token: str, prove: Callable[[], str], asked: SignIn) -> dict[str, object]:
+        """Issue, by this server's `token`, the token that is asked for of the account that `prove` returns.
+
+        Raises: NotAuthenticated if there is no such account; Failed if `token` is not valid; as `send`, and as `prove`.
+        """
+        account = prove()
+        try:
+            who = self.principal(token, at_home=False)
+        except NotAuthenticated as error:
+            raise Failed(f"this server's own token cannot issue others: {error}") from None
+        if account not in self._present().accounts.known:
+            raise NotAuthenticated(f"there is no account {account}; an admin of the company adds it")
+        receipt = self.send(who, IssueToken(token=asked.token, account=account, hash=asked.hash))
+        return {"account": account, "seq": receipt.seq}
 
     # Commands
 
@@ -203,12 +232,17 @@ class Handlers:
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):
             raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
+        if isinstance(command, LoseOwner):
+            raise NotAllowed("only the master declares an owner lost; `fairlog finish` ends an app")
 
         def refuse(state: ClusterState) -> None:
             if state.closed:
                 permit(state, command, who, _now_ms())
 
-        self.replica.read(refuse)
+        if who.role == "worker":  # whose grants are looked through
+            self.replica.read(refuse)
+        else:
+            self.replica.peek(refuse)
 
     # Reads
 
@@ -266,7 +300,7 @@ class Handlers:
                 own = may("read", app.spec.company, app.spec.user)
                 return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
 
-            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, tell=listed, **arguments)
             known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
             return known, following
 
@@ -431,6 +465,16 @@ class Handlers:
         self._note(who, "output", _named(who, app, owner), reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
 
+    def beat(self, who: By, app: str) -> Viewed:
+        """A sign of life of the app's owner (semantics G4). `state` says whether it goes on.
+
+        Raises: UnknownApp, NotAllowed.
+        """
+        self.check_app(who, app, "submit")
+        seen, state = self.replica.read(lambda state: state.apps[app].state)
+        beat(self.store, self.keys, app)
+        return Viewed(seen, Raw(_to_json({"state": state})))
+
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
         self.check_app(who, app)
@@ -482,30 +526,45 @@ class Handlers:
             self._long_read.release()
 
     def status(self, who: By, *, after: int = 0) -> Viewed:
-        """The active master, the standbys, the workers with their processes, and the head of the log."""
+        """The active master, the standbys, the workers with their processes, the head of the log and the health."""
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
-        serving, standbys = members(self.store, self.keys)
+        around = self.look_around()
+        holding = self.replica.read(lambda state: found(state, around))[1]
         agents = {
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
         }
         said = _plain(cast("Raw", cluster))
         workers = [{"pid": None, "host": None, **agents.get(each["worker"], {}), **each} for each in said["workers"]]
-        return Viewed(
-            seen,
-            Raw(
-                _to_json(
-                    {
-                        "cluster": self.keys.cluster,
-                        "head": seen.seq,
-                        "master": serving and serving._asdict(),
-                        "standbys": [member._asdict() for member in standbys],
-                        "workers": workers,
-                        "tooLarge": said["tooLarge"],
-                    }
-                )
-            ),
-        )
+        told = {
+            "cluster": self.keys.cluster,
+            "head": seen.seq,
+            "health": as_json(holding),
+            "master": around.serving and around.serving._asdict(),
+            "standbys": [member._asdict() for member in around.standing_by],
+            "workers": workers,
+            "tooLarge": said["tooLarge"],
+        }
+        return Viewed(seen, Raw(_to_json(told)))
+
+    def metrics(self, who: By, accept: str = "") -> tuple[bytes, str]:
+        """The metrics for Prometheus, in a format that `accept` names, and their media type. Raises: NotAllowed."""
+        self.replica.read(lambda state: may_read(state, who, "cluster-read", Subject(), _now_ms()))
+        return self._metrics.text(accept)
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        from fairlog.watch.metrics import Metrics  # noqa: PLC0415 (prometheus_client takes long to load)
+
+        read = lambda look: self.replica.read(look)[1]  # noqa: E731
+        return Metrics(self.store, self.keys, self.replica.tally, read=read, around=self.look_around)
+
+    def look_around(self) -> Around:
+        """What surrounds the state now; the companies that are short now are taken note of."""
+        _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
+        with self._lock:
+            self._watched.look(master, short, self.now_ms())
+        return look_around(self.store, self.keys, watched=self._watched)
 
 
 def company_of(who: By) -> str:

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from recovery.replay import snapshot
 from scheduler.model.errors import InvariantViolated
+from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact, Record, stored
 from scheduler.store.eventlog import EventLog
@@ -37,7 +38,7 @@ def told(audit: Audit) -> tuple[object, ...]:
     """Everything that an audit has found."""
     verdicts = [(str(each), each.first, each.later) for each in audit.verdicts]
     ends = audit.ends_at, audit.digest, audit.blind_from
-    return verdicts, audit.events, audit.decisions, ends, list(audit.companies)
+    return verdicts, audit.events, audit.decisions, ends, set(audit.companies)
 
 
 def alone(log: EventLog) -> tuple[object, ...]:
@@ -87,11 +88,11 @@ def damage(log: EventLog, seq: int, how: str, honest: Sequence[Fact]) -> None:
     elif how == "missing":
         log.store.delete(key)
     elif how == "altered":
-        part = bytes(log.store.lindex(key, 1) or b"")  # type: ignore[arg-type]
+        part: Any = log.store.lindex(key, 1)
         log.store.lset(key, 1, part[:-1] + bytes([part[-1] ^ 1]))
     elif how == "of another log":
-        head = json.loads(log.store.lindex(key, 0) or b"")  # type: ignore[arg-type]
-        log.store.lset(key, 0, json.dumps({**head, "digest": "0" * 64}))
+        head: Any = log.store.lindex(key, 0)
+        log.store.lset(key, 0, json.dumps({**json.loads(head), "digest": "0" * 64}))
     elif how == "listed only":
         log.store.rpush(log.keys.snapshots, seq + 1_000_000)
 
@@ -134,9 +135,9 @@ def _ends_near(records: Sequence[Record], seqs: Sequence[int]) -> list[int]:
 
 def _break(log: EventLog, record: Record) -> None:
     """Alter a turn in the store, and leave the digests as they are."""
-    entries = log.store.xrange(log.keys.log)
+    entries: Any = log.store.xrange(log.keys.log)
     log.store.delete(log.keys.log)
-    for entry, fields in entries:  # type: ignore[union-attr]
+    for entry, fields in entries:
         if entry == f"{record.last}-0".encode():
             fields[b"at"] = b"%d" % (int(fields[b"at"]) + 1)
         log.store.xadd(log.keys.log, fields, id=entry)
@@ -155,8 +156,11 @@ def test_ledgers_that_begin_with_any_state_are_those_of_its_events(history: Hist
 
 
 def _entries(ledger: ShadowLedger) -> dict[str, Any]:
-    """Every ledger; a quota is the same whether it was registered or changed."""
-    companies = {name: (asdict(each.spec), each.sums, each.users) for name, each in ledger._companies.items()}
+    """Every ledger; a quota is the same whether it was registered or changed, and a user without apps has none."""
+    companies = {
+        name: (asdict(each.spec), each.sums, {user: sums for user, sums in each.users.items() if sums != Balance()})
+        for name, each in ledger._companies.items()
+    }
     return {**vars(ledger), "_companies": companies}
 
 

@@ -37,7 +37,6 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
 from scheduler.service import seals
 from scheduler.store.codec import Fact
-from scheduler.store.eventlog import Position
 from witness.audit.as_due import AsDue
 from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
@@ -49,28 +48,23 @@ _SUMS = "ledgers that are the sums of their apps"
 class Audit:
     """An audit in progress. `events` and `decisions` count what was checked; `verdicts` are its findings so far.
 
-    Turns are checked from position `first` to `last`; earlier ones are only folded. `begun` is where a log that was
-    checked before ends, and its state. `ends_at` and `digest` are those of the last turn that was read.
+    Turns are checked from position `first` to `last`; earlier ones are only folded.
     """
 
-    def __init__(
-        self,
-        first: int = 1,
-        last: int | None = None,
-        *,
-        begun: tuple[ClusterState, Position] | None = None,
-    ) -> None:
+    def __init__(self, first: int = 1, last: int | None = None) -> None:
         self.first, self.last = first, last
-        self.state, (self.ends_at, self.digest) = begun or (ClusterState(), (0, ""))
+        self.state = ClusterState()
         self.events = self.decisions = 0
         self.verdicts: list[Verdict] = []
         self.companies: dict[str, None] = {}
         """Every company that was ever registered."""
         self.blind_from: int | None = None
         """The position where the chain is broken; nothing can be checked from there on."""
+        self.ends_at, self.digest = 0, ""
+        """The position and the digest of the last turn that was read."""
         self._before: tuple[int, str] = 0, ""
         """Those of the turn before it."""
-        self._ledger: ShadowLedger | None = ShadowLedger.of(self.state)
+        self._ledger: ShadowLedger | None = ShadowLedger()
         """None once it has differed from the state's: later differences follow from the first."""
         self._found: list[Deviation] = []
         """The deviations of the current turn."""
@@ -78,6 +72,15 @@ class Audit:
         """Whether the second state decides the current turn as the log does."""
         self._as_due: AsDue | None = None
         """The second state, from the first deviation until the log no longer follows it."""
+
+    def resume(self, state: ClusterState, seq: int, digest: str) -> None:
+        """Go on behind the turn that ends at `seq` with `digest`, from the state that an audit up to there found.
+
+        A later deviation with the same cause as one from before begins a verdict of its own.
+        """
+        self.state, self.ends_at, self.digest = state, seq, digest
+        self.companies = dict.fromkeys(state.companies)
+        self._ledger = ShadowLedger.of(state)
 
     def deviations(self, facts: Iterable[Fact]) -> Iterator[Deviation]:
         """Each deviation of the log, turn by turn."""

@@ -7,13 +7,12 @@ with those of the state. A wrong ledger is thus reported at the position where i
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from msgspec import Struct, field
 
 from scheduler.model import events
-from scheduler.model.events import AppRegistered, CompanyChanged, CompanyRegistered, Event
+from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.ledger import Accounts, Balance, add_request, move_grant
 
@@ -44,7 +43,7 @@ class _Worker(Struct):
 
 
 class _Company(Struct):
-    spec: CompanyRegistered | CompanyChanged
+    spec: CompanyRegistered
     sums: Balance = field(default_factory=Balance)
     users: dict[str, Balance] = {}
 
@@ -63,29 +62,34 @@ class ShadowLedger:
         """What the live workers offer together."""
 
     @classmethod
-    def of(cls, state: ClusterState) -> ShadowLedger:
-        """The ledgers of a log that has led to `state` without a deviation."""
-        ledger = cls()
-        ledger._cluster = copy(state.balance)
+    def of(cls, state: ClusterState) -> Self:
+        """The ledgers as they follow from the apps, executors and workers of a state."""
+        made = cls()
         for name, company in state.companies.items():
-            users = {user: copy(known.balance) for user, known in company.users.items()}
-            ledger._companies[name] = _Company(company.spec, copy(company.balance), users)
+            made._companies[name] = _Company(company.spec)
         for worker in state.workers.values():
             live = worker.status == "alive"
-            ledger._workers[worker.id] = _Worker(worker.id, worker.offer, worker.free, live)
-            ledger._live += worker.offer * live
-        for name, app in state.apps.items():
+            made._workers[worker.id] = _Worker(worker.id, worker.offer, worker.offer, live=live)
+            made._live += worker.offer * live
+        for app in state.apps.values():
             if app.ended is None or app.granted != NOTHING:
-                ledger._apps[name] = ledger._app_of(app)
+                made._enter(app)
         for held in (*state.executors.values(), *state.drivers.values()):
-            ledger._allocations[held.id] = ledger._apps[held.app], ledger._workers[held.worker], held.resources
-        return ledger
+            owner, worker_of = made._apps[held.app], made._workers[held.worker]
+            made._allocations[held.id] = owner, worker_of, held.resources
+            move_grant(owner, worker_of, held.resources)
+        return made
 
-    def _app_of(self, app: App) -> _App:
+    def _enter(self, app: App) -> None:
         spec, ended = app.spec, app.ended is not None
-        company = self._companies[spec.company]
-        accounts, waits = (self._cluster, company.sums, company.users[spec.user]), bool(app.admitted) and not ended
-        return _App(spec.app, spec.company, spec.user, accounts, app.accounts, app.requested, app.granted, waits, ended)
+        company = self._companies.get(spec.company)
+        sums = Balance() if company is None else company.sums
+        user = Balance() if company is None else company.users.setdefault(spec.user, Balance())
+        entered = _App(spec.app, spec.company, spec.user, (self._cluster, sums, user), app.accounts, app.requested)
+        entered.waits, entered.ended = bool(app.admitted) and not ended, ended
+        if entered.waits:
+            add_request(entered.accounts, entered.requested)
+        self._apps[spec.app] = entered
 
     def within_quota(self, event: events.AppAdmitted) -> bool:
         """Whether the app and what its company has requested stay within the quota (semantics C2, C4).

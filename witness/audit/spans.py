@@ -14,7 +14,6 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,7 +62,8 @@ def processes() -> int:
 
 def audited(log: EventLog, number: int, *, progress: Callable[[int], object] = lambda _: None) -> Audit:
     """The audit of the whole log in that many processes. `progress` is called with how many events were read."""
-    spans = [*pairwise([0, *sorted(positions(log)), None])]
+    seams = sorted(positions(log))
+    spans: list[Span] = [*zip([0, *seams], [*seams, None], strict=True)]
     proven: list[_Checked] = []
     if number > 1 and len(spans) > 1:
         proven = _proven(_results(log, spans, min(number, len(spans)), progress))
@@ -85,7 +85,9 @@ def _behind(log: EventLog, proven: list[_Checked]) -> Audit:
         with suppress(BadSnapshot):
             seam, state = _held(log, proven[-1].end.position.seq)
             if seam == proven[-1].end:
-                return _joined(proven, Audit(begun=(state, seam.position)))
+                audit = Audit()
+                audit.resume(state, *seam.position)
+                return _joined(proven, audit)
         del proven[-1]
     return Audit()
 
@@ -121,10 +123,9 @@ def _results(
     try:
         for _ in range(number):
             ours, theirs = forked.Pipe(duplex=False)
-            child = forked.Process(target=_work, args=(log, spans, following, counts, theirs), daemon=True)
-            child.start()
+            children.append(forked.Process(target=_work, args=(log, spans, following, counts, theirs), daemon=True))
+            children[-1].start()
             theirs.close()
-            children.append(child)
             pipes.append(ours)
         while pipes and not all(at in results for at in range(needed)):
             for pipe in [pipe for pipe in pipes if pipe in wait(pipes, LOOK_S)]:
@@ -139,9 +140,9 @@ def _results(
                     needed = min(needed, at)
             progress(sum(counts))
     finally:
-        for child in children:
-            child.terminate()
-            child.join()
+        for each in children:
+            each.terminate()
+            each.join()
         for pipe in pipes:
             pipe.close()
     return [results.get(at) for at in range(needed)]
@@ -172,7 +173,9 @@ def _check(log: EventLog, span: Span, count: Callable[[int], object]) -> _Checke
     """What there is to know of a span that follows the rules; None if anything deviates."""
     begin, last = span
     seam, state = _held(log, begin) if begin else (_START, ClusterState())
-    audit = Audit(begun=(state, seam.position))
+    audit = Audit()
+    if begin:
+        audit.resume(state, *seam.position)
     with unhindered():
         for _ in audit.deviations(_told(log.facts(seam.position, to=last), count)):
             return None

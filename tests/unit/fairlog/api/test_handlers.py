@@ -247,11 +247,11 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
     assert api.replica.wait_for(receipt.seq, 10)
     rendered: list[str] = []
 
-    def summary(app: App) -> dict[str, str]:
+    def told(_: object, app: App) -> dict[str, str]:
         rendered.append(app.spec.app)
         return {"app": app.spec.app, "company": app.spec.company, "user": app.spec.user}
 
-    monkeypatch.setattr("scheduler.rules.views.summary", summary)
+    monkeypatch.setattr("fairlog.api.handlers.listed", told)
     monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
 
     def pages(who: By, **arguments: object) -> list[list[str]]:

@@ -20,11 +20,13 @@ from scheduler.model.commands import (
     EndedDriver,
     EndedExecutor,
     ExtendApp,
+    FinishApp,
     GrantRole,
     HoldApp,
     IssueToken,
     KillApp,
     KillExecutors,
+    LoseOwner,
     LoseWorker,
     RegisterCompany,
     RegisterKind,
@@ -110,6 +112,7 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("submit", "acme/ann", ReleaseApp(app="ann-1-held")),
     ("submit", "acme/ann", HoldApp(app="ann-1-held")),
     ("submit", "acme/ann", KillExecutors(app="ann-1", executors=("ann-1.0",))),
+    ("submit", "acme/ann", FinishApp(app="ann-1")),
     ("submit", "acme/ann", ExtendApp(app="ann-1", by_s=1)),
     ("kill", "acme/ann", KillApp(app="ann-1", reason="it hangs")),
     ("tokens", "*", IssueToken(token="new00000", account="*", hash=HASH)),
@@ -139,6 +142,7 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("work", "w1", ReportBacklog(executor="ann-1.0", waiting=1, running=0)),
     ("work", "w1", EndApp(app="ann-1", reason="finished")),
     ("lead", "", LoseWorker(worker="w1")),
+    ("lead", "", LoseOwner(app="ann-1")),
 ]
 """Verb, whose it is, and the command: an account's, a company's, a worker's, the sender's (*), or the cluster's."""
 BOTH: list[Command] = [DrainWorker(worker="w1"), RemoveWorker(worker="w1")]
@@ -286,18 +290,20 @@ def test_a_token_without_all_scopes_of_its_role_hands_on_only_those_that_it_has(
             issue = IssueToken(token="more0000", account="acme/ann", hash=HASH, scopes=more, once=True)
             with pytest.raises(NotAllowed, match="has no scope that it lacks"):
                 decide(cluster.state, issue, None, sender)
-        for given in (
+        handed: list[Command] = [
             GrantRole(account="acme/ann", role="admin"),
             AddAccount(account="acme/new", role="admin"),
             *([AddAccount(account="op/new")] if sender is operator else []),
-        ):
+        ]
+        for given in handed:
             with pytest.raises(NotAllowed, match="cannot give the role"):
                 decide(cluster.state, given, None, sender)
-        for allowed_to in (
+        lawful: list[Command] = [
             IssueToken(token="same0000", account="acme/ann", hash=HASH, scopes=("read",)),
             AddAccount(account="acme/new"),
             RevokeRole(account="acme/ann", role="user"),
-        ):
+        ]
+        for allowed_to in lawful:
             assert decide(cluster.state, allowed_to, None, sender)
     for whole in (by("acme/adm"), OPERATOR, by("op/root")):
         assert decide(cluster.state, IssueToken(token="more0000", account="acme/ann", hash=HASH), None, whole)
