@@ -26,7 +26,10 @@ def write_private(path: Path, text: str) -> None:
     write_private_bytes(path, text.encode())
 
 
-def write_private_bytes(path: Path, content: bytes) -> None:
-    """As `write_private`."""
+def write_private_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """As `write_private`; `durable`: returns once it is on disk."""
     with os.fdopen(private_file(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
         file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
