@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from fairlog.watch.conditions import CONDITIONS, Failover, Found
 from recovery.replay.bounds import moment
 from scheduler.model.errors import FairlogError
-from scheduler.service.private import private_folder, write_private_bytes
+from scheduler.service.private import drafted, private_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,9 +203,8 @@ class Book:
         """Write the book to disk if it has changed. Raises: OSError."""
         text = msgspec.json.encode(self.pages)
         if text != self._written:
-            draft = self._path.with_name(f"{self._path.name}.draft")
-            write_private_bytes(draft, text, durable=True)
-            draft.replace(self._path)
+            with drafted(self._path, text) as draft:
+                draft.replace(self._path)
             self._written = text
 
 

@@ -241,10 +241,18 @@ def master(
 @click.option("--tls-cert", "certificate", type=_FILE, metavar="FILE", help="Certificate chain for TLS on TCP, PEM.")
 @click.option("--tls-key", "key", type=_FILE, metavar="FILE", help="Its private key, PEM.")
 @flag("--plain-http", "plain", help="Allow TCP without TLS from other machines, behind a proxy that ends TLS.")
+@click.option(
+    "--oidc",
+    type=_FILE,
+    metavar="FILE",
+    envvar="FAIRLOG_OIDC",
+    show_envvar=True,
+    help="Let people sign in at the OpenID provider that FILE describes (docs/security.md).",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
+def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
     """Serve the HTTP API, through which everybody else reaches the cluster.
 
     Only masters and API servers need the store's credentials. Any number of them can run. An API server answers reads
@@ -257,7 +265,7 @@ def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of
         raise click.UsageError("--tls-cert and --tls-key belong together; give both")
     url, cluster, _ = locate(target)
     log_to_stderr()
-    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url))
+    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url), oidc=oidc)
 
 
 @click.group(cls=VerbGroup, invoke_without_command=True)
