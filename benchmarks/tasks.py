@@ -3,6 +3,7 @@
 `tasks.py [TASKS]` runs a program TASKS times (default 2,000), on the embedded server with fsync on every write:
 without cells, in cells, and with RQ. fairlog gets one worker that offers far more cores than the machine has. RQ gets
 one forking `Worker` process per CPU of the machine.
+"""
 
 from __future__ import annotations
 
