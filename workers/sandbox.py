@@ -107,8 +107,8 @@ def sandbox_command(
         source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
         command += ["--bind" if bind.writable else "--ro-bind", source, str(bind.inside)]
     hidden = {path.resolve() for path in (*settings.hidden, *_credentials())}
-    for path in sorted(path for path in hidden if hidden.isdisjoint(path.parents)):
-        command += _masks(dict.fromkeys(_seen_at(path, binds)))
+    for outermost in sorted(each for each in hidden if hidden.isdisjoint(each.parents)):
+        command += _masks(dict.fromkeys(_seen_at(outermost, binds)))
     command += ["--ro-bind", str(INIT), INIT_INSIDE, "--remount-ro", "/dev", "--remount-ro", "/"]
     return command, descriptors
 
