@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -28,6 +29,7 @@ from workers.processes import Wakeup, become_subreaper, children, descendants, i
 from workers.program import run_program
 from workers.rundir import ExitNote, RunDir
 
+_Result = TypeVar("_Result")
 _REPLY_S = 10
 _MEANWHILE_S = 0.5
 _log = structlog.get_logger()
@@ -68,10 +70,11 @@ class Forkserver:
         try:
             if self._line is None:
                 raise ForkserverLost
-            self._line.settimeout(_REPLY_S)
-            self._line.sendall(spec.model_dump_json().encode() + b"\n")
             self._line.settimeout(_MEANWHILE_S)
-            reply = self._reply(self._line, meanwhile)
+            left = memoryview(spec.model_dump_json().encode() + b"\n")
+            while left:
+                left = left[_patiently(partial(self._line.send, left), meanwhile) :]
+            reply = _patiently(partial(self._line.recv, 256), meanwhile)
         except OSError as error:
             self.close()
             raise ForkserverLost from error
@@ -79,16 +82,6 @@ class Forkserver:
             self.close()
             raise ForkserverLost
         return int(reply) or None
-
-    def _reply(self, line: socket.socket, meanwhile: Callable[[], object]) -> bytes:
-        deadline_s = time.monotonic() + _REPLY_S
-        while True:
-            try:
-                return line.recv(256)
-            except TimeoutError:
-                if time.monotonic() > deadline_s:
-                    raise
-                meanwhile()
 
     def close(self) -> None:
         """Disconnect: the forkserver ends its executors, or waits until they have ended."""
@@ -100,6 +93,18 @@ class Forkserver:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_REPLY_S)
             self._process = None
+
+
+def _patiently(attempt: Callable[[], _Result], meanwhile: Callable[[], object]) -> _Result:
+    """The result of an attempt on the socket, again after each timeout. Raises: TimeoutError after some seconds."""
+    deadline_s = time.monotonic() + _REPLY_S
+    while True:
+        try:
+            return attempt()
+        except TimeoutError:
+            if time.monotonic() > deadline_s:
+                raise
+            meanwhile()
 
 
 class _Server:
@@ -130,12 +135,13 @@ class _Server:
         except OSError:
             request = b""
         if request.endswith(b"\n"):
-            spec = ExecutorSpec.model_validate_json(request)
+            pid = 0
             try:
-                pid = self._launch(spec)
+                pid = self._launch(ExecutorSpec.model_validate_json(request))
             except OSError as error:
-                _log.warning("could not start an executor", executor=spec.grant.executor, error=str(error))
-                pid = 0
+                _log.warning("could not start an executor", error=str(error))
+            except ValueError:  # which shows what was to be read, secrets included
+                _log.warning("could not read what executor to start")
             with suppress(OSError):
                 line.sendall(b"%d" % pid)
             return

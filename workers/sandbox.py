@@ -42,6 +42,8 @@ _WHOLE = tuple(map(Path, ("/home", "/media", "/mnt", "/root", "/srv", "/var", "/
 _TEMPORARY = tuple(map(Path, ("/", "/tmp", "/var/tmp")))  # noqa: S108 - the cell has its own
 _ROOMS = ("fairlog", "recovery", "scheduler", "witness", "workers")
 _GPUS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
+_KERNEL = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr")
+_SECRET = ("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/scsi", "/proc/timer_list", "/sys/firmware")
 _NAMESPACES = ("--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
 _PROBE_S = 20
 
@@ -93,7 +95,7 @@ def sandbox_command(
     descriptors = [] if folder is None or folder.descriptor is None else [folder.descriptor]
     command = [bwrap, *_NAMESPACES, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     command += [] if info is None else ["--info-fd", str(info)]
-    command += [*_system(), "--proc", "/proc", "--dev", "/dev"]
+    command += [*_system(), *_processes(), "--dev", "/dev"]
     command += ["--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108
@@ -122,6 +124,17 @@ def _system() -> list[str]:
         target = _link(path)
         command += ["--ro-bind-try", path, path] if target is None else ["--symlink", target, path]
     return [*command, "--ro-bind", "/etc", "/etc", *_masks(_unreadable("/etc")), *_name_service()]
+
+
+def _processes() -> list[str]:
+    """Arguments that show the cell's own processes, and settings of the kernel that nobody can write there.
+
+    Without capabilities, root may still write them.
+    """
+    command = ["--proc", "/proc"]
+    for path in _KERNEL:
+        command += ["--ro-bind-try", path, path]
+    return [*command, *_masks(Path(path) for path in _SECRET if Path(path).exists())]
 
 
 def _devices(grant: Grant) -> list[str]:
