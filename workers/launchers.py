@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from scheduler.service.private import private_folder
 from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
+from workers.machine import helper_socket
 from workers.sandbox import (
     INIT,
     SCRATCH_INSIDE,
@@ -77,13 +78,6 @@ def plain(place: Place, named: Callable[[int], object]) -> Cell:
 def cell(place: Place, named: Callable[[int], object]) -> Cell:
     """A sandbox of bubblewrap's: tasks reach the app's folder, their own, and the system's, which they cannot write."""
     executor, files = place.grant.executor, place.files
-    variables = {
-        SCRATCH_VARIABLE: SCRATCH_INSIDE,
-        STOP_AT_VARIABLE: f"{TOLD_INSIDE}/{files.stop_at_file(executor).name}",
-        "HOME": SCRATCH_INSIDE,
-        "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
-        "PATH": _path_inside(),
-    }
 
     def start() -> FirstProcess:
         scratch, told = private_folder(files.scratch(executor)), private_folder(files.told(executor))
@@ -115,10 +109,45 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
         limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
         return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, errors=said, limits=limits)
 
-    return Cell(start, SCRATCH_INSIDE, variables, named)
+    return Cell(start, SCRATCH_INSIDE, _variables_inside(files.stop_at_file(executor)), named)
 
 
-LAUNCHERS: dict[str, Launcher] = {"cell": cell, "plain": plain}
+def account(place: Place, named: Callable[[int], object]) -> Cell:
+    """A cell whose tasks run as the account that the operator's map gives them; `fairlog-launch` starts it."""
+    executor, files = place.grant.executor, place.files
+
+    def start() -> FirstProcess:
+        told = private_folder(files.told(executor))
+        told.chmod(0o711)  # in a folder that only its owner can enter; the account finds the folder in its cell
+        with ExitStack() as opened:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.enter_context(theirs)
+            on_failure = opened.enter_context(ExitStack())
+            on_failure.enter_context(ours)
+            helper = on_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            folder = os.open(told, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, folder)
+            try:
+                helper.connect(str(helper_socket()))
+                asked = {
+                    "verb": "start",
+                    "grant": place.grant.model_dump(mode="json") | {"command": [], "env": []},
+                    "settings": place.settings.model_dump(mode="json"),
+                }
+                socket.send_fds(helper, [json.dumps(asked).encode()], [theirs.fileno(), folder])
+                answer = json.loads(helper.recv(4096) or b'{"error": "it has ended"}')
+            except OSError as error:
+                raise NoCell(f"fairlog-launch does not answer at {helper_socket()}: {error.strerror}") from error
+            if "error" in answer:
+                raise NoCell(f"fairlog-launch starts no cell: {answer['error']}")
+            on_failure.pop_all()
+        limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
+        return FirstProcess(int(answer["pid"]), ours, encloses=True, release=helper.close, limits=limits)
+
+    return Cell(start, SCRATCH_INSIDE, _variables_inside(files.stop_at_file(executor)), named)
+
+
+LAUNCHERS: dict[str, Launcher] = {"cell": cell, "account": account, "plain": plain}
 
 
 def launch(launcher: str, place: Place, named: Callable[[int], object]) -> Cell:
@@ -154,7 +183,13 @@ def _run(
     )
 
 
-def _path_inside() -> str:
-    """The search path of this process, with fairlog's Python at its end."""
+def _variables_inside(stop_at: Path) -> dict[str, str]:
+    """What is where in a cell; the search path is that of this process, with fairlog's Python at its end."""
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-    return f"{path}:{Path(sys.executable).parent}"
+    return {
+        SCRATCH_VARIABLE: SCRATCH_INSIDE,
+        STOP_AT_VARIABLE: f"{TOLD_INSIDE}/{stop_at.name}",
+        "HOME": SCRATCH_INSIDE,
+        "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
+        "PATH": f"{path}:{Path(sys.executable).parent}",
+    }

@@ -20,8 +20,9 @@ _USER_NAMESPACES = {
 _MOST_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 
-HELPER = Path("/run/fairlog-launch/socket")
-"""Where the helper of the launcher `account` listens."""
+def helper_socket() -> Path:
+    """Where the helper of the launcher `account` listens."""
+    return Path(os.environ.get("FAIRLOG_LAUNCH_SOCKET", "/run/fairlog-launch/socket"))
 
 
 class Refused(FairlogError):
@@ -45,6 +46,11 @@ def choose_launcher(asked: str | None, *, unsafe_plain: bool) -> str:
     why_not = why_no_cell() if asked in {None, "cell"} else ""
     if asked == "cell" and why_not:
         raise Refused(f"--launcher cell does not work here: {why_not}; `fairlog worker --check` says how to mend that")
+    if asked == "account" and not helper_socket().exists():
+        raise Refused(
+            f"--launcher account needs fairlog-launch, which does not listen at {helper_socket()}; start it with "
+            "`systemctl enable --now fairlog-launch`"
+        )
     chosen = asked or ("plain" if why_not else "cell")
     if chosen == "plain" and not os.geteuid() and not unsafe_plain:
         because = f"cells do not work here ({why_not}) and " if why_not else ""
@@ -133,7 +139,8 @@ def _user() -> Finding:
 
 
 def _account() -> Finding:
-    if HELPER.exists():
-        return Finding("launcher account", "ok", f"fairlog-launch listens at {HELPER}")
-    why = f"fairlog-launch does not listen at {HELPER}"
+    path = helper_socket()
+    if path.exists():
+        return Finding("launcher account", "ok", f"fairlog-launch listens at {path}")
+    why = f"fairlog-launch does not listen at {path}"
     return Finding("launcher account", "off", why, "systemctl enable --now fairlog-launch")

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -105,6 +106,8 @@ class RunDir:
         if not path.exists() or path.read_text() != text:
             draft = private_folder(path.parent) / "draft"
             write_private(draft, text)
+            if path.parent.stat().st_mode & stat.S_IXOTH:
+                draft.chmod(0o644)  # the account of the tasks reads it, in its cell
             draft.replace(path)
 
     def leaving(self, executor: str) -> Leaving | None:

@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -45,6 +46,7 @@ _GPUS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
 _KERNEL = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr")
 _SECRET = ("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/scsi", "/proc/timer_list", "/sys/firmware")
 _NAMESPACES = ("--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
+_TO_BECOME = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
 _PROBE_S = 20
 
 
@@ -83,28 +85,32 @@ def sandbox_command(
     told: Path | None,
     shared_memory_mb: int = SHARED_MEMORY_MB,
     info: int | None = None,
+    become: tuple[int, int, list[int]] | None = None,
 ) -> tuple[list[str], list[int]]:
     """The command line up to the program to run, and the descriptors that it needs, to be closed afterwards.
 
-    `scratch` is the executor's own folder, `told` the one in which its tasks find what they are told. Raises: NoCell.
+    `scratch` is the executor's own folder, `told` the one in which its tasks find what they are told. With `become`,
+    root starts it, and the first process becomes that user: uid, gid and further groups. Raises: NoCell.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise NoCell("bubblewrap is not installed (apt install bubblewrap)")
-    folder = None if grant.cwd is None else _folder(grant, settings)
+    folder = None if grant.cwd is None else _folder(grant, settings, become)
     descriptors = [] if folder is None or folder.descriptor is None else [folder.descriptor]
-    command = [bwrap, *_NAMESPACES, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    namespaces, kept = (_NAMESPACES, []) if become is None else (_NAMESPACES[2:], [*_TO_BECOME])
+    command = [bwrap, *namespaces, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *kept]
     command += [] if info is None else ["--info-fd", str(info)]
     command += [*_system(), *_processes(), "--dev", "/dev"]
     command += ["--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108
         command += ["--bind", str(scratch / "tmp"), path]
-    command += ["--bind", str(scratch / "scratch"), SCRATCH_INSIDE]
+    command += [*_ways_to([Path(SCRATCH_INSIDE)]), "--bind", str(scratch / "scratch"), SCRATCH_INSIDE]
     command += [] if told is None else ["--ro-bind", str(told), TOLD_INSIDE]
     binds = [*_shared(settings.share), *([] if folder is None else [folder])]
     for code in own_code():
         binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
+    command += _ways_to([bind.inside for bind in binds])
     for bind in binds:
         source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
         command += ["--bind" if bind.writable else "--ro-bind", source, str(bind.inside)]
@@ -145,9 +151,10 @@ def _devices(grant: Grant) -> list[str]:
     return [argument for device in devices for argument in ("--dev-bind", device, device)]
 
 
-def python_inside(descriptor: int) -> list[str]:
+def python_inside(descriptor: int, become: tuple[int, int, list[int]] | None = None) -> list[str]:
     """The end of the command line: the first process in the cell, with the descriptor of its socket."""
-    return ["--", os.path.realpath(sys.executable), "-I", "-S", INIT_INSIDE, str(descriptor)]
+    user = [] if become is None else [str(become[0]), str(become[1]), *map(str, become[2])]
+    return ["--", os.path.realpath(sys.executable), "-I", "-S", INIT_INSIDE, str(descriptor), *user]
 
 
 @functools.cache
@@ -192,11 +199,12 @@ def socket_folder(url: str) -> list[Path]:
     return [Path(parts.path).parent] if "unix" in parts.scheme else []
 
 
-def _folder(grant: Grant, settings: CellSettings) -> _Bind | None:
+def _folder(grant: Grant, settings: CellSettings, become: tuple[int, int, list[int]] | None) -> _Bind | None:
     """The app's folder; None if the cell shows it anyway, or has its own. Raises: NoCell if it may not be one."""
     named = grant.cwd or ""
     try:
-        descriptor = os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with _acting_as(become):
+            descriptor = os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None  # entering it fails with the reason
     bind = None
@@ -212,6 +220,25 @@ def _folder(grant: Grant, settings: CellSettings) -> _Bind | None:
     finally:
         if bind is None:
             os.close(descriptor)
+
+
+@contextmanager
+def _acting_as(become: tuple[int, int, list[int]] | None) -> Iterator[None]:
+    """Have only the user's permissions, as root."""
+    if become is None:
+        yield
+        return
+    uid, gid, groups = become
+    own = os.getgroups()
+    os.setgroups(groups)
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(own)
 
 
 def _why_not(real: Path, grant: Grant, settings: CellSettings) -> str:
@@ -247,6 +274,12 @@ def _seen_at(path: Path, binds: Sequence[_Bind]) -> list[Path]:
     """Where the cell shows the path, if it exists."""
     sources = [(bind.source.resolve(), bind.inside) for bind in binds] if path.exists() else []
     return [inside / path.relative_to(source) for source, inside in sources if path.is_relative_to(source)]
+
+
+def _ways_to(paths: Iterable[Path]) -> list[str]:
+    """Arguments that create the folders above the paths; bubblewrap would create them for root alone."""
+    above = dict.fromkeys(folder for path in paths for folder in reversed(path.parents) if folder.name)
+    return [argument for folder in above for argument in ("--perms", "0755", "--dir", str(folder))]
 
 
 def _masks(paths: Iterable[Path]) -> list[str]:

@@ -28,6 +28,7 @@ import sys
 import time
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_BYTES = 1 << 18
@@ -204,8 +205,14 @@ def _is_file(path: str) -> bool:
 
 
 def main() -> None:
-    """Run as the parent of tasks. Argument: the descriptor of the executor's socket."""
+    """Run as the parent of tasks. Arguments: the descriptor of the executor's socket, then the user to become."""
     prctl: Any = ctypes.CDLL(None).prctl
+    if len(sys.argv) > 2:
+        uid, gid, *groups = map(int, sys.argv[2:])
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # tasks have the same user, and must not trace it
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:

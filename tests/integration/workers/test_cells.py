@@ -6,23 +6,31 @@ import json
 import os
 import random
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from fairlog.local.store import EmbeddedStore
+from scheduler.model.grants import Leaving
 from tests.integration.workers.test_executor import outputs, shell
 from tests.integration.workers.worker_rig import WORKER, Rig
 from tests.waiting import wait_until
 from workers.forkserver import Forkserver
+from workers.launch_helper import AccountMap
 from workers.processes import started_s
 from workers.rundir import RunDir
 from workers.sandbox import CellSettings, why_no_cell
 
 ATTACK = Path(__file__).with_name("attack.py").read_text()
+as_root = pytest.mark.skipif(
+    bool(os.geteuid() or why_no_cell()), reason=f"needs root and cells{': ' if why_no_cell() else ''}{why_no_cell()}"
+)
 in_cells = pytest.mark.skipif(bool(why_no_cell()), reason=f"no cell can be started: {why_no_cell()}")
 
 
@@ -47,6 +55,40 @@ def rig(own_store: EmbeddedStore, tmp_path: Path, forkserver: Forkserver) -> Ite
     rig.launcher, rig.cells = "cell", CellSettings()
     yield rig
     rig.close()
+
+
+@pytest.fixture(scope="module")
+def helper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The state of a `fairlog-launch` that serves this user. Company acme has uid 54321."""
+    folder = tmp_path_factory.mktemp("helper")
+    accounts = folder / "accounts.toml"
+    accounts.write_text("[companies]\nacme = 54321\n")
+    os.environ["FAIRLOG_LAUNCH_SOCKET"] = str(folder / "socket")
+    where = ("--map", str(accounts), "--allow", str(os.getuid()), "--state", str(folder / "state"))
+    process = subprocess.Popen([sys.executable, "-m", "workers.launch_helper", *where])
+    wait_until((folder / "socket").exists, "the helper")
+    yield folder / "state"
+    process.terminate()
+    process.wait()
+    del os.environ["FAIRLOG_LAUNCH_SOCKET"]
+
+
+@pytest.fixture
+def account_rig(own_store: EmbeddedStore, tmp_path: Path, helper: Path) -> Iterator[Rig]:
+    assert helper
+    rig = Rig(own_store.url, tmp_path / "run")
+    rig.launcher, rig.cells = "account", CellSettings()
+    yield rig
+    rig.close()
+
+
+def asked(request: dict[str, object]) -> dict[str, object]:
+    """The helper's answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.connect(os.environ["FAIRLOG_LAUNCH_SOCKET"])
+        line.send(json.dumps(request).encode())
+        answer: dict[str, object] = json.loads(line.recv(4096))
+        return answer
 
 
 def sleeping(mark: str) -> list[int]:
@@ -77,6 +119,91 @@ def test_a_hostile_task_in_a_cell_gets_nothing_and_leaves_nothing(rig: Rig, tmp_
     assert not sleeping(mark)
     assert not rig.files.scratch(grant.executor).exists()
     assert not rig.files.is_running(grant.executor)
+
+
+@as_root
+def test_a_hostile_task_of_an_account_gets_nothing_and_leaves_nothing(account_rig: Rig, tmp_path: Path) -> None:
+    rig, mark = account_rig, a_mark()
+    (tmp_path / "secret").write_text("theirs")
+    forbidden = (str(tmp_path), str(tmp_path / "secret"), str(rig.files.root), rig.url.removeprefix("unix://"))
+    grant = rig.grant((sys.executable, "-c", ATTACK, mark, *forbidden))
+    note = rig.run(grant)
+    state = rig.work.states(rig.app)[0]
+    assert (state.state, state.message) == ("succeeded", "")
+    got = json.loads(outputs(rig, 1)[0].partition("\x07")[2])
+    got.pop("namespaces", None)  # which every account may have, where the machine permits it
+    assert got == {}
+    assert note.done
+    assert not sleeping(mark)
+
+
+@as_root
+def test_tasks_run_as_the_account_of_their_company_without_privileges(account_rig: Rig, helper: Path) -> None:
+    rig = account_rig
+    script = "id -u; id -G; grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/status; touch $FAIRLOG_SCRATCH/x && echo mine"
+    rig.run(rig.grant(shell(script)))
+    printed = outputs(rig, 1)[0].split()
+    assert printed[:2] == ["54321", "54321"]
+    assert printed[2:8] == ["CapPrm:", "0" * 16, "CapEff:", "0" * 16, "NoNewPrivs:", "1"]
+    assert printed[8:] == ["mine"]
+    wait_until(lambda: not list((helper / "scratch").iterdir()), "the end of its folder")
+
+
+@as_root
+def test_an_account_is_told_to_leave_and_stopped_like_others(account_rig: Rig) -> None:
+    rig = account_rig
+    script = "trap 'cat $FAIRLOG_STOP_AT_FILE' USR1; echo ready; while :; do sleep 0.05; done"
+    grant = rig.grant(shell(script))
+    pid = rig.launch(grant)
+    wait_until(lambda: outputs(rig, 1) == ["ready\n"], "the task's trap")
+    rig.files.tell_to_leave(grant.executor, Leaving(deadline=1500, signal="USR1"))
+    wait_until(lambda: "1.500" in outputs(rig, 1)[0], "what it was told")
+    assert asked({"verb": "list"}) == {"cells": [grant.executor]}
+    os.kill(pid, signal.SIGTERM)
+    assert rig.end_of(grant).reason == "killed"
+    wait_until(lambda: asked({"verb": "list"}) == {"cells": []}, "the end of the cell")
+
+
+@as_root
+def test_the_helper_ends_a_cell_on_request_and_with_its_executor(account_rig: Rig) -> None:
+    mark = a_mark()
+    for number, end in enumerate(("executor", "kill")):
+        grant = account_rig.grant(("sleep", mark), number=number, cores=1, tasks=2)
+        pid = account_rig.launch(grant)
+        wait_until(lambda: sleeping(mark), "the task")
+        if end == "kill":
+            assert asked({"verb": "kill", "executor": grant.executor}) == {"killed": True}
+        else:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not sleeping(mark), "its end")
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({"verb": "run"}, "the verbs are start, kill and list"),
+        ([], "must be"),
+        ({"verb": "start"}, "grant"),
+    ],
+)
+def test_the_helper_refuses_what_is_not_a_request(helper: Path, request_: Any, why: str) -> None:
+    assert helper
+    assert why in str(asked(request_)["error"])
+
+
+@as_root
+def test_a_company_without_an_account_is_refused(account_rig: Rig) -> None:
+    grant = account_rig.grant(shell("id -u")).model_copy(update={"company": "beta"})
+    note = account_rig.run(grant)
+    assert "neither user beta/ann nor company beta has an account here" in note.unstartable
+
+
+@pytest.mark.parametrize("text", ["[companies]\nacme = 0\n", "[companies]\nacme = true\n", "[company]\nacme = 10001\n"])
+def test_a_map_to_accounts_of_the_system_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "map").write_text(text)
+    with pytest.raises(ValueError, match=r"must be a number from 10000 on|the tables are companies and users"):
+        AccountMap(tmp_path / "map")
 
 
 @in_cells
