@@ -61,7 +61,7 @@ WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
 READS_AT_ONCE = 8
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "plan"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -200,6 +200,7 @@ class Door:
             "fairness": handlers.fairness,
             "audit": handlers.audit,
             "whatif": handlers.whatif,
+            "plan": handlers.plan,
             "status": handlers.status,
             "whoami": handlers.whoami,
         }

@@ -142,6 +142,13 @@ class _Talk:
             if cursor is None:
                 return found
 
+    def plan(self, command: SubmitApp) -> _Steps[dict[str, Any]]:
+        headers = {"content-type": "application/json"}
+        body = write_command(command).encode()
+        answer = yield from self.ask(_Request("POST", "/v1/plan", {"fresh": "true"}, body, headers))
+        said: dict[str, Any] = msgspec.json.decode(answer.content)["value"]
+        return said
+
     def entries(self, after: int, reason: str) -> _Steps[list[dict[str, Any]]]:
         why = {"reason": reason} if reason else {}
         answer = yield from self.ask(_Request("GET", "/v1/log", {"after": after, "fresh": "true", **why}))
@@ -293,6 +300,10 @@ class ApiClient(_Base):
         said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
         return said
 
+    def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now, and why; nothing is changed."""
+        return self._do(self._talk.plan(command))
+
     def check(self) -> None:
         """Return once a server can answer."""
         self._do(self._talk.ask(_Request("GET", "/v1/health")))
@@ -401,6 +412,10 @@ class AsyncApiClient(_Base):
         """Why the app waits, or was admitted and placed as it was, from the log."""
         said: dict[str, Any] = await self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
         return said
+
+    async def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now, and why; nothing is changed."""
+        return await self._do(self._talk.plan(command))
 
     async def check(self) -> None:
         """Return once a server can answer."""

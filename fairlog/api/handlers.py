@@ -466,13 +466,21 @@ class Handlers:
         self._check_may(who, "cluster-read")
         return self._from_log("whatif", rules=to_builtins(rules))
 
+    def plan(self, who: By, rules: SubmitApp) -> Viewed:
+        """What would become of the submission now, decided on a copy of the state.
+
+        Raises: CommandRejected if it would be refused; NotReady.
+        """
+        self._refuse_early(who, rules)
+        return self._from_log("plan", whole=False, command=to_builtins(rules), by=to_builtins(who))
+
     def _check_may(self, who: By, verb: Verb, company: str = "") -> None:
         self.replica.read(lambda state: may_read(state, who, verb, Subject(company), _now_ms()))
 
-    def _from_log(self, name: str, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
-        """An answer from the whole log. Raises: TooLong; NotReady while another such answer is made."""
+    def _from_log(self, name: str, *, whole: bool = True, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
+        """An answer from the whole log, or from a snapshot on. Raises: TooLong; NotReady while another one is made."""
         seen, _ = self.replica.read(lambda _: None)
-        if seen.seq > TOLD:
+        if whole and seen.seq > TOLD:
             raise TooLong(
                 f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
                 "of the command line on the store's machine, or on an exported log"
