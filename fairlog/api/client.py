@@ -142,18 +142,20 @@ class _Talk:
             if cursor is None:
                 return found
 
-    def plan(self, command: SubmitApp) -> _Steps[dict[str, Any]]:
+    def question(self, path: str, asked: object, query: Mapping[str, str] | None = None) -> _Steps[Any]:
         headers = {"content-type": "application/json"}
-        body = write_command(command).encode()
-        answer = yield from self.ask(_Request("POST", "/v1/plan", {"fresh": "true"}, body, headers))
-        said: dict[str, Any] = msgspec.json.decode(answer.content)["value"]
-        return said
+        answer = yield from self.ask(_Request("POST", path, query or {}, msgspec.json.encode(asked), headers))
+        return msgspec.json.decode(answer.content)["value"]
 
     def entries(self, after: int, reason: str) -> _Steps[list[dict[str, Any]]]:
         why = {"reason": reason} if reason else {}
         answer = yield from self.ask(_Request("GET", "/v1/log", {"after": after, "fresh": "true", **why}))
         items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
         return items
+
+    def beat(self, app: str) -> _Steps[str]:
+        answer = yield from self.ask(_Request("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
+        return str(msgspec.json.decode(answer.content)["value"]["state"])
 
     def follow(self, path: str, after: int) -> _Send:
         """The request for a stream, to the server that answered last."""
@@ -258,9 +260,18 @@ class ApiClient(_Base):
         """The value, or all items, that GET `path` answers."""
         return self._do(self._talk.read(path, query))
 
+    def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+        """The value that POST `path` answers to a question, such as `/v1/whatif`."""
+        return self._do(self._talk.question(path, asked))
+
     def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None)."""
         return self._do(self._talk.output(app, task, reason))
+
+    def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = self._do(self._talk.beat(app))
+        return state
 
     def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
@@ -302,7 +313,8 @@ class ApiClient(_Base):
 
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now, and why; nothing is changed."""
-        return self._do(self._talk.plan(command))
+        said: dict[str, Any] = self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
+        return said
 
     def check(self) -> None:
         """Return once a server can answer."""
@@ -368,6 +380,15 @@ class AsyncApiClient(_Base):
         """The value, or all items, that GET `path` answers."""
         return await self._do(self._talk.read(path, query))
 
+    async def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = await self._do(self._talk.beat(app))
+        return state
+
+    async def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+        """As `ApiClient.ask`."""
+        return await self._do(self._talk.question(path, asked))
+
     async def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None)."""
         return await self._do(self._talk.output(app, task, reason))
@@ -415,7 +436,8 @@ class AsyncApiClient(_Base):
 
     async def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now, and why; nothing is changed."""
-        return await self._do(self._talk.plan(command))
+        said: dict[str, Any] = await self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
+        return said
 
     async def check(self) -> None:
         """Return once a server can answer."""
