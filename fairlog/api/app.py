@@ -147,6 +147,10 @@ class Door:
             return await self._command(route, request, who, values)
         if route.answer == "answers":
             return await self._batch(request, who, values)
+        if route.answer == "metrics":
+            accept = request.headers.get("accept", "")
+            text, media = await self.read(partial(self.handlers.metrics, who, accept))
+            return Response(text, media_type=media)
         if route.answer == "events":
             return await self._events(request, who, values)
         if values.pop("fresh", False):
@@ -228,6 +232,7 @@ class Door:
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
             "fairness": handlers.fairness,

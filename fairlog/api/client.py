@@ -163,6 +163,10 @@ class _Talk:
         items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
         return items
 
+    def beat(self, app: str) -> _Steps[str]:
+        answer = yield from self.ask(_Request("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
+        return str(msgspec.json.decode(answer.content)["value"]["state"])
+
     def follow(self, path: str, after: int) -> _Send:
         """The request for a stream, to the server that answered last."""
         return _Send(self._server, _Request("GET", path, {"after": after}))
@@ -274,6 +278,11 @@ class ApiClient(_Base):
         """The last 64 KiB of the output of a task, or of the driver (None)."""
         return self._do(self._talk.output(app, task, reason))
 
+    def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = self._do(self._talk.beat(app))
+        return state
+
     def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
         while found := self._do(self._talk.entries(after, reason)):
@@ -360,6 +369,11 @@ class AsyncApiClient(_Base):
     async def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
         """The value, or all items, that GET `path` answers."""
         return await self._do(self._talk.read(path, query))
+
+    async def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = await self._do(self._talk.beat(app))
+        return state
 
     async def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
         """As `ApiClient.ask`."""

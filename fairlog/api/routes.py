@@ -12,9 +12,9 @@ from scheduler.rules.permission import Verb
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, or JSON to anyone, who needs no token."""
+bytes, Prometheus' text, or JSON to anyone, who needs no token."""
 
 
 class Param(NamedTuple):
@@ -108,6 +108,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/v1/sign-in", "signIn", "", "Issue a token for whoever the provider's code names.", "open", asks=SignIn
     ),
+    Route("GET", "/metrics", "metrics", "cluster-read", "Figures of the cluster for Prometheus.", "metrics"),
     Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
     Route(
         "GET",
@@ -135,6 +136,15 @@ ROUTES: tuple[Route, ...] = (
     _do("POST", "/v1/apps/{app}/reprioritize", commands.ReprioritizeApp, "submit", "Change an app's priority."),
     _do("POST", "/v1/apps/{app}/extend", commands.ExtendApp, "submit", "Let an app run longer."),
     _do("POST", "/v1/apps/{app}/kill-executors", commands.KillExecutors, "submit", "Kill executors of an app."),
+    _do("POST", "/v1/apps/{app}/finish", commands.FinishApp, "submit", "End an app of executor programs."),
+    Route(
+        "POST",
+        "/v1/apps/{app}/beat",
+        "beat",
+        "submit",
+        "Give a sign of life of the owner of an app, which has a lease.",
+        "value",
+    ),
     _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
     _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
     _do("DELETE", "/v1/companies/{company}", commands.RemoveCompany, "cluster", "Remove a company."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial, wraps
@@ -220,6 +221,17 @@ def read_array(text: str) -> str:
     except InvalidCommand as error:
         raise click.BadParameter(str(error)) from None
     return text
+
+
+def read_words(text: str) -> tuple[str, ...]:
+    """A command with its arguments, quoted as for a shell. Raises: click.BadParameter."""
+    try:
+        words = tuple(shlex.split(read_text(text)))
+    except ValueError as error:
+        raise click.BadParameter(f"{_short(text)} cannot be read as a command: {error}") from None
+    if not words:
+        raise click.BadParameter("a command must not be empty")
+    return words
 
 
 def read_bounds(text: str) -> tuple[int, int]:

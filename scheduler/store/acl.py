@@ -55,10 +55,10 @@ ROLES = (
     Role(
         user="fairlog-api",
         purpose="API servers",
-        write=f"{_ASKING} inbox:* unclaimed:* reads rate:*",
+        write=f"{_ASKING} inbox:* unclaimed:* reads rate:* owners",
         read=f"{_LOG} {_WORK} grants:* heartbeats agents audited backed-up",
         queues=_RINGING,
-        commands=f"{_READS} {_SENDS} memory|usage",
+        commands=f"{_READS} {_SENDS} memory|usage zadd",
     ),
     Role(
         user="fairlog-auditor",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -22,6 +22,7 @@ from fairlog.cli.params import (
     read_counts,
     read_duration,
     read_limit,
+    size_option,
     text_option,
 )
 from fairlog.cli.target import in_the_past
@@ -29,6 +30,7 @@ from fairlog.cli.times import localized
 from scheduler.model.commands import (
     Command,
     ExtendApp,
+    FinishApp,
     HoldApp,
     KillApp,
     KillExecutors,
@@ -88,6 +90,11 @@ def _kill_executor(name: str) -> KillExecutors:
     help="Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of --prefer, at "
     "most all tasks]",
 )
+@text_option(
+    "--stop", multiple=True, metavar="EXECUTOR", help="Stop this executor in the same turn, so that none replaces it."
+)
+@number_option("--executor-cores", help="Cores of each executor that runs a program, until the first is granted.")
+@size_option("--executor-memory", "executor_memory_mb", help="Memory of each, likewise.")
 @names_argument("app", shell_complete=complete("app"))
 @on_cluster
 def scale(
@@ -97,11 +104,14 @@ def scale(
     executors: int | None,
     prefer: tuple[dict[str, int], ...],
     preferring_tasks: int | None,
+    stop: tuple[str, ...],
+    executor_cores: int | None,
+    executor_memory_mb: int | None,
 ) -> int:
     """Change an app's executor count and preferred hosts.
 
     The options replace the app's whole demand: a host that is not named again is no longer preferred. A lower number
-    stops no running executor. Executors that end are not replaced until fewer than N are left.
+    stops no running executor but those of --stop. Executors that end are not replaced until fewer than N are left.
     """
     further = [read_counts(name) for name in app if "=" in name]
     apps = [name for name in app if "=" not in name]
@@ -110,9 +120,34 @@ def scale(
     hosts = merge_counts((*prefer, *further))
 
     def command(name: str) -> ScaleApp:
-        return ScaleApp(app=name, executors=executors, prefer=hosts, preferring_tasks=preferring_tasks)
+        return ScaleApp(
+            app=name,
+            executors=executors,
+            prefer=hosts,
+            preferring_tasks=preferring_tasks,
+            stop=tuple(executor for executor in stop if app_of(executor) == name),
+            executor_cores=executor_cores,
+            executor_memory_mb=executor_memory_mb,
+        )
+
+    if others := [executor for executor in stop if app_of(executor) not in apps]:
+        raise click.UsageError(f"--stop {others[0]} is no executor of {', '.join(apps)}")
 
     return send_each(session, full_ids(session, apps), command, "scaled")
+
+
+@click.command()
+@flag("--failed", help="End them as failed.")
+@text_option("--detail", default="", metavar="TEXT", help="Why, shown by `fairlog app`.")
+@names_argument("app")
+@on_cluster
+def finish(session: Session, *, app: tuple[str, ...], failed: bool, detail: str) -> int:
+    """End apps of executor programs, as their owner.
+
+    Their executors are stopped. Apps with a driver end with their driver, other apps with their tasks.
+    """
+    outcome: Literal["finished", "failed"] = "failed" if failed else "finished"
+    return send_each(session, app, lambda name: FinishApp(app=name, outcome=outcome, detail=detail), outcome)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -57,6 +57,11 @@ def read_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _read_place(text: str) -> tuple[str, int]:
+    """As `read_address`, on this machine unless a host is named. Raises: click.BadParameter."""
+    return read_address(text if ":" in text else f"127.0.0.1:{text}")
+
+
 _logs = click.option(
     "--log-format",
     type=click.Choice(["console", "json"]),
@@ -169,10 +174,25 @@ def demo() -> int:
     show_envvar=True,
     help="Folder to which, or below which, the setting archive_url may point. Repeatable.",
 )
+@click.option(
+    "--metrics",
+    type=_read_place,
+    metavar="[HOST:]PORT",
+    envvar="FAIRLOG_METRICS",
+    show_envvar=True,
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, to everyone who reaches it.  [default HOST: "
+    "127.0.0.1]",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[str, ...]) -> None:
+def master(
+    target: Target,
+    replicas: int,
+    lease_s: float,
+    archive_allow: tuple[str, ...],
+    metrics: tuple[str, int] | None,
+) -> None:
     """Run a master, active or standby.
 
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
@@ -195,6 +215,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
         archive_allow=archive_allow,
         keyring=keyring_for(url),
         seals_url=os.environ.get(SEALS_VARIABLE, ""),
+        metrics=metrics,
     )
 
 

@@ -20,7 +20,7 @@ from fairlog.api.openapi import description
 from fairlog.api.problems import TooMany, status_of
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
-from scheduler.model.commands import Command, LoseWorker, Report
+from scheduler.model.commands import Command, LoseOwner, LoseWorker, Report
 from scheduler.rules.views import VIEWS
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
@@ -311,7 +311,7 @@ def test_a_bucket_lends_what_it_can_never_hold() -> None:
 
 def test_every_command_has_a_route_but_the_reports_of_workers() -> None:
     routed = {route.takes for route in ROUTES if route.takes is not None}
-    assert routed == set(get_args(Command)) - set(get_args(Report)) - {LoseWorker}
+    assert routed == set(get_args(Command)) - set(get_args(Report)) - {LoseWorker, LoseOwner}
 
 
 def test_every_view_has_a_route() -> None:

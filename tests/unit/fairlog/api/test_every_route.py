@@ -120,6 +120,8 @@ CASES: list[Case] = [
     *of_app("extendApp", {"by_s": 1}),
     *(each._replace(verb="cluster", whose="") for each in of_app("extendApp", {"by_s": 1, "beyond_maximum": True})),
     *of_app("killExecutors", {"executors": ["ann-1.0", "bob-1.0"]}),
+    *of_app("finishApp", {}),
+    *of_app("beat"),
     Case("registerCompany", "cluster", "", body={"company": "third"}),
     *(each._replace(whose="") for each in of_company("changeCompany", "cluster", {"part": "1/2"})),
     *(each._replace(whose="") for each in of_company("removeCompany", "cluster")),
@@ -182,6 +184,7 @@ CASES: list[Case] = [
         Case(name, "cluster-read", "")
         for name in (
             "status",
+            "metrics",
             "workers",
             "resources",
             "companies",
@@ -352,6 +355,7 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
         assert answer.status_code != 404 or case.route in {
             "app",
             "tasks",
+            "beat",
             "explain",
             "appEvents",
             "output",

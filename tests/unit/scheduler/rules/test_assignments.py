@@ -54,6 +54,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "command",
         "env",
         "cwd",
+        "array",
         "retries",
         "time_limit_s",
         "role",
@@ -67,6 +68,8 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "addresses",
         "per_task",
         "warning",
+        "program",
+        "grace_s",
     ]
 
 
