@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from hashlib import sha256
@@ -20,7 +20,7 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, lane_of, month_of
 from fairlog.api.private import Reads
 from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import NotReady, Replica, Seen
@@ -130,7 +130,8 @@ class Handlers:
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
         self._watched = Watched()
         self._lock = Lock()
-        self._long_read = Lock()
+        self._long_reads: defaultdict[str, Lock] = defaultdict(Lock)
+        """By lane."""
 
     def now_ms(self) -> int:
         """The time (ms) by the store's clock."""
@@ -518,12 +519,13 @@ class Handlers:
                 f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
                 "of the command line on the store's machine, or on an exported log"
             )
-        if not self._long_read.acquire(timeout=LONG_WAIT_S):
+        lane = self._long_reads[lane_of(name)]
+        if not lane.acquire(timeout=LONG_WAIT_S):
             raise NotReady("another answer from the whole log is being made; ask again")
         try:
             return Viewed(seen, Raw(self._figures(name, seen.seq, arguments)))
         finally:
-            self._long_read.release()
+            lane.release()
 
     def status(self, who: By, *, after: int = 0) -> Viewed:
         """The active master, the standbys, the workers with their processes, the head of the log and the health."""

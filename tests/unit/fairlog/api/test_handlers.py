@@ -390,8 +390,11 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
 
 def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlog.api.handlers.LONG_WAIT_S", 0.01)
-    with api._long_read, pytest.raises(NotReady, match="another answer"):
-        api.audit(ROOT)
+    with api._long_reads["figures"]:
+        with pytest.raises(NotReady, match="another answer"):
+            api.audit(ROOT)
+        with pytest.raises(UnknownApp):
+            api.explain(ROOT, "nobody")
     monkeypatch.setattr("fairlog.api.handlers.TOLD", 1)
     with pytest.raises(TooLong):
         api.audit(ROOT)
