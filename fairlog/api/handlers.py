@@ -1,7 +1,7 @@
 """What the API does, as plain functions of who asks and what: no HTTP. Each answers or raises an error of fairlog.
 
 Commands go through the inbox; the master decides, also whether the caller may. What a caller certainly may not do is
-refused here already. Reads come from the replica.
+mostly refused here already. Reads come from the replica.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
 from fairlog.api.figures import Failed, Figures, TooLong, here, lane_of, month_of
+from fairlog.api.limits import Buckets
 from fairlog.api.private import Reads
 from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import NotReady, Replica, Seen
@@ -68,8 +69,11 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Line
 
 MAX_ID = 128
-TOLD = 100_000
+MOST_READ = 100_000
 """The longest log (events) that is read from its start for one answer."""
+TOLD_RATE, TOLD_BURST = 1 / 30, 5.0
+"""How many commands an account has refused by the master although this server knows that it may not send them: so the
+log tells of attempts, and of no flood of them."""
 LONG_WAIT_S = 2.0
 """How long such an answer waits for another one."""
 KEPT_VIEWS = 32
@@ -124,6 +128,7 @@ class Handlers:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster)
+        self._told = Buckets(TOLD_RATE, TOLD_BURST)
         self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
@@ -179,8 +184,7 @@ class Handlers:
         Raises: CommandRejected; NoMaster if nobody has answered, so that it may still be carried out.
         """
         identity = _identity(who, command_id)
-        self._refuse_early(who, command)
-        if isinstance(command, SubmitApp):
+        if self._seems_allowed(who, command) and isinstance(command, SubmitApp):
             return self._client.submit(*_with_secrets(command, secrets or {}), command_id=identity, by=who)
         return self._client.send(command, command_id=identity, by=who)
 
@@ -202,11 +206,10 @@ class Handlers:
                 outcomes[number] = refusal
                 continue
             try:
-                self._refuse_early(who, command)
+                allowed = self._seems_allowed(who, command)
             except NotAllowed as refusal:
-                outcomes[number] = refusal
-                secrets = {}
-            due.append(_Due(number, command, secrets))
+                outcomes[number], allowed = refusal, False
+            due.append(_Due(number, command, secrets if allowed else {}))
         if any(outcomes[each.number] is None for each in due):
             for each, outcome in zip(due, self._send_batch(who, due, identity), strict=True):
                 outcomes[each.number] = outcome
@@ -229,6 +232,19 @@ class Handlers:
             if isinstance(outcomes[place], CommandRejected):
                 client.forget(command)
         return outcomes
+
+    def _seems_allowed(self, who: By, command: Command) -> bool:
+        """Whether `who` may send the command as far as this server knows. If not, the master refuses and logs it.
+
+        Raises: NotAllowed if the master need not hear of it.
+        """
+        try:
+            self._refuse_early(who, command)
+        except NotAllowed:
+            if isinstance(command, LoseWorker | LoseOwner) or self._told.take(who.account, 1.0):
+                raise
+            return False
+        return True
 
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):
@@ -514,10 +530,10 @@ class Handlers:
     def _from_log(self, name: str, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
         """An answer from the whole log. Raises: TooLong; NotReady while another such answer is made."""
         seen, _ = self.replica.read(lambda _: None)
-        if seen.seq > TOLD:
+        if seen.seq > MOST_READ:
             raise TooLong(
-                f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
-                "of the command line on the store's machine, or on an exported log"
+                f"the log has {seen.seq} events, and answers that read all of it are given up to {MOST_READ}; use the "
+                "verb of the command line on the store's machine, or on an exported log"
             )
         lane = self._long_reads[lane_of(name)]
         if not lane.acquire(timeout=LONG_WAIT_S):
