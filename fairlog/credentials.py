@@ -12,13 +12,10 @@ import platformdirs
 from msgspec.structs import replace
 
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
+from fairlog.errors import BadCredentials
 from fairlog.local.running import find_running
-from scheduler.model.errors import FairlogError, NoMaster
+from scheduler.model.errors import NoMaster
 from scheduler.service.private import NotPrivate, drafted, private_folder, read_private
-
-
-class BadCredentials(FairlogError):
-    """The file of credentials cannot be used, or a token has no API to go to."""
 
 
 class Credentials(msgspec.Struct, frozen=True):

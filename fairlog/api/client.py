@@ -19,9 +19,11 @@ import msgspec
 
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.api.routes import ROUTES
+from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
+from scheduler.model.sender import By
 from scheduler.service.client import Receipt
 from scheduler.service.receipts import SignedReceipt
 
@@ -32,18 +34,6 @@ LATER_S = 2.0
 """How much longer than a server waits for a master the client waits for the server."""
 _VIEWS = {route.view: route for route in ROUTES if route.view}
 T = TypeVar("T")
-
-
-class Unreachable(NoMaster):
-    """No API server answered in time. A command may still be carried out; sending it again under its id is safe."""
-
-
-class Refused(FairlogError):
-    """The API refused a request for another reason than a rule; `title` is the problem's."""
-
-    def __init__(self, title: str, why: str) -> None:
-        super().__init__(why)
-        self.title = title
 
 
 class _Request(NamedTuple):
@@ -306,6 +296,21 @@ class ApiClient(_Base):
             except httpx.TransportError:
                 time.sleep(RETRY_S)
 
+    def account(self) -> By:
+        """The account of the token, or of this process over a Unix socket."""
+        said = self.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
+    def states(self, app: str) -> list[dict[str, Any]]:
+        """The states of the app's tasks, by index; empty before its first executor."""
+        found: list[dict[str, Any]] = self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
+        return found
+
+    def explain(self, app: str) -> dict[str, Any]:
+        """Why the app waits, or was admitted and placed as it was, from the log."""
+        said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+        return said
+
     def check(self) -> None:
         """Return once a server can answer."""
         self._do(self._talk.ask(_Request("GET", "/v1/health")))
@@ -408,6 +413,21 @@ class AsyncApiClient(_Base):
                             yield event
             except httpx.TransportError:
                 await asyncio.sleep(RETRY_S)
+
+    async def account(self) -> By:
+        """The account of the token, or of this process over a Unix socket."""
+        said = await self.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
+    async def states(self, app: str) -> list[dict[str, Any]]:
+        """The states of the app's tasks, by index; empty before its first executor."""
+        found: list[dict[str, Any]] = await self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
+        return found
+
+    async def explain(self, app: str) -> dict[str, Any]:
+        """Why the app waits, or was admitted and placed as it was, from the log."""
+        said: dict[str, Any] = await self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+        return said
 
     async def check(self) -> None:
         """Return once a server can answer."""

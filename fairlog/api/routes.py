@@ -186,7 +186,7 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "The states of an app's tasks.",
         "list",
-        params=(_CURSOR, _LIMIT),
+        params=(_FRESH, _CURSOR, _LIMIT),
     ),
     Route(
         "GET",
@@ -206,7 +206,15 @@ ROUTES: tuple[Route, ...] = (
         "output",
         params=(_REASON,),
     ),
-    Route("GET", "/v1/apps/{app}/explain", "explain", "read", "Why an app waits, or was placed as it was.", "value"),
+    Route(
+        "GET",
+        "/v1/apps/{app}/explain",
+        "explain",
+        "read",
+        "Why an app waits, or was placed as it was.",
+        "value",
+        params=(_FRESH,),
+    ),
     _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
     _see(
         "/v1/workers",

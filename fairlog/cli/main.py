@@ -58,6 +58,7 @@ VERBS = {
     "release": ("apps", "Let apps on hold start."),
     "apps": ("apps", "List the apps that have not ended, or all apps."),
     "app": ("apps", "Show one app with its executors and tasks."),
+    "top": ("top", "Show shares, queue and workers live in a terminal."),
     "workers": ("cluster", "List the workers with their offered and granted resources."),
     "drain": ("cluster", "Stop granting resources on workers; running executors continue."),
     "decommission": ("cluster", "Stop the executors of workers, and never grant on these workers again."),

@@ -81,10 +81,12 @@ def read_cores(text: str) -> int | Literal["unlimited"]:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds within bounds; NaN is out of bounds."""
+    """A number of seconds within bounds, or a duration such as 1m30s; NaN is out of bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (click's)
         """The number. Raises: click.BadParameter naming the bounds."""
+        if isinstance(value, str) and (said := seconds_of(value)) is not None:
+            value = said
         seconds: float = super().convert(value, param, ctx)
         if isnan(seconds):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)

@@ -120,9 +120,10 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
 
 
 class DrainWorker(_Request, frozen=True):
-    """Stop granting on the worker; its executors and drivers continue (semantics W3)."""
+    """Stop granting on the worker; its executors and drivers continue (semantics W3). `reason`: why, for people."""
 
     worker: str
+    reason: str = ""
 
 
 class DecommissionWorker(_Request, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -27,6 +27,7 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.target import in_the_past
 from fairlog.cli.times import localized
+from scheduler.model.arrays import index_of
 from scheduler.model.commands import (
     Command,
     ExtendApp,
@@ -265,14 +266,31 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return
+    for line in _used(found, tasks):
+        click.echo(line)
     click.echo()
     rows = []
     for task in tasks:
         began, took = render.second(task.started_at), (task.ended_at or 0) - (task.started_at or 0)
-        tried = (task.task, task.state, task.exit_code, task.attempts, task.executor, began)
-        rows.append((*tried, render.duration(took if task.ended_at and task.started_at else None), task.message))
-    headings = ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE")
+        index = index_of(found.get("array"), task.task)
+        tried = (index, task.state, task.exit_code, task.attempts, task.executor, began)
+        ended = task.ended_at is not None and task.started_at is not None
+        used = (render.duration(task.cpu_ms), size_text(task.peak_mb)) if ended else (None, None)
+        rows.append((*tried, render.duration(took if ended else None), *used, task.message))
+    headings = ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "CPU", "PEAK", "MESSAGE")
     render.print_table(headings, rows, empty="None of its tasks has started yet.")
+
+
+def _used(found: Mapping[str, Any], tasks: Sequence[TaskState]) -> Iterator[str]:
+    """What the tasks that ended have used of the cores and the memory that they had, in words."""
+    ended = [task for task in tasks if task.ended_at is not None and task.started_at is not None]
+    if not ended:
+        return
+    took_ms = sum((task.ended_at or 0) - (task.started_at or 0) for task in ended) * found["coresPerTask"]
+    cpu_ms, peak_mb = sum(task.cpu_ms for task in ended), max(task.peak_mb for task in ended)
+    part = f", {100 * cpu_ms / took_ms:.0f}%" if took_ms else ""
+    yield f"{'cpu time':<18} {render.duration(cpu_ms)} of {render.duration(took_ms)} of its tasks' cores{part}"
+    yield f"{'peak memory':<18} {size_text(peak_mb)} of a task"
 
 
 def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)

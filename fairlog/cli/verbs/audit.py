@@ -12,8 +12,10 @@ from click.core import ParameterSource
 from msgspec.structs import asdict
 
 from fairlog.cli import render
+from fairlog.cli.choice import app_argument, full_id
+from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
-from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
+from fairlog.cli.params import EXPORT, as_json, flag, read_point, span_options, text_option
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
 from fairlog.local.running import find_running
@@ -44,7 +46,7 @@ _NOWHERE = 1 << 63
 
 
 @click.command()
-@click.argument("app", type=read_text)
+@app_argument
 @in_the_past
 @as_json
 @on_log
@@ -54,6 +56,8 @@ def explain(source: Source, *, app: str, as_json: bool) -> None:
     Everything is derived from the log and cites the rules of docs/semantics.md: what the app waits for, which
     companies and users competed with it, and how its waiting time divides by cause.
     """
+    if not source.past:
+        app = full_id(source.session, app)
     audited = Audited(source)
     told = tell(render.counted(audited), app, now=source.now_ms)
     if as_json:
@@ -158,7 +162,12 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @click.command()
 @click.argument("file", type=EXPORT, required=False)
 @span_options
-@text_option("--company", metavar="C", help="Report only what concerns this company or all companies.")
+@text_option(
+    "--company",
+    metavar="C",
+    shell_complete=complete("company"),
+    help="Report only what concerns this company or all companies.",
+)
 @flag("--all", "everything", help="List every deviation, not only the first of each cause.")
 @click.option(
     "--expect",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @flag("--oidc", help="Sign in with the browser, at the OpenID provider of the API server.")
 def login(*, api: str | None, oidc: bool) -> None:
-    """Log in with a token or an invitation, which is read from stdin or asked for; or with the browser.
+    """Log in with a token or an invitation, which is read from stdin or asked for.
 
     An invitation is exchanged for a token that this command makes, so that nobody else has seen it. The URL and the
     token are kept in a file that only you can read; all verbs use them until `fairlog logout`. To use a token without
@@ -74,7 +74,8 @@ def login(*, api: str | None, oidc: bool) -> None:
 @click.command()
 def logout() -> None:
     """Revoke the token that `fairlog login` has kept, and remove it."""
-    from fairlog.api.client import ApiClient, Refused  # noqa: PLC0415 (as above)
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
+    from fairlog.errors import Refused  # noqa: PLC0415 (likewise)
 
     known = credentials.kept()
     if known is None:

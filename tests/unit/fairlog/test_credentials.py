@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairlog import credentials
-from fairlog.credentials import BadCredentials, Credentials, credentials_file, keeping, kept, named
+from fairlog.credentials import Credentials, credentials_file, keeping, kept, named
+from fairlog.errors import BadCredentials
 from fairlog.local.running import Running
 from scheduler.model.errors import CommandRejected, NoMaster
 

@@ -54,7 +54,6 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "command",
         "env",
         "cwd",
-        "array",
         "retries",
         "time_limit_s",
         "role",
@@ -70,6 +69,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "warning",
         "program",
         "grace_s",
+        "array",
     ]
 
 
