@@ -12,7 +12,7 @@ import pytest
 from msgspec import to_builtins
 
 from fairlog.api.figures import TooLong
-from fairlog.api.handlers import Handlers, Viewed, read_request
+from fairlog.api.handlers import TOLD_BURST, Handlers, Viewed, read_request
 from fairlog.api.past import NotReady
 from fairlog.api.questions import Added, Bought, OtherRules
 from fairlog.api.replica import NotThatLong
@@ -34,6 +34,7 @@ from scheduler.model.errors import (
     UnknownApp,
     UnknownCompany,
 )
+from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
@@ -114,6 +115,26 @@ def test_each_command_of_a_batch_is_answered_in_order(api: Handlers) -> None:
     assert api.send_many(ROOT, bodies, command_id="all")[3] == last
     with pytest.raises(InvalidCommand, match="at most 1000"):
         api.send_many(ROOT, [b"{}"] * 1001)
+
+
+def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    receipt = api.send(ann, submission("a"))
+    api.replica.wait_for(receipt.seq, 10)
+    secret = submission("b", env=("TOKEN",))
+    for attempt in range(12):
+        with pytest.raises(NotAllowed):
+            api.send(bob, *((KillApp(app="a"), {}) if attempt else (secret, {"TOKEN": "planted"})))
+    (refusal,) = api.send_many(bob, [write_command(KillApp(app="a")).encode()])
+    assert isinstance(refusal, NotAllowed)
+    refused = [
+        (fact.by.account, fact.event.error)
+        for fact in api.replica.log.facts()
+        if isinstance(fact.event, CommandRefused)
+    ]
+    assert refused == [("acme/bob", "NotAllowed")] * TOLD_BURST
+    assert not api.store.keys(f"{KEYS.prefix}unclaimed:*"), "who may not submit has put secrets aside"
+    assert "a" in api.replica.peek(lambda state: state).apps
 
 
 def test_nobody_but_the_master_declares_a_worker_lost(api: Handlers) -> None:
@@ -391,8 +412,11 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
 
 def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlog.api.handlers.LONG_WAIT_S", 0.01)
-    with api._long_read, pytest.raises(NotReady, match="another answer"):
-        api.audit(ROOT)
-    monkeypatch.setattr("fairlog.api.handlers.TOLD", 1)
+    with api._long_reads["figures"]:
+        with pytest.raises(NotReady, match="another answer"):
+            api.audit(ROOT)
+        with pytest.raises(UnknownApp):
+            api.explain(ROOT, "nobody")
+    monkeypatch.setattr("fairlog.api.handlers.MOST_READ", 1)
     with pytest.raises(TooLong):
         api.audit(ROOT)
