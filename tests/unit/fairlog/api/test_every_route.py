@@ -178,6 +178,8 @@ CASES: list[Case] = [
     *of_app("appEvents", verb="read"),
     *of_app("output", verb="private"),
     *of_app("output", verb="private", reason="the disk is full"),
+    *of_app("outputs", verb="private"),
+    *of_app("outputs", verb="private", reason="the disk is full"),
     *of_app("driverOutput", verb="private"),
     *of_app("driverOutput", verb="private", reason="the disk is full"),
     *of_company("companyEvents", "cluster-read"),
@@ -360,6 +362,7 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
             "explain",
             "appEvents",
             "output",
+            "outputs",
             "driverOutput",
         }
     world.api.replica.wait_for(world.api.replica.log.head().seq, 10)
