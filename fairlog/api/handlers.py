@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 MAX_ID = 128
 MOST_READ = 100_000
 """The longest log (events) that is read from its start for one answer."""
+OUTPUTS_BYTES = 1 << 20
+"""A page of outputs ends with the one that makes it this long."""
 TOLD_RATE, TOLD_BURST = 1 / 30, 5.0
 """How many commands an account has refused by the master although this server knows that it may not send them: so the
 log tells of attempts, and of no flood of them."""
@@ -505,6 +507,25 @@ class Handlers:
         seen, state = self.replica.read(lambda state: state.apps[app].state)
         beat(self.store, self.keys, app)
         return Viewed(seen, Raw(_to_json({"state": state})))
+
+    def outputs(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE, reason: str = "") -> Viewed:
+        """What tasks have written, as `output`, base64; those after the task `cursor` that have written anything.
+
+        Raises: UnknownApp, NotAllowed.
+        """
+        owner = self.check_app(who, app, "private", reason=reason)
+        self._note(who, "output", _named(who, app, owner), reason)
+        start = _number(cursor, -1) + 1
+        tasks = [task for task in self.work.written(app) if task >= start]
+        page: list[Raw] = []
+        size = 0
+        for task, output in zip(tasks, self.work.outputs(app, tasks), strict=True):
+            page.append(Raw(_to_json({"task": task, "output": output})))
+            size += len(output)
+            if len(page) == min(limit, PAGE) or size > OUTPUTS_BYTES:
+                following = None if task == tasks[-1] else str(task)
+                return Viewed(self.replica.read(lambda _: None)[0], page, following)
+        return Viewed(self.replica.read(lambda _: None)[0], page)
 
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -374,6 +375,25 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
         ("op/root", "events", "all", "fire"),
         ("op/root", "output", "a", "water"),
     ]
+
+
+def test_the_output_of_many_tasks_comes_in_pages(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("a", tasks=100)).seq, 10)
+    written = {task: b"\xff%d\n" % task for task in (*range(3, 40), 99)}
+    api.store.hset(api.keys.output("a"), mapping={str(task): output for task, output in written.items()})
+    monkeypatch.setattr("fairlog.api.handlers.OUTPUTS_BYTES", 50)
+    found: dict[int, bytes] = {}
+    cursor: str | None = ""
+    pages = 0
+    while cursor is not None:
+        page = api.outputs(ROOT, "a", cursor=cursor, limit=20)
+        found |= {each["task"]: b64decode(each["output"]) for each in listed(page)}
+        cursor, pages = page.next, pages + 1
+    assert found == written
+    assert pages > 2
+    assert api.outputs(ROOT, "a", cursor="99").body == []
+    with pytest.raises(UnknownApp):
+        api.outputs(ROOT, "b")
 
 
 def test_before_there_are_accounts_no_read_is_recorded(api: Handlers) -> None:
