@@ -133,7 +133,7 @@ def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> 
         for fact in api.replica.log.facts()
         if isinstance(fact.event, CommandRefused)
     ]
-    assert refused == [("acme/bob", "NotAllowed")] * TOLD_BURST
+    assert refused == [("acme/bob", "NotAllowed")] * int(TOLD_BURST)
     assert not api.store.keys(f"{KEYS.prefix}unclaimed:*"), "who may not submit has put secrets aside"
     assert "a" in api.replica.peek(lambda state: state).apps
 
