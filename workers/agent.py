@@ -40,8 +40,10 @@ from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist, broken
 from workers.cell import end_remains
+from workers.cgroups import delegate
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
+from workers.machine import isolation
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
     descendants,
@@ -74,6 +76,7 @@ _SILENCE_S = 2
 _REGISTER_S = 5
 _PAGES = 50
 """How many pages of the log are searched for the worker's removal."""
+_CELLS = "start it with --launcher cell, or permit several companies with --unsafe-plain"
 _log = structlog.get_logger()
 
 
@@ -114,6 +117,7 @@ class Agent:
         self._claim = self._files.claim_worker()
         if self._claim is None:
             raise WorkerBusy(offer.worker, self._files.path)
+        delegate()
         self._forkserver = Forkserver(self._files, outlive_agent=offer.outlive_agent)
         self._forkserver.start()
         self._registered = False
@@ -246,8 +250,15 @@ class Agent:
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
+        self._forget_foreign({**granted, **revoked})
         self._report({**granted, **revoked})
         self._resend = False
+
+    def _forget_foreign(self, held: Collection[str]) -> None:
+        """Forget what ended and is not this worker's: an exit note counts only for a grant that the worker holds."""
+        for executor in [name for name in self._ended if name not in held]:
+            self._files.forget(executor)
+            del self._ended[executor]
 
     def _tell_to_leave(self, granted: Mapping[str, Grant]) -> None:
         """Tell executors that they are to leave for a claim, or need not any more (semantics E5)."""
@@ -340,6 +351,7 @@ class Agent:
             _log.info("no master answers; trying again", worker=offer.worker)
             return False
         about = {"pid": os.getpid(), "host": offer.host, "started_s": started_s(os.getpid())}
+        about["isolation"] = isolation(offer.launcher)
         self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
         self._registered = True
         notify(READY)
@@ -373,6 +385,13 @@ class Agent:
 
     def _start_executor(self, grant: Grant) -> None:
         offer = self.offer
+        if offer.launcher == "plain" and not offer.unsafe_plain:
+            only = self._files.only_company(grant.company)
+            if only != grant.company:
+                why = f"worker {offer.worker} runs tasks without cells, and those of company {only} only; " + _CELLS
+                note = ExitNote(app=grant.app, reason="failed", exit_code=126, detail=why, unstartable=why)
+                self._ended[grant.executor] = _Ended(note, 0)
+                return
         spec = ExecutorSpec(
             grant=grant,
             worker=offer.worker,

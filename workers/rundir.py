@@ -135,6 +135,13 @@ class RunDir:
         except (FileNotFoundError, ValueError):
             return None
 
+    def only_company(self, company: str) -> str:
+        """The company whose tasks the worker runs without cells: the first one that had some."""
+        path = self.path / "company"
+        if not path.exists():
+            write_private(path, company)
+        return path.read_text()
+
     def program_log(self) -> Path:
         """The file with the executors' own messages."""
         return self.path / "executors.log"

@@ -79,6 +79,10 @@ class Machine:
     def make(self) -> None:
         """Do nothing: there are no folders."""
 
+    def only_company(self, company: str) -> str:
+        """None is the only one here."""
+        return company
+
     def claim_worker(self) -> int:
         """A descriptor; nobody else runs this worker."""
         return -1
@@ -332,6 +336,8 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
             "in_session": lambda pid: [pid],
             "descendants": lambda _: [],
             "end_remains": lambda *_: True,
+            "delegate": lambda: None,
+            "isolation": lambda _: {},
             "with_variable": lambda *_: [],
             "started_s": float,
             "is_same_process": is_same_process,

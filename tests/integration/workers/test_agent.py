@@ -188,6 +188,33 @@ def test_an_app_goes_from_submit_to_finished(cluster: Cluster) -> None:
     assert [cluster.work.output(app, task) for task in range(20)] == [b"%d\n" % task for task in range(20)]
 
 
+def test_a_planted_lock_and_exit_note_end_no_app(cluster: Cluster) -> None:
+    """They name an executor of another worker."""
+    agent = cluster.agent(cluster.offer("w2"))
+    app = cluster.submit(("sleep", "600"), tasks=1)
+    wait_until(lambda: cluster.app(app)["executors"], "the executor")
+    files = RunDir(cluster.folder / "run", "w1")
+    files.make()
+    files.lock_file(f"{app}.0").touch()
+    files.write_exit(f"{app}.0", ExitNote(app=app, reason="exited", verdict="failed", detail="planted"))
+    cluster.agent()
+    wait_until(lambda: not files.known(), "what was planted to be forgotten")
+    later = cluster.submit(("true",), tasks=1)
+    assert cluster.end_of(later)["state"] == "finished"
+    assert cluster.app(app)["state"] == "running"
+    assert agent.poll() is None
+
+
+def test_a_worker_without_cells_runs_tasks_of_one_company(cluster: Cluster) -> None:
+    cluster.client.send(RegisterCompany(company="beta"))
+    cluster.agent()
+    assert cluster.end_of(cluster.submit(("true",), tasks=1))["state"] == "finished"
+    found = cluster.submit(("true",), tasks=1, company="beta")
+    said = "runs tasks without cells, and those of company acme only; start it with --launcher cell"
+    wait_until(lambda: any(said in str(event) for event in cluster.events()), "the refusal")
+    assert cluster.work.progress(found).running == 0
+
+
 def test_an_ended_app_leaves_no_rq_keys_and_holds_no_core(cluster: Cluster) -> None:
     cluster.agent()
     app = cluster.submit(("true",), tasks=30)
