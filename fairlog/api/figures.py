@@ -1,8 +1,8 @@
 """What is worked out from the whole log: explanations, audits, fairness, statements, comparisons.
 
 A server has them made by processes of their own (`Apart`), with a lower priority and a limit of time, so that they hold
-up nobody's commands: one for explanations, which people wait for, and one for the rest. A process reads requests, a
-line of JSON each, and answers each with one.
+up nobody's commands: one for answers about an app, which people wait for, and one for the rest. A process reads
+requests, a line of JSON each, and answers each with one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from redis.exceptions import RedisError
 from fairlog.api.questions import MAX_ADDED, OtherRules
 from recovery.archive.archive import open_log
 from recovery.replay.bounds import Bound
+from recovery.replay.rebuild import rebuild
 from recovery.replay.window import measure
 from scheduler.model import errors
-from scheduler.model.commands import RegisterWorker
+from scheduler.model.commands import RegisterWorker, SubmitApp
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, UnknownCompany, refusal_of
+from scheduler.model.sender import By
 from scheduler.service.child import run_module
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import Keys
@@ -36,7 +38,9 @@ from scheduler.store.transient import in_words
 from witness.audit.audit import Audit, Audited
 from witness.explain import explain as explained
 from witness.fairness import Fairness
+from witness.plan import plan as planned
 from witness.statement import statement as stated
+from witness.timeline import Timeline
 from witness.usage import Accounts
 from witness.whatif import Rules, replayed
 
@@ -90,6 +94,11 @@ def audit(source: Source) -> object:
     audited = Audit()
     for _ in audited.deviations(source.facts()):
         pass
+    return audited_as_json(audited)
+
+
+def audited_as_json(audited: Audit) -> dict[str, Any]:
+    """What an audit has found."""
     return {
         "events": audited.events,
         "decisions": audited.decisions,
@@ -139,12 +148,25 @@ def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as
 
 
 def lane_of(name: str) -> str:
-    """Which answers wait for each other."""
-    return name if name == "explain" else "figures"
+    """Which answers wait for each other: those about one app, and those about everything."""
+    return "app" if name in {"explain", "timeline", "plan"} else "all"
+
+
+def timeline(source: Source, app: str, *, past: bool) -> object:
+    """The life of an app, up to now or to the position that is `past`. Raises: UnknownApp."""
+    found = Timeline(app)
+    found.hear(source.facts())
+    return found.told(0 if past else source.now())
+
+
+def plan(source: Source, command: Any, by: Any) -> object:  # noqa: ANN401 (SubmitApp and By as JSON values)
+    """What would become of the submission now. Raises: CommandRejected if it would be refused."""
+    state, _ = rebuild(source.log, to=source.to)
+    return planned(state, msgspec.convert(command, SubmitApp), msgspec.convert(by, By), source.now())
 
 
 ANSWERS: Mapping[str, Callable[..., object]] = {
-    each.__name__: each for each in (explain, audit, fairness, statement, whatif)
+    each.__name__: each for each in (explain, audit, fairness, statement, whatif, timeline, plan)
 }
 
 

@@ -14,8 +14,9 @@ from msgspec import to_builtins
 
 from fairlog.api.figures import TooLong
 from fairlog.api.handlers import TOLD_BURST, Handlers, Viewed, read_request
+from fairlog.api.past import NotReady
 from fairlog.api.questions import Added, Bought, OtherRules
-from fairlog.api.replica import NotReady, NotThatLong
+from fairlog.api.replica import NotThatLong
 from scheduler.model.commands import (
     AddAccount,
     HoldApp,
@@ -226,7 +227,7 @@ def test_who_reads_a_past_state_waits_for_nobody_elses(api: Handlers) -> None:
     before = api.send(ROOT, RegisterCompany(company="bolt")).seq
     last = api.send(ROOT, RegisterCompany(company="later")).seq
     api.replica.wait_for(last, 10)
-    with api.replica._folding, pytest.raises(NotReady, match="another past state is being read"):
+    with api.replica.past._turn, pytest.raises(NotReady, match="another past state is being read"):
         api.view(ROOT, "companies", {}, at=before)
     api.view(ROOT, "companies", {}, at=last)
     assert api.view(ROOT, "companies", {}, at=before).seen.seq == before
@@ -428,7 +429,7 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
 
 def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlog.api.handlers.LONG_WAIT_S", 0.01)
-    with api._long_reads["figures"]:
+    with api._long_reads["all"]:
         with pytest.raises(NotReady, match="another answer"):
             api.audit(ROOT)
         with pytest.raises(UnknownApp):
