@@ -311,6 +311,11 @@ class ApiClient(_Base):
         said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
         return said
 
+    def link(self) -> str:
+        """The key of a link that opens one session of the page, for whoever asks."""
+        answer = self._do(self._talk.ask(_Request("POST", "/v1/links")))
+        return str(msgspec.json.decode(answer.content)["key"])
+
     def check(self) -> None:
         """Return once a server can answer."""
         self._do(self._talk.ask(_Request("GET", "/v1/health")))

@@ -37,6 +37,7 @@ VERBS = {
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
     "login": ("login", "Log in with a token or an invitation, which is read from stdin or asked for."),
+    "page": ("login", "Print a link that opens the live page in a browser, logged in."),
     "whoami": ("login", "Show in which account and role your commands are sent, and where to."),
     "logout": ("login", "Revoke the token that `fairlog login` has kept, and remove it."),
     "account": ("accounts", "Add, change, remove or list the accounts of people, robots and workers."),

@@ -138,11 +138,12 @@ def down(target: Target) -> None:
 
 
 @click.command()
-def demo() -> int:
+@flag("--keep", help="Keep the cluster up afterwards, until Ctrl-C.")
+def demo(*, keep: bool) -> int:
     """Run a guided demonstration on a cluster of its own."""
     from fairlog.demo.run import run_demo  # noqa: PLC0415 (the other verbs need none of it)
 
-    return run_demo()
+    return run_demo(keep=keep)
 
 
 @click.command()

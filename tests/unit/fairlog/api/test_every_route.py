@@ -60,6 +60,10 @@ ROLES: dict[str, Role] = {
 """Who asks; `nobody` has no token, `local` is the owner of the Unix socket."""
 
 
+OF_THE_PAGE = {"session", "logIn", "logOut"}
+"""Routes that take no token but the cookie of a session; `tests/unit/fairlog/page` has their cases."""
+
+
 class Case(NamedTuple):
     """A request, what the matrix must allow for it, and whose it is: an account, a company, a worker, or nobody's."""
 
@@ -175,6 +179,15 @@ CASES: list[Case] = [
     Case("whatif", "cluster-read", "", body={"settings": {"placement": "pack"}}),
     *(each._replace(query={"month": f"{datetime.now(UTC):%Y-%m}"}) for each in of_company("statement", "statement")),
     *of_app("appEvents", verb="read"),
+    *of_app("card", verb="read"),
+    *of_app("timeline", verb="read"),
+    *(Case(name, None, "me") for name in ("board",)),
+    *of_company("companyCard", "cluster-read"),
+    *(Case(name, "cluster-read", "") for name in ("overview", "fleet", "history", "entries", "pulse")),
+    Case("decision", "cluster-read", "", {"position": "1"}),
+    Case("moment", "cluster-read", "", query={"time": 0}),
+    Case("link", None, "me", body={}),
+    Case("auditFile", "cluster-read", ""),
     *of_app("output", verb="private"),
     *of_app("output", verb="private", reason="the disk is full"),
     *of_app("driverOutput", verb="private"),
@@ -331,11 +344,12 @@ def without_streams() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Feed, "stream", begun)
+        patch.setattr(Feed, "pulse", begun)
         yield
 
 
 def test_every_route_and_every_verb_has_a_case() -> None:
-    assert {case.route for case in CASES} == {route.name for route in ROUTES}
+    assert {case.route for case in CASES} == {route.name for route in ROUTES} - OF_THE_PAGE
     assert {case.verb for case in CASES} - {None} >= MATRIX.keys() - {"lead", "statement", "tokens"}
     assert set(ROLES.values()) == {role for row in MATRIX.values() for role in row} - {"master"}
 
@@ -360,6 +374,8 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
             "appEvents",
             "output",
             "driverOutput",
+            "card",
+            "timeline",
         }
     assert world.state().head == head, "the API has asked the master"
     direct = Client(world.api.store, KEYS.cluster, keyring=RING, timeout_s=10)
