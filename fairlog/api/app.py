@@ -75,7 +75,7 @@ VIEWS_AT_ONCE = 2
 SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -321,6 +321,7 @@ class Door:
             "fairness": board.fairness,
             "audit": handlers.audit,
             "whatif": handlers.whatif,
+            "plan": handlers.plan,
             "status": handlers.status,
             "whoami": handlers.whoami,
             "overview": board.overview,

@@ -142,9 +142,9 @@ class _Talk:
             if cursor is None:
                 return found
 
-    def question(self, path: str, asked: Mapping[str, Any]) -> _Steps[Any]:
+    def question(self, path: str, asked: object, query: Mapping[str, str] | None = None) -> _Steps[Any]:
         headers = {"content-type": "application/json"}
-        answer = yield from self.ask(_Request("POST", path, {}, msgspec.json.encode(asked), headers))
+        answer = yield from self.ask(_Request("POST", path, query or {}, msgspec.json.encode(asked), headers))
         return msgspec.json.decode(answer.content)["value"]
 
     def entries(self, after: int, reason: str) -> _Steps[list[dict[str, Any]]]:
@@ -316,6 +316,11 @@ class ApiClient(_Base):
         answer = self._do(self._talk.ask(_Request("POST", "/v1/links")))
         return str(msgspec.json.decode(answer.content)["key"])
 
+    def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now, and why; nothing is changed."""
+        said: dict[str, Any] = self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
+        return said
+
     def check(self) -> None:
         """Return once a server can answer."""
         self._do(self._talk.ask(_Request("GET", "/v1/health")))
@@ -432,6 +437,11 @@ class AsyncApiClient(_Base):
     async def explain(self, app: str) -> dict[str, Any]:
         """Why the app waits, or was admitted and placed as it was, from the log."""
         said: dict[str, Any] = await self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+        return said
+
+    async def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now, and why; nothing is changed."""
+        said: dict[str, Any] = await self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
         return said
 
     async def check(self) -> None:

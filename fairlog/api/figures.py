@@ -24,10 +24,12 @@ from redis.exceptions import RedisError
 from fairlog.api.questions import MAX_ADDED, OtherRules
 from recovery.archive.archive import open_log
 from recovery.replay.bounds import Bound
+from recovery.replay.rebuild import rebuild
 from recovery.replay.window import measure
 from scheduler.model import errors
-from scheduler.model.commands import RegisterWorker
+from scheduler.model.commands import RegisterWorker, SubmitApp
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, UnknownCompany, refusal_of
+from scheduler.model.sender import By
 from scheduler.service.child import run_module
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import Keys
@@ -35,6 +37,7 @@ from scheduler.store.transient import in_words
 from witness.audit.audit import Audit, Audited
 from witness.explain import explain as explained
 from witness.fairness import Fairness
+from witness.plan import plan as planned
 from witness.statement import statement as stated
 from witness.timeline import Timeline
 from witness.usage import Accounts
@@ -150,8 +153,14 @@ def timeline(source: Source, app: str, *, past: bool) -> object:
     return found.told(0 if past else source.now())
 
 
+def plan(source: Source, command: Any, by: Any) -> object:  # noqa: ANN401 (SubmitApp and By as JSON values)
+    """What would become of the submission now. Raises: CommandRejected if it would be refused."""
+    state, _ = rebuild(source.log, to=source.to)
+    return planned(state, msgspec.convert(command, SubmitApp), msgspec.convert(by, By), source.now())
+
+
 ANSWERS: Mapping[str, Callable[..., object]] = {
-    each.__name__: each for each in (explain, audit, fairness, statement, whatif, timeline)
+    each.__name__: each for each in (explain, audit, fairness, statement, whatif, timeline, plan)
 }
 
 

@@ -521,6 +521,14 @@ class Handlers:
         self._check_may(who, "cluster-read")
         return self._from_log("whatif", rules=to_builtins(rules))
 
+    def plan(self, who: By, rules: SubmitApp) -> Viewed:
+        """What would become of the submission now, decided on a copy of the state.
+
+        Raises: CommandRejected if it would be refused; NotReady.
+        """
+        self._refuse_early(who, rules)
+        return self._from_log("plan", whole=False, command=to_builtins(rules), by=to_builtins(who))
+
     def _check_may(self, who: By, verb: Verb, company: str = "") -> None:
         self.replica.read(lambda state: may_read(state, who, verb, Subject(company), _now_ms()))
 
@@ -529,11 +537,21 @@ class Handlers:
         self.check_app(who, app)
         return self._from_log("timeline", to=to, app=app, past=to < self.replica.head)
 
-    def _from_log(self, name: str, *, to: int | None = None, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
-        """An answer from the log, up to `to` if it is given. Raises: TooLong; NotReady while another one is made."""
+    def _from_log(
+        self,
+        name: str,
+        *,
+        to: int | None = None,
+        whole: bool = True,
+        **arguments: Any,  # noqa: ANN401 (JSON values)
+    ) -> Viewed:
+        """An answer from the log, up to `to` if it is given, or from a snapshot on unless it is about the `whole`.
+
+        Raises: TooLong; NotReady while another one is made.
+        """
         seen, _ = self.replica.read(lambda _: None, after=to or 0)
         seen = seen if to is None else seen._replace(seq=to)
-        if seen.seq > TOLD:
+        if whole and seen.seq > TOLD:
             raise TooLong(
                 f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
                 "of the command line on the store's machine, or on an exported log"

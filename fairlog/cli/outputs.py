@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fairlog.cli.follow import follow
@@ -34,7 +34,9 @@ class RemoteTasks:
         """The numbers of the app's tasks by state."""
         states = self.states(app)
         number = Counter(task.state for task in states)
-        return Progress(len(states), **{state: number[state] for state in ("queued", "running", "succeeded", "failed")})
+        counts = {state: number[state] for state in ("queued", "running", "succeeded", "failed")}
+        cpu_ms, peak_mb = sum(task.cpu_ms for task in states), max((task.peak_mb for task in states), default=0)
+        return Progress(len(states), **counts, cpu_ms=cpu_ms, peak_mb=peak_mb)
 
     def output(self, app: str, task: int) -> bytes:
         """The end of the task's output."""
@@ -45,15 +47,14 @@ class RemoteTasks:
         return self._api.output(app, None, reason=self._reason)
 
 
-def measured(states: Sequence[TaskState]) -> dict[str, int]:
-    """What executors have measured of tasks that ended: CPU time (ms) in all, the largest peak memory (MiB).
+def measured(progress: Progress) -> dict[str, int]:
+    """What executors have measured of an app's tasks that ended: CPU time (ms) in all, the largest peak memory (MiB).
 
-    Nothing if none has ended.
+    Nothing if nothing was measured.
     """
-    ended = [task for task in states if task.ended_at is not None]
-    if not ended:
+    if not progress.cpu_ms and not progress.peak_mb:
         return {}
-    return {"cpuMs": sum(task.cpu_ms for task in ended), "peakMemory": max(task.peak_mb for task in ended)}
+    return {"cpuMs": progress.cpu_ms, "peakMemory": progress.peak_mb}
 
 
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:

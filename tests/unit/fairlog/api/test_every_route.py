@@ -176,6 +176,10 @@ CASES: list[Case] = [
     *of_app("tasks", verb="read"),
     *of_app("explain", verb="read"),
     *(Case(name, "cluster-read", "") for name in ("audit", "fairness")),
+    *(
+        Case("plan", "submit", whose, body={**submission(*whose.split("/")), "type": "SubmitApp"})
+        for whose in ("acme/ann", "globex/bob")
+    ),
     Case("whatif", "cluster-read", "", body={"settings": {"placement": "pack"}}),
     *(each._replace(query={"month": f"{datetime.now(UTC):%Y-%m}"}) for each in of_company("statement", "statement")),
     *of_app("appEvents", verb="read"),
