@@ -315,6 +315,7 @@ class Door:
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "outputs": handlers.outputs,
             "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
@@ -340,6 +341,12 @@ class Door:
         if route.name == "moment" and "time" not in values:
             raise BadRequest("name the time in ms, ?time=MS")
         asked = partial(calls[route.name], who, **path, **values)
+        if route.name in LONG and who.token:
+            owner, began_s = company_of(who) or who.account, self.feed.now()
+            self.rates.check_work(owner)
+            viewed = await self.read(asked)
+            self.rates.charge_work(owner, self.feed.now() - began_s)
+            return _viewed(viewed, known)
         return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
     async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:

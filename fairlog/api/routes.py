@@ -208,6 +208,15 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "/v1/apps/{app}/output",
+        "outputs",
+        "private",
+        "The output of each task that has written any, in base64.",
+        "list",
+        params=(_CURSOR, _LIMIT, _REASON),
+    ),
+    Route(
+        "GET",
         "/v1/apps/{app}/driver/output",
         "driverOutput",
         "private",
