@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import re
 import sys
-
-import pytest
+from typing import TYPE_CHECKING
 
 from fairlog.demo.run import _display
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class Terminal(io.StringIO):
