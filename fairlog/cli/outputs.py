@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fairlog.cli.follow import follow
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
     from fairlog.cli.session import Session
 
+FEW = 10
+"""So many outputs are asked for together, because each request counts."""
 LOOK_S = 0.3
 LOOK_THROUGH_API_S = 1.0
 
@@ -41,6 +43,13 @@ class RemoteTasks:
     def output(self, app: str, task: int) -> bytes:
         """The end of the task's output."""
         return self._api.output(app, task, reason=self._reason)
+
+    def outputs(self, app: str, tasks: Sequence[int]) -> Iterator[bytes]:
+        """As `output`, of each of these tasks."""
+        if len(tasks) < FEW:
+            return (self.output(app, task) for task in tasks)
+        found = self._api.outputs(app, reason=self._reason)
+        return (found.get(task, b"") for task in tasks)
 
     def driver_output(self, app: str) -> bytes:
         """The end of the driver's output."""
