@@ -141,7 +141,9 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     media, body = _BODIES[route.answer]
     if route.name in _SHOWN:
         shown = {"$ref": _REFS.format(name=_SHOWN[route.name].__name__)}
-        whole = {"items": {"type": "array", "items": shown}} if route.answer == "list" else {"value": shown}
+        whole: dict[str, Any] = {"value": shown}
+        if route.answer == "list":
+            whole = {"items": {"type": "array", "items": shown}}
         body = {**body, "properties": {**body["properties"], **whole}}
     answers: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {media: {"schema": body}}},
