@@ -74,7 +74,7 @@ def read(path: str) -> str:
 
 
 def calls(name: str, *arguments: object) -> bool:
-    return ctypes.CDLL(None, use_errno=True)[name](*arguments) == 0
+    return bool(ctypes.CDLL(None, use_errno=True)[name](*arguments) == 0)
 
 
 def kill_parent() -> bool:
