@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from fairlog import errors
     from fairlog.api.client import AsyncApiClient as AsyncClient
     from fairlog.client import Client
+    from fairlog.engines.functions import Executor
     from scheduler.model.commands import (
         ChangeCompany,
         ConfigureCluster,
         DecommissionWorker,
         DrainWorker,
         ExtendApp,
+        FinishApp,
         HoldApp,
         KillApp,
         KillExecutors,
@@ -42,7 +44,9 @@ __all__ = [
     "ConfigureCluster",
     "DecommissionWorker",
     "DrainWorker",
+    "Executor",
     "ExtendApp",
+    "FinishApp",
     "HoldApp",
     "KillApp",
     "KillExecutors",
@@ -63,6 +67,7 @@ __all__ = [
 _ELSEWHERE = {
     "AsyncClient": ("fairlog.api.client", "AsyncApiClient"),
     "Client": ("fairlog.client", "Client"),
+    "Executor": ("fairlog.engines.functions", "Executor"),
     "Receipt": ("scheduler.service.client", "Receipt"),
 }
 
