@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -20,6 +21,9 @@ from fairlog.local.store import EmbeddedStore, bundled_server
 from tests.integration.servers import Servers
 
 REDIS_SERVER = shutil.which("redis-server")
+
+os.environ["TZ"] = "UTC"  # what the tests read and write as local time, wherever they run
+time.tzset()
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ("scheduler.model", "scheduler.rules", "scheduler.store", "scheduler.service")
 RECOVERY = ("recovery.replay", "recovery.archive", "recovery.failover")
+OUTER = (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.api")
 LAW: Mapping[str, tuple[str, ...]] = {
     "scheduler.model": (),
     "scheduler.rules.admission": ("scheduler.model",),
@@ -25,31 +26,14 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "recovery.failover": (*CORE, "recovery.replay", "recovery.archive"),
     "witness.audit": (*CORE, *RECOVERY),
     "witness": (*CORE, *RECOVERY),
-    "fairlog.api": (*CORE, *RECOVERY, "witness"),
-    "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.api"),
-    "fairlog.cli": (
-        *CORE,
-        *RECOVERY,
-        "workers",
-        "witness",
-        "fairlog.api",
-        "fairlog.local",
-        "fairlog.demo",
-        "fairlog.engines",
-    ),
+    "fairlog.watch": (*CORE, *RECOVERY, "witness"),
+    "fairlog.page": (*CORE, *RECOVERY, "witness", "fairlog.watch"),
+    "fairlog.api": (*CORE, *RECOVERY, "witness", "fairlog.watch", "fairlog.page"),
+    "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.watch", "fairlog.api"),
+    "fairlog.cli": (*OUTER, "fairlog.local", "fairlog.demo", "fairlog.engines"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
-    "fairlog.demo": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.cli"),
-    "fairlog": (
-        *CORE,
-        *RECOVERY,
-        "workers",
-        "witness",
-        "fairlog.api",
-        "fairlog.local",
-        "fairlog.cli",
-        "fairlog.demo",
-        "fairlog.engines",
-    ),
+    "fairlog.demo": (*OUTER, "fairlog.local", "fairlog.cli"),
+    "fairlog": (*OUTER, "fairlog.local", "fairlog.cli", "fairlog.demo", "fairlog.engines"),
 }
 """Room -> the rooms that it may import from, besides the rooms within it and those that it lies in."""
 PACKAGES = ("scheduler", "workers", "recovery", "witness", "fairlog")
@@ -176,6 +160,8 @@ FORBIDDEN = {
     "recovery.failover": "witness.explain",
     "witness.audit": "workers.agent",
     "witness": "fairlog.cli.render",
+    "fairlog.page": "fairlog.api.app",
+    "fairlog.watch": "fairlog.api.replica",
     "fairlog.api": "fairlog.cli.render",
     "fairlog.local": "fairlog.cli.render",
     "fairlog.engines": "fairlog.cli.render",

@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
@@ -20,15 +20,18 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
+from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, OtherRules
-from fairlog.api.replica import NotReady, Replica, Seen
-from recovery.failover.lease import members
+from fairlog.api.questions import PAGE, OtherRules, SignIn
+from fairlog.api.replica import Replica, Seen
+from fairlog.watch.conditions import Around, as_json, found
+from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
 from scheduler.model.commands import (
     BATCH,
     Command,
+    IssueToken,
     LoseOwner,
     LoseWorker,
     SubmitApp,
@@ -56,10 +59,12 @@ from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
+from witness.listing import listed
 
 if TYPE_CHECKING:
     from redis import Redis
 
+    from fairlog.watch.metrics import Metrics
     from scheduler.rules.entities import App
     from scheduler.store.codec import Line
 
@@ -119,11 +124,13 @@ class Handlers:
     ) -> None:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
+        self.keyring = keyring
         self.work = Worklist(store, cluster)
         self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
+        self._watched = Watched()
         self._lock = Lock()
         self._long_read = Lock()
 
@@ -147,6 +154,21 @@ class Handlers:
             "this address takes nobody without a token, `Authorization: Bearer fl_…`; while there are no accounts, use "
             "the Unix socket of the API on its own machine"
         )
+
+    def sign_in(self, token: str, prove: Callable[[], str], asked: SignIn) -> dict[str, object]:
+        """Issue, by this server's `token`, the token that is asked for of the account that `prove` returns.
+
+        Raises: NotAuthenticated if there is no such account; Failed if `token` is not valid; as `send`, and as `prove`.
+        """
+        account = prove()
+        try:
+            who = self.principal(token, at_home=False)
+        except NotAuthenticated as error:
+            raise Failed(f"this server's own token cannot issue others: {error}") from None
+        if account not in self._present().accounts.known:
+            raise NotAuthenticated(f"there is no account {account}; an admin of the company adds it")
+        receipt = self.send(who, IssueToken(token=asked.token, account=account, hash=asked.hash))
+        return {"account": account, "seq": receipt.seq}
 
     # Commands
 
@@ -219,7 +241,10 @@ class Handlers:
             if state.closed:
                 permit(state, command, who, _now_ms())
 
-        self.replica.read(refuse)
+        if who.role == "worker":  # whose grants are looked through
+            self.replica.read(refuse)
+        else:
+            self.replica.peek(refuse)
 
     # Reads
 
@@ -249,7 +274,7 @@ class Handlers:
             lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
         if name == "app":
-            body = self._private_of(who, arguments["app"], cast("Raw", body), reason)
+            body = self.private_of(who, arguments["app"], cast("Raw", body), reason)
         return Viewed(seen, body, following)
 
     def _apps(
@@ -265,26 +290,38 @@ class Handlers:
     ) -> Viewed:
         """A page of the apps that `who` may see; it costs its own items, however many others there are."""
         submitted = _number(cursor)
+        shown, public = self.shown_to(who, reason)
 
         def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
-            present = self._present()
-
-            @cache
-            def may(verb: Verb, company: str, user: str) -> bool:
-                return _may(present, who, verb, Subject(company, user), reason)
-
-            def shown(app: App) -> bool:
-                own = may("read", app.spec.company, app.spec.user)
-                return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
-
-            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
-            known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
-            return known, following
+            page, following = page_of_apps(
+                state, after=submitted, most=limit, shown=shown(state), tell=listed, **arguments
+            )
+            return [public(each) for each in page], following
 
         seen, (page, following) = self.replica.read(find, at=at, after=after)
         return Viewed(seen, [Raw(_to_json(each)) for each in page], None if following is None else str(following))
 
-    def _private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
+    def shown_to(
+        self, who: By, reason: str = ""
+    ) -> tuple[Callable[[ClusterState], Callable[[App], bool]], Callable[[dict[str, Any]], dict[str, Any]]]:
+        """Which apps of a state `who` may see now, and the view of one with what of it `who` may see."""
+        present = self._present()
+
+        @cache
+        def may(verb: Verb, company: str, user: str) -> bool:
+            return _may(present, who, verb, Subject(company, user), reason)
+
+        def shown(state: ClusterState) -> Callable[[App], bool]:
+            if who.role == "worker":
+                return lambda app: self.may_see(state, who, app.spec.app)
+            return lambda app: may("read", app.spec.company, app.spec.user)
+
+        def public(view: dict[str, Any]) -> dict[str, Any]:
+            return view if may("private", view["company"], view["user"]) else without_private(view)
+
+        return shown, public
+
+    def private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
         """The view of an app without its private part, unless `who` may see it, which is recorded then."""
         shown, present = _plain(body), self._present()
         subject = Subject(shown["company"], shown["user"])
@@ -321,14 +358,14 @@ class Handlers:
         if not owned:
             may_read(self._present(), who, "cluster-read", Subject(), _now_ms())
         if isinstance(found, _Item):
-            if owned and not self._may_see(state, who, found.key, name):
+            if owned and not self.may_see(state, who, found.key, name):
                 raise UnknownApp(found.key)
             return found.body, None
         page: list[Raw] = []
         last = ""
         start = _after_cursor(found, cursor)
         for place, item in enumerate(islice(found, start, None), start + 1):
-            if not owned or self._may_see(state, who, item.key, name):
+            if not owned or self.may_see(state, who, item.key, name):
                 if len(page) == limit:
                     return page, last
                 page.append(item.body)
@@ -357,7 +394,7 @@ class Handlers:
         """Whether the kept views are of this state; another state may have the same position."""
         return self._views_of[0] is state and self._views_of[1] == state.head
 
-    def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
+    def may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
         """Whether `who` may now see the item of a view: an app, an account, or a token as its account."""
         present = self._present()
         if not present.closed:
@@ -370,7 +407,7 @@ class Handlers:
         """Whose the app is. Raises: UnknownApp unless `who` may see it; NotAllowed unless `who` may read `verb`."""
 
         def find(state: ClusterState) -> Subject:
-            if app not in state.apps or not self._may_see(state, who, app):
+            if app not in state.apps or not self.may_see(state, who, app):
                 raise UnknownApp(app)
             subject = _subject(state, who, app)
             may_read(state, who, verb, subject, _now_ms(), reason=reason)
@@ -462,10 +499,10 @@ class Handlers:
         self._check_may(who, "cluster-read")
         return self._from_log("audit")
 
-    def fairness(self, who: By, *, by: Literal["company", "user"] = "company") -> Viewed:
+    def fairness(self, who: By, *, by: Literal["company", "user"] = "company", at: int | None = None) -> Viewed:
         """How fair the log was, as `fairlog fairness --json` prints it. Raises: NotAllowed, TooLong, NotReady."""
         self._check_may(who, "cluster-read")
-        return self._from_log("fairness", by=by)
+        return self._from_log("fairness", to=at, by=by)
 
     def statement(self, who: By, company: str, *, month: str) -> Viewed:
         """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
@@ -487,9 +524,15 @@ class Handlers:
     def _check_may(self, who: By, verb: Verb, company: str = "") -> None:
         self.replica.read(lambda state: may_read(state, who, verb, Subject(company), _now_ms()))
 
-    def _from_log(self, name: str, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
-        """An answer from the whole log. Raises: TooLong; NotReady while another such answer is made."""
-        seen, _ = self.replica.read(lambda _: None)
+    def timeline(self, who: By, app: str, *, to: int) -> Viewed:
+        """The life of an app up to log position `to`. Raises: UnknownApp, NotAllowed, TooLong, NotReady."""
+        self.check_app(who, app)
+        return self._from_log("timeline", to=to, app=app, past=to < self.replica.head)
+
+    def _from_log(self, name: str, *, to: int | None = None, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
+        """An answer from the log, up to `to` if it is given. Raises: TooLong; NotReady while another one is made."""
+        seen, _ = self.replica.read(lambda _: None, after=to or 0)
+        seen = seen if to is None else seen._replace(seq=to)
         if seen.seq > TOLD:
             raise TooLong(
                 f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
@@ -503,30 +546,45 @@ class Handlers:
             self._long_read.release()
 
     def status(self, who: By, *, after: int = 0) -> Viewed:
-        """The active master, the standbys, the workers with their processes, and the head of the log."""
+        """The active master, the standbys, the workers with their processes, the head of the log and the health."""
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
-        serving, standbys = members(self.store, self.keys)
+        around = self.look_around()
+        holding = self.replica.read(lambda state: found(state, around))[1]
         agents = {
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
         }
         said = _plain(cast("Raw", cluster))
         workers = [{"pid": None, "host": None, **agents.get(each["worker"], {}), **each} for each in said["workers"]]
-        return Viewed(
-            seen,
-            Raw(
-                _to_json(
-                    {
-                        "cluster": self.keys.cluster,
-                        "head": seen.seq,
-                        "master": serving and serving._asdict(),
-                        "standbys": [member._asdict() for member in standbys],
-                        "workers": workers,
-                        "tooLarge": said["tooLarge"],
-                    }
-                )
-            ),
-        )
+        told = {
+            "cluster": self.keys.cluster,
+            "head": seen.seq,
+            "health": as_json(holding),
+            "master": around.serving and around.serving._asdict(),
+            "standbys": [member._asdict() for member in around.standing_by],
+            "workers": workers,
+            "tooLarge": said["tooLarge"],
+        }
+        return Viewed(seen, Raw(_to_json(told)))
+
+    def metrics(self, who: By, accept: str = "") -> tuple[bytes, str]:
+        """The metrics for Prometheus, in a format that `accept` names, and their media type. Raises: NotAllowed."""
+        self.replica.read(lambda state: may_read(state, who, "cluster-read", Subject(), _now_ms()))
+        return self._metrics.text(accept)
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        from fairlog.watch.metrics import Metrics  # noqa: PLC0415 (prometheus_client takes long to load)
+
+        read = lambda look: self.replica.read(look)[1]  # noqa: E731
+        return Metrics(self.store, self.keys, self.replica.tally, read=read, around=self.look_around)
+
+    def look_around(self) -> Around:
+        """What surrounds the state now; the companies that are short now are taken note of."""
+        _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
+        with self._lock:
+            self._watched.look(master, short, self.now_ms())
+        return look_around(self.store, self.keys, watched=self._watched)
 
 
 def company_of(who: By) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from fairlog.cli.follow import follow
 from scheduler.model.events import AppRemoved
@@ -29,7 +28,7 @@ class RemoteTasks:
 
     def states(self, app: str) -> list[TaskState]:
         """The states of the app's tasks, by index; empty before its first executor."""
-        return [TaskState(**task) for task in self._api.read(f"/v1/apps/{quote(app, safe='')}/tasks")]
+        return [TaskState(**task) for task in self._api.states(app)]
 
     def progress(self, app: str) -> Progress:
         """The numbers of the app's tasks by state."""
@@ -44,6 +43,17 @@ class RemoteTasks:
     def driver_output(self, app: str) -> bytes:
         """The end of the driver's output."""
         return self._api.output(app, None, reason=self._reason)
+
+
+def measured(states: Sequence[TaskState]) -> dict[str, int]:
+    """What executors have measured of tasks that ended: CPU time (ms) in all, the largest peak memory (MiB).
+
+    Nothing if none has ended.
+    """
+    ended = [task for task in states if task.ended_at is not None]
+    if not ended:
+        return {}
+    return {"cpuMs": sum(task.cpu_ms for task in ended), "peakMemory": max(task.peak_mb for task in ended)}
 
 
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -34,7 +34,7 @@ class NeedsApi(FairlogError):
 
 def api_client(api: str | None = None, token: str | None = None) -> ApiClient:
     """The API of `api`, or of the environment, as `fairlog.Client`. Raises: NeedsApi, NoCluster."""
-    client = Client(api, token=token)
+    client = Client(api, token=token).through
     if isinstance(client, ApiClient):
         return client
     raise NeedsApi(
@@ -78,11 +78,10 @@ class OwnedApp:
         self._due: ScaleApp | None = None
         self._closed = False
         self._waits_since_s = time.monotonic()
-        try:
+        with ExitStack() as unless_submitted:
+            unless_submitted.callback(self._client.close)
             receipt = self._client.submit(submission, secrets)
-        except BaseException:
-            self._client.close()
-            raise
+            unless_submitted.pop_all()
         self._threads = [
             threading.Thread(target=self._keep, name=f"{self.app} owner", daemon=True),
             threading.Thread(target=self._follow, args=(receipt.seq - 1,), name=f"{self.app} events", daemon=True),

@@ -120,9 +120,10 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
 
 
 class DrainWorker(_Request, frozen=True):
-    """Stop granting on the worker; its executors and drivers continue (semantics W3)."""
+    """Stop granting on the worker; its executors and drivers continue (semantics W3). `reason`: why, for people."""
 
     worker: str
+    reason: str = ""
 
 
 class DecommissionWorker(_Request, frozen=True):
@@ -162,7 +163,8 @@ class SubmitApp(_Request, frozen=True):
     (J3). Of further kinds, an app that sizes its executors states what each executor has, another one what each task
     needs, such as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how
     many seconds before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is
-    told to leave for a claim (E5).
+    told to leave for a claim (E5). `array`: the indexes that the tasks find in their environment, such as `1-10,15`;
+    `tasks` is their number.
 
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
@@ -201,6 +203,7 @@ class SubmitApp(_Request, frozen=True):
     max_runtime_s: int | None = None
     warn: tuple[str, int] | None = None
     reclaim_signal: str | None = None
+    array: str = ""
     executor_program: bool = False
     executor_command: tuple[str, ...] = ()
     grace_s: int | None = None
@@ -445,6 +448,7 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     command: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     cwd: str | None = None
+    array: str = ""
     executor_command: tuple[str, ...] = ()
 
 
@@ -462,12 +466,12 @@ def private_of(command: Command) -> Private | None:
     """The private part of the command; None if its kind has none."""
     if not isinstance(command, SubmitApp):
         return None
-    return Private(command.name, command.command, command.env, command.cwd, command.executor_command)
+    return Private(command.name, command.command, command.env, command.cwd, command.array, command.executor_command)
 
 
 def without_private(command: SubmitApp) -> SubmitApp:
     """The submission without its private part."""
-    return replace(command, name="", command=(), env=(), cwd=None, executor_command=())
+    return replace(command, name="", command=(), env=(), cwd=None, array="", executor_command=())
 
 
 def check_variables(parts: Iterable[str], number: int) -> None:

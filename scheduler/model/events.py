@@ -265,12 +265,16 @@ class WorkerRegistered(_Fact, frozen=True):
 
 
 class WorkerChanged(_Fact, frozen=True):
-    """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3)."""
+    """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3).
+
+    `reason`: why it drains, as whoever drained it has said.
+    """
 
     worker: str
     status: WorkerStatus
     offer: Resources
     addresses: Addresses = {}
+    reason: str = ""
 
 
 class WorkerRemoved(_Fact, frozen=True):

@@ -74,6 +74,8 @@ class Grant(BaseModel):
     warning: RuntimeWarn | None = None
     program: bool = False
     grace_s: int | None = None
+    array: str = ""
+    """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
 
     @property
     def tasks_at_once(self) -> int:

@@ -101,8 +101,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             check_range("when the worker was seen last, in ms,", command.last_seen, 0, MAX_MOMENT)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case commands.DrainWorker():
-            worker = _worker(state, command.worker)
-            return [] if worker.decommissioned else _set_status(worker, "draining", only_from=("alive", "leaving"))
+            return _drain(_worker(state, command.worker), command.reason)
         case commands.DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
         case commands.UndrainWorker():
@@ -410,7 +409,7 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
         return [*executors, _removed(worker, "removed")]
     if worker.decommissioned:
         return executors
-    again = [_with_status(worker, status) for status in ("decommissioned", "leaving")]
+    again = [_with_status(worker, status, worker.reason) for status in ("decommissioned", "leaving")]
     return [*again, *executors]
 
 
@@ -467,20 +466,35 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
         if offered < granted:
             raise errors.OfferTooSmall(worker.id, what, offered, granted)
     check_still_offered(worker, addresses)
-    return [facts.WorkerChanged(worker=worker.id, status=worker.status, offer=offer, addresses=addresses)]
+    return [
+        facts.WorkerChanged(
+            worker=worker.id, status=worker.status, offer=offer, addresses=addresses, reason=worker.reason
+        )
+    ]
 
 
 def _set_status(
-    worker: Worker, status: facts.WorkerStatus, *, only_from: tuple[facts.WorkerStatus, ...]
+    worker: Worker, status: facts.WorkerStatus, *, only_from: tuple[facts.WorkerStatus, ...], reason: str | None = None
 ) -> list[Event]:
     """The worker with another status; nothing unless its status is in `only_from` (semantics W3, W6)."""
     if worker.status not in only_from:
         return []
-    return [_with_status(worker, status)]
+    return [_with_status(worker, status, worker.reason if reason is None else reason)]
 
 
-def _with_status(worker: Worker, status: facts.WorkerStatus) -> facts.WorkerChanged:
-    return facts.WorkerChanged(worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses)
+def _with_status(worker: Worker, status: facts.WorkerStatus, reason: str) -> facts.WorkerChanged:
+    return facts.WorkerChanged(
+        worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses, reason=reason
+    )
+
+
+def _drain(worker: Worker, reason: str) -> list[Event]:
+    """Draining, unless it was decommissioned (semantics W3); the reason is for people."""
+    if reason:
+        check_name("the reason", reason)
+    return (
+        [] if worker.decommissioned else _set_status(worker, "draining", only_from=("alive", "leaving"), reason=reason)
+    )
 
 
 def _undrain(worker: Worker) -> list[Event]:
@@ -489,7 +503,7 @@ def _undrain(worker: Worker) -> list[Event]:
         raise InvalidCommand(
             f"worker {worker.id!r} was decommissioned; run `fairlog remove {worker.id}` and restart its agent"
         )
-    return _set_status(worker, "alive", only_from=("draining", "leaving"))
+    return _set_status(worker, "alive", only_from=("draining", "leaving"), reason="")
 
 
 def _remove_worker(state: ClusterState, command: commands.RemoveWorker) -> list[Event]:

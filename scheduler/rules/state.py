@@ -563,7 +563,10 @@ class ClusterState:
         self._offer(worker.offer, -1)
         self._offer(event.offer, 1)
         worker.free += event.offer - worker.offer
+        if event.status != worker.status:
+            worker.since = self.at
         worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
+        worker.reason = event.reason
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )

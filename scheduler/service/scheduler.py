@@ -244,6 +244,8 @@ class Scheduler:
         silent = self.heartbeats.count_silent(self._worker_timeout_ms())
         answer, clock, count = InFlight(self.store, [unread, ("TIME",), silent]).answers()
         self._lanes.hear(answer)
+        if self.commits.measures is not None:
+            self.commits.measures.looked(clock_ms(clock))
         return _Look(self._lanes.take(BATCH), clock_ms(clock), count)
 
     def _run(

@@ -1,4 +1,4 @@
-"""The verbs about the cluster itself: status, company, settings, workers and how they leave, shares."""
+"""The verbs about the cluster itself: company, settings, workers and how they leave, shares."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from fairlog.cli import params, render
+from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
-from fairlog.cli.health import live, ready
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import in_the_past, target_options
+from fairlog.cli.times import localized, seconds_of
 from fairlog.cli.verbs.apps import send_each
+from fairlog.cli.verbs.status import print_suspects
+from fairlog.cli.worker_choice import WorkerChoice, chosen_workers, picked_workers, wait_until_empty, workers_of
 from scheduler.model import commands
-from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
 from scheduler.rules.limiting import check_limit
-from scheduler.rules.views import look
-from scheduler.service.program_log import masked
-from witness.failing import exclusion_in_words, suspicion_in_words
+from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,146 +28,7 @@ if TYPE_CHECKING:
     from fairlog.cli.sources import Source
 
 
-@click.command()
-@params.range_option(
-    "--warn-at",
-    *(0, 100),
-    default=50,
-    show_default=True,
-    metavar="PERCENT",
-    help="Warn if the log takes more than this percentage of the store's memory.",
-)
-@click.option(
-    "--ready",
-    "check",
-    flag_value="ready",
-    help="Health check: a master is active and this host takes part in the cluster.",
-)
-@click.option("--live", "check", flag_value="live", help="Health check: a master or worker of this host is running.")
-@in_the_past
-@params.as_json
-@on_cluster
-def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) -> int:
-    """Show the active master, the standbys and the workers.
-
-    Exits with 0 only if a master is active. Warns on stderr if the log takes too much of the store's memory. --ready
-    and --live are health checks of this host: they print one sentence and exit with 0 if the check passes.
-    """
-    if check is not None:
-        if session.at is not None:
-            raise click.UsageError(f"--{check} checks the present; leave out --at")
-        return _print_health(session, check, as_json=as_json)
-    if session.at is not None:
-        return _past_status(session, as_json=as_json)
-    if session.api is not None:
-        said = {**session.api.read("/v1/status", fresh="true"), "store": {"url": "behind the API", "pid": None}}
-        render.print_json(said) if as_json else _print_status(said)
-        return 0 if said["master"] else 1
-    serving, standbys = session.masters()
-    if not session.is_served():
-        serving = None
-    seen: dict[str, Any] = {"head": session.log.head().seq, "workers": []}
-    try:
-        seen = session.ask("cluster")
-    except (UnreadableRecord, InvariantViolated) as error:
-        render.say(f"Error: {error}")
-    agents, workers = session.agents(), []
-    for worker in seen["workers"]:
-        name, agent = worker["worker"], agents.get(worker["worker"], {})
-        place = {"pid": agent.get("pid"), "host": agent.get("host")}
-        workers.append({"worker": name, **place, "status": worker["status"], "suspicion": worker.get("suspicion")})
-    said = {
-        "cluster": session.cluster,
-        "head": seen["head"],
-        "master": serving and serving._asdict(),
-        "standbys": [member._asdict() for member in standbys],
-        "workers": workers,
-        "tooLarge": seen.get("tooLarge", 0),
-        "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
-    }
-    if as_json:
-        render.print_json(said)
-    else:
-        _print_status(said)
-    _warn_of_log(session, warn_at)
-    return 0 if serving else 1
-
-
-def _past_status(session: Session, *, as_json: bool) -> int:
-    """Print the elected master and the workers of a past state."""
-    from scheduler.rules.views import suspicion  # noqa: PLC0415 (the present needs no rules)
-
-    state = session.folded()
-    workers = [
-        {"worker": name, "pid": None, "host": worker.host, "status": worker.status, "suspicion": suspicion(worker)}
-        for name, worker in sorted(state.workers.items())
-    ]
-    too_large = look(state, "cluster", {})["tooLarge"]
-    if as_json:
-        master = state.master and {"id": state.master, "pid": None, "host": None}
-        head = {"cluster": session.cluster, "head": state.head, "at": state.at}
-        render.print_json({**head, "master": master, "standbys": [], "workers": workers, "tooLarge": too_large})
-        return 0
-    click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
-    click.echo(f"master    {state.master or 'none elected yet'}")
-    for worker in workers:
-        click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
-    _print_suspects(workers)
-    _print_too_large(too_large)
-    return 0
-
-
-def _print_too_large(number: int) -> None:
-    """Tell of the apps that no live worker is large enough for (semantics N3)."""
-    if number:
-        needs = "app needs" if number == 1 else "apps need"
-        click.echo(f"apps      {number} {needs} a larger worker than is live; `fairlog explain APP` names the nearest")
-
-
-def _print_health(session: Session, check: str, *, as_json: bool) -> int:
-    health = ready(session) if check == "ready" else live(session)
-    if as_json:
-        render.print_json({check: health.ok, "why": health.why})
-    else:
-        click.echo(f"{check}: {health.why}" if health.ok else f"not {check}: {health.why}", err=not health.ok)
-    return 0 if health.ok else 1
-
-
-def _warn_of_log(session: Session, percent: int) -> None:
-    taken = session.store.memory_usage(session.keys.log) or 0
-    memory: Any = session.store.info("memory")
-    limit = int(memory.get("maxmemory") or memory.get("total_system_memory") or 0)
-    if limit and taken * 100 > limit * percent:
-        sizes = f"{size_text(taken >> 20)} of {size_text(limit >> 20)}"
-        render.say(f"Warning: the log takes {sizes}, over {percent}% of the store's memory; see `fairlog archive`")
-
-
-def _print_status(said: dict[str, Any]) -> None:
-    master = said["master"]
-    store = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
-    click.echo(f"cluster   {said['cluster']}, log at {said['head']}")
-    click.echo(f"store     {said['store']['url']}{store}")
-    click.echo(f"master    {_member(master) if master else 'none active'}")
-    for member in said["standbys"]:
-        click.echo(f"standby   {_member(member)}")
-    for worker in said["workers"]:
-        where = f", process {worker['pid']} on {worker['host']}" if worker["pid"] else ""
-        click.echo(f"worker    {worker['worker']} {worker['status']}{where}")
-    _print_suspects(said["workers"])
-    _print_too_large(said["tooLarge"])
-
-
-def _print_suspects(workers: list[dict[str, Any]]) -> None:
-    for worker in workers:
-        if worker["suspicion"] is not None:
-            click.echo(suspicion_in_words(worker["worker"], worker["suspicion"]))
-
-
-def _member(member: dict[str, Any]) -> str:
-    return f"{member['id']}, process {member['pid']} on {member['host']}"
-
-
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def company() -> None:
     """Add, change, remove or list companies and their quotas."""
@@ -225,7 +87,7 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
 
 @company.command("set")
-@click.argument("name", type=params.read_text)
+@click.argument("name", type=params.read_text, shell_complete=complete("company"))
 @_quota
 @click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
@@ -239,7 +101,7 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
 
 @company.command("remove")
-@params.names_argument("name")
+@params.names_argument("name", shell_complete=complete("company"))
 @on_cluster
 def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove companies that have no app left."""
@@ -260,7 +122,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def limit() -> None:
     """Set or list limits of the cluster, companies and users."""
@@ -268,7 +130,12 @@ def limit() -> None:
 
 @limit.command("set")
 @click.argument("change", nargs=-1, required=True, type=params.read_named_limit, metavar="NAME=VALUE...")
-@params.text_option("--company", metavar="C", help="Company that the limits are for.  [default: each without its own]")
+@params.text_option(
+    "--company",
+    metavar="C",
+    shell_complete=complete("company"),
+    help="Company that the limits are for.  [default: each without its own]",
+)
 @params.text_option("--user", metavar="U", help='User of --company, or "*" for each of its users without their own.')
 @on_cluster
 def limit_set(
@@ -311,7 +178,7 @@ def limit_list(source: Source, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def resource() -> None:
     """Register or list kinds of resources beside cores and memory, such as gpu."""
@@ -340,7 +207,7 @@ def resource_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @params.as_json
 @target_options()
 @click.pass_context
@@ -366,7 +233,14 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 @settings.command("set")
-@click.argument("change", nargs=-1, required=True, type=params.read_pair, metavar="NAME=VALUE...")
+@click.argument(
+    "change",
+    nargs=-1,
+    required=True,
+    type=params.read_pair,
+    metavar="NAME=VALUE...",
+    shell_complete=complete("setting"),
+)
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none, with the next turn."""
@@ -390,6 +264,8 @@ def read_value(name: str, text: str) -> int | str | None:
         return _WORDS[text]
     if name.endswith("_mb"):
         return params.read_size(text)
+    if name.endswith("_s") and (seconds := seconds_of(text)) is not None:
+        return seconds
     try:
         return int(text)
     except ValueError:
@@ -403,8 +279,8 @@ def read_value(name: str, text: str) -> int | str | None:
 def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources.
 
-    Below the table: the workers that are suspected, the apps that are excluded from a worker, the room that is held on
-    one, and the lost workers, whose offer may come back.
+    Below the table: the workers that drain, since when and why, those that are suspected, the apps that are excluded
+    from a worker, the room that is held on one, and the lost workers, whose offer may come back.
     """
     found = source.ask("workers", lost=True)
     render.print_records(
@@ -419,11 +295,11 @@ def workers(source: Source, *, as_json: bool) -> None:
     )
     if as_json:
         return
-    _print_suspects(found)
+    print_suspects(found)
     for worker in found:
         for excluded in worker["excludedApps"]:
             who = f"app {excluded['app']}"
-            click.echo(exclusion_in_words({**excluded, "worker": worker["worker"]}, who))
+            click.echo(localized(exclusion_in_words({**excluded, "worker": worker["worker"]}, who)))
         for hold in worker["holds"]:
             size = f"{hold['cores']} cores, {size_text(hold['memory'])}"
             click.echo(
@@ -431,19 +307,33 @@ def workers(source: Source, *, as_json: bool) -> None:
             )
         if worker["status"] == "lost":
             until = render.moment(worker["rememberedUntil"])
-            click.echo(f"worker {worker['worker']} is lost; its offer counts until {until} for apps that need it (N3)")
+            click.echo(
+                f"worker {worker['worker']} is lost since {render.moment(worker['since'])}: {worker['reason']}; "
+                f"its offer counts until {until} for apps that need it (N3)"
+            )
+        elif worker["status"] != "alive" and worker["since"]:
+            why = f": {worker['reason']}" if worker["reason"] else ""
+            click.echo(f"worker {worker['worker']} is {worker['status']} since {render.moment(worker['since'])}{why}")
 
 
 @click.command()
-@params.names_argument("worker")
+@chosen_workers
+@params.text_option("--reason", default="", metavar="TEXT", help="Why, as `fairlog workers` shows it.")
+@params.flag("--wait", help="Return once nothing runs on the workers any more.")
 @on_cluster
-def drain(session: Session, *, worker: tuple[str, ...]) -> int:
-    """Stop granting resources on workers; running executors continue."""
-    return send_each(session, worker, lambda name: commands.DrainWorker(worker=name), "draining")
+def drain(session: Session, *, chosen: WorkerChoice, reason: str, wait: bool) -> int:
+    """Stop granting resources on workers; running executors continue.
+
+    A worker is named by its id, a unique beginning of it, or its host, which stands for all of its workers. Workers
+    that are chosen by a filter are shown first, and drained after a yes or with --yes.
+    """
+    names = picked_workers(session, chosen, "drain")
+    code = send_each(session, names, lambda name: commands.DrainWorker(worker=name, reason=reason), "draining")
+    return code or (wait_until_empty(session, names) if wait else 0)
 
 
 @click.command()
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     """Stop the executors of workers, and never grant on these workers again.
@@ -451,24 +341,27 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     Tasks of the stopped executors run again elsewhere. Drivers stay until they end. To use such a worker again, run
     `fairlog remove` and restart its agent.
     """
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.DecommissionWorker(worker=name), "decommissioned")
 
 
 @click.command()
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Return drained workers to service."""
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.UndrainWorker(worker=name), "back in service")
 
 
 @click.command()
 @params.flag("--force", help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.")
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
     """Remove workers once they are empty, or at once with --force."""
     done = "removed" if force else "leaves once it is empty"
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.RemoveWorker(worker=name, force=force), done)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fairlog.cli import render
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.params import (
     Seconds,
     flag,
@@ -28,6 +29,7 @@ from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
+from scheduler.service.signs import live_as
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -53,6 +55,11 @@ def read_address(text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > MAX_PORT:
         raise click.BadParameter(f"an address is written like 127.0.0.1:8080, not {text!r}")
     return host.strip("[]"), int(port)
+
+
+def _read_place(text: str) -> tuple[str, int]:
+    """As `read_address`, on this machine unless a host is named. Raises: click.BadParameter."""
+    return read_address(text if ":" in text else f"127.0.0.1:{text}")
 
 
 _logs = click.option(
@@ -131,11 +138,12 @@ def down(target: Target) -> None:
 
 
 @click.command()
-def demo() -> int:
+@flag("--keep", help="Keep the cluster up afterwards, until Ctrl-C.")
+def demo(*, keep: bool) -> int:
     """Run a guided demonstration on a cluster of its own."""
     from fairlog.demo.run import run_demo  # noqa: PLC0415 (the other verbs need none of it)
 
-    return run_demo()
+    return run_demo(keep=keep)
 
 
 @click.command()
@@ -167,10 +175,25 @@ def demo() -> int:
     show_envvar=True,
     help="Folder to which, or below which, the setting archive_url may point. Repeatable.",
 )
+@click.option(
+    "--metrics",
+    type=_read_place,
+    metavar="[HOST:]PORT",
+    envvar="FAIRLOG_METRICS",
+    show_envvar=True,
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, to everyone who reaches it.  [default HOST: "
+    "127.0.0.1]",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[str, ...]) -> None:
+def master(
+    target: Target,
+    replicas: int,
+    lease_s: float,
+    archive_allow: tuple[str, ...],
+    metrics: tuple[str, int] | None,
+) -> None:
     """Run a master, active or standby.
 
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
@@ -182,6 +205,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
     url, cluster, _ = locate(target)
     log_to_stderr()
     unsafe, archive_url = target.unsafe_store, target.archive
+    live_as(url, cluster, ["master (process {pid})"])
     run_master(
         url,
         cluster,
@@ -192,6 +216,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
         archive_allow=archive_allow,
         keyring=keyring_for(url),
         seals_url=os.environ.get(SEALS_VARIABLE, ""),
+        metrics=metrics,
     )
 
 
@@ -217,10 +242,18 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
 @click.option("--tls-cert", "certificate", type=_FILE, metavar="FILE", help="Certificate chain for TLS on TCP, PEM.")
 @click.option("--tls-key", "key", type=_FILE, metavar="FILE", help="Its private key, PEM.")
 @flag("--plain-http", "plain", help="Allow TCP without TLS from other machines, behind a proxy that ends TLS.")
+@click.option(
+    "--oidc",
+    type=_FILE,
+    metavar="FILE",
+    envvar="FAIRLOG_OIDC",
+    show_envvar=True,
+    help="Let people sign in at the OpenID provider that FILE describes (docs/security.md).",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
+def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
     """Serve the HTTP API, through which everybody else reaches the cluster.
 
     Only masters and API servers need the store's credentials. Any number of them can run. An API server answers reads
@@ -233,10 +266,10 @@ def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of
         raise click.UsageError("--tls-cert and --tls-key belong together; give both")
     url, cluster, _ = locate(target)
     log_to_stderr()
-    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url))
+    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url), oidc=oidc)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
 @size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
@@ -314,6 +347,7 @@ def worker(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "
             f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
+    live_as(url, cluster, [f"worker {offer.worker}" for offer in offers])
     run_agent(url, cluster, offers, keyring_for(url))
 
 

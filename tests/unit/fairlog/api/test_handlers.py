@@ -13,8 +13,9 @@ from msgspec import to_builtins
 
 from fairlog.api.figures import TooLong
 from fairlog.api.handlers import Handlers, Viewed, read_request
+from fairlog.api.past import NotReady
 from fairlog.api.questions import Added, Bought, OtherRules
-from fairlog.api.replica import NotReady, NotThatLong
+from fairlog.api.replica import NotThatLong
 from scheduler.model.commands import (
     AddAccount,
     HoldApp,
@@ -207,7 +208,7 @@ def test_who_reads_a_past_state_waits_for_nobody_elses(api: Handlers) -> None:
     before = api.send(ROOT, RegisterCompany(company="bolt")).seq
     last = api.send(ROOT, RegisterCompany(company="later")).seq
     api.replica.wait_for(last, 10)
-    with api.replica._folding, pytest.raises(NotReady, match="another past state is being read"):
+    with api.replica.past._turn, pytest.raises(NotReady, match="another past state is being read"):
         api.view(ROOT, "companies", {}, at=before)
     api.view(ROOT, "companies", {}, at=last)
     assert api.view(ROOT, "companies", {}, at=before).seen.seq == before
@@ -247,11 +248,11 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
     assert api.replica.wait_for(receipt.seq, 10)
     rendered: list[str] = []
 
-    def summary(app: App) -> dict[str, str]:
+    def told(_: object, app: App) -> dict[str, str]:
         rendered.append(app.spec.app)
         return {"app": app.spec.app, "company": app.spec.company, "user": app.spec.user}
 
-    monkeypatch.setattr("scheduler.rules.views.summary", summary)
+    monkeypatch.setattr("fairlog.api.handlers.listed", told)
     monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
 
     def pages(who: By, **arguments: object) -> list[list[str]]:

@@ -69,6 +69,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "warning",
         "program",
         "grace_s",
+        "array",
     ]
 
 

@@ -290,18 +290,20 @@ def test_a_token_without_all_scopes_of_its_role_hands_on_only_those_that_it_has(
             issue = IssueToken(token="more0000", account="acme/ann", hash=HASH, scopes=more, once=True)
             with pytest.raises(NotAllowed, match="has no scope that it lacks"):
                 decide(cluster.state, issue, None, sender)
-        for given in (
+        handed: list[Command] = [
             GrantRole(account="acme/ann", role="admin"),
             AddAccount(account="acme/new", role="admin"),
             *([AddAccount(account="op/new")] if sender is operator else []),
-        ):
+        ]
+        for given in handed:
             with pytest.raises(NotAllowed, match="cannot give the role"):
                 decide(cluster.state, given, None, sender)
-        for allowed_to in (
+        lawful: list[Command] = [
             IssueToken(token="same0000", account="acme/ann", hash=HASH, scopes=("read",)),
             AddAccount(account="acme/new"),
             RevokeRole(account="acme/ann", role="user"),
-        ):
+        ]
+        for allowed_to in lawful:
             assert decide(cluster.state, allowed_to, None, sender)
     for whole in (by("acme/adm"), OPERATOR, by("op/root")):
         assert decide(cluster.state, IssueToken(token="more0000", account="acme/ann", hash=HASH), None, whole)
