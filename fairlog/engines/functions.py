@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from fairlog.engines import function_worker as worker
 from fairlog.engines import wire
-from fairlog.engines.owner import LEASE_S, OwnedApp
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_host
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
@@ -553,12 +553,3 @@ class Executor(_Executor):
 
 def _each(fn: Callable[..., T], chunk: tuple[tuple[Any, ...], ...]) -> list[T]:
     return [fn(*arguments) for arguments in chunk]
-
-
-def own_host(api: str | None) -> str:
-    """The address at which executors reach this process: this machine's name, or the loopback for a local API."""
-    if found := os.environ.get("FAIRLOG_HOST"):
-        return found
-    named = api or os.environ.get("FAIRLOG_API", "")
-    local = not named or named.startswith("http+unix:") or "//127.0.0.1" in named or "//localhost" in named
-    return "127.0.0.1" if local else socket.getfqdn()

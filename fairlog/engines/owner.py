@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ LEASE_S = 30
 """For how long an owner may be silent until its app fails."""
 SENTENCE_S = 15.0
 """How often an owner that waits is told why."""
+LOOPBACK = "127.0.0.1"
 _AGAIN_S = 0.5
 _CLOSE_S = 10.0
 Event = dict[str, Any]
@@ -40,6 +43,14 @@ def api_client(api: str | None = None, token: str | None = None) -> ApiClient:
     raise NeedsApi(
         "engines reach the cluster through its API; give its URL, or set FAIRLOG_API and unset FAIRLOG_STORE"
     )
+
+
+def own_host(api: str | None) -> str:
+    """The address at which executors reach this process: the loopback for a local API, else this machine's name."""
+    named = api or os.environ.get("FAIRLOG_API", "")
+    if not named or named.startswith("http+unix:") or "//127.0.0.1" in named or "//localhost" in named:
+        return LOOPBACK
+    return os.environ.get("FAIRLOG_HOST") or socket.getfqdn()
 
 
 def say(sentence: str) -> None:
