@@ -57,6 +57,7 @@ VERBS = {
     "reprioritize": ("apps", "Change an app's priority among its user's apps."),
     "hold": ("apps", "Keep pending apps from starting until they are released."),
     "release": ("apps", "Let apps on hold start."),
+    "rq": ("engines", "Run RQ workers for queues, as many as these have jobs, on executors of one app."),
     "spark-submit": ("spark", "Run a Spark app: its driver on a worker, its executors on executors of a second app."),
     "spark": ("spark", "Prepare a shell for Spark drivers whose executors fairlog grants."),
     "apps": ("apps", "List the apps that have not ended, or all apps."),

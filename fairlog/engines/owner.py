@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from fairlog.api.client import ApiClient, Refused
+from fairlog.api.client import ApiClient
 from fairlog.client import Client
+from fairlog.errors import Refused
 from scheduler.model.commands import Command, FinishApp, ScaleApp, SubmitApp
 from scheduler.model.errors import AppEnded, CommandRejected, FairlogError, NoMaster, UnknownApp
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import Literal
 
 LEASE_S = 30
@@ -209,7 +211,8 @@ class OwnedApp:
         path = f"/v1/apps/{quote(self.app, safe='')}/events"
         while not self._is_over():
             try:
-                with closing(client.follow(path, after)) as events:
+                events = client.follow(path, after)
+                with closing(cast("Generator[Event]", events)):
                     for event in events:
                         after = event["seq"]
                         self._note(event)

@@ -46,7 +46,8 @@ def spark_submit(
     program = next(each for each in arguments if each.endswith((".py", ".jar")) or not each.startswith("-"))
     request = SubmitApp(
         app=app,
-        **who,
+        company=who["company"],
+        user=who["user"],
         name=conf.get("spark.app.name", Path(program).name),
         cores=0,
         driver=True,
@@ -64,9 +65,9 @@ def spark_submit(
     click.echo(app)
     if not wait:
         return 0
-    from fairlog.cli.waiting import wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
+    from fairlog.cli.waiting import exit_code_of, wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
 
-    return wait_for(session, app, answer.seq)
+    return exit_code_of(session, app, wait_for(session, app, answer.seq))
 
 
 def _api_of_up(session: Session) -> str:

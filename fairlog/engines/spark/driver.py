@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import NoReturn
 
 from fairlog.engines.owner import own_host
 from fairlog.engines.spark.conf import JAR, MASTER
@@ -101,8 +102,8 @@ def asked_of(arguments: Sequence[str]) -> dict[str, str]:
     return conf
 
 
-def run_driver() -> int:
-    """The program of a Spark driver on a worker: spark-submit in client mode. Does not return if that can be run.
+def run_driver() -> NoReturn:
+    """The program of a Spark driver on a worker: spark-submit in client mode, in place of this process.
 
     Its arguments follow `COMPANY USER HOME`.
     """
@@ -111,8 +112,7 @@ def run_driver() -> int:
     os.environ |= {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder)}
     submit = f"{home}/bin/spark-submit"
     os.execv(submit, [submit, *arguments])  # noqa: S606 (the user's Spark)
-    return 1
 
 
 if __name__ == "__main__":
-    sys.exit(run_driver())
+    run_driver()
