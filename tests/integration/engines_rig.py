@@ -24,11 +24,17 @@ class Site:
         self.shell = shell
         found = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())
         self.api = f"http+unix:{found['socket']}"
+        self.store: str = found["url"]
         self.asks: dict[str, Any] = {"company": "acme", "user": "ann", "api": self.api}
 
     def app(self, name: str) -> dict[str, Any]:
         """What the cluster says of an app."""
         return self.shell.app(name)
+
+    def apps(self) -> list[dict[str, Any]]:
+        """All apps, ended ones too."""
+        found: list[dict[str, Any]] = json.loads(self.shell.ok("apps", "--all", "--json"))
+        return found
 
     def wait_for_end(self, name: str) -> dict[str, Any]:
         """The app once it has ended and nothing of it runs."""
