@@ -50,7 +50,7 @@ def rq(  # noqa: PLR0913 (the options of the verb)
     grace_s: int,
     queues: tuple[str, ...],
 ) -> int:
-    """Run RQ workers for queues, as many as these have jobs, on executors of one app.
+    """Run RQ workers on executors, as many as queues have jobs.
 
     Each worker is `rq worker` of this Python, with these queues in this order. From none, workers come as jobs do, as
     far as the company's part and the cluster allow, and go when they find none. The app ends with this verb; if the

@@ -28,11 +28,11 @@ _user = text_option("--user", metavar="U", help="User of the app.  [default: the
 def spark_submit(
     session: Session, *, company: str | None, user: str | None, wait: bool, arguments: tuple[str, ...]
 ) -> int:
-    """Run a Spark app: its driver on a worker, its executors on executors of a second app.
+    """Run a Spark app: its driver and its executors are granted.
 
     What follows fairlog's own options are spark-submit's, then the app and its arguments. Spark is that of SPARK_HOME,
-    else the installed pyspark, at the same path on the workers. The driver's app is printed; it owns the app of its
-    executors, which ends with it.
+    else the installed pyspark, at the same path on the workers. The driver's app is printed; it owns a second app, that
+    of its executors, which ends with it.
     """
     from fairlog.engines.spark.conf import mebibytes, with_overhead  # noqa: PLC0415 (few need it)
     from fairlog.engines.spark.driver import asked_of, home_of_spark  # noqa: PLC0415 (likewise)

@@ -15,7 +15,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
 _UNIT_KIB = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30, "p": 1 << 40}
 _RESOURCE = re.compile(r"spark\.executor\.resource\.([^.]+)\.amount")
 _AT_START = re.compile(
-    r"spark\.(rpc|network|ssl|io\.encryption|authenticate(?!\.secret)|auth|driver\.port|.*\.port$)", re.DOTALL
+    r"spark\.(rpc|network|ssl|io\.encryption|authenticate(?!\.secret)|driver\.port|.*\.port$)", re.DOTALL
 )
 """What an executor must know before it has asked its driver, but for the secret."""
 _LEAST_OVERHEAD_MIB, _OVERHEAD = 384, 0.1
