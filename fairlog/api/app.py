@@ -75,7 +75,7 @@ VIEWS_AT_ONCE = 2
 SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -315,12 +315,14 @@ class Door:
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "outputs": handlers.outputs,
             "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
             "fairness": board.fairness,
             "audit": handlers.audit,
             "whatif": handlers.whatif,
+            "plan": handlers.plan,
             "status": handlers.status,
             "whoami": handlers.whoami,
             "overview": board.overview,
@@ -339,6 +341,12 @@ class Door:
         if route.name == "moment" and "time" not in values:
             raise BadRequest("name the time in ms, ?time=MS")
         asked = partial(calls[route.name], who, **path, **values)
+        if route.name in LONG and who.token:
+            owner, began_s = company_of(who) or who.account, self.feed.now()
+            self.rates.check_work(owner)
+            viewed = await self.read(asked)
+            self.rates.charge_work(owner, self.feed.now() - began_s)
+            return _viewed(viewed, known)
         return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
     async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:

@@ -31,6 +31,7 @@ VERBS = {
     "up": ("run", "Run a whole cluster on this machine: store, masters and workers."),
     "down": ("run", "Stop the running `up` and its executors."),
     "status": ("status", "Show what is wrong, the active master, the standbys and the workers."),
+    "alerts": ("alerts", "Tell a webhook or a command what needs attention, and when it no longer does."),
     "demo": ("run", "Run a guided demonstration on a cluster of its own."),
     "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),

@@ -38,11 +38,12 @@ from scheduler.service.keyring import Keyring
 from scheduler.service.owners import LOOK_MS, Owners
 from scheduler.service.recall import Recall
 from scheduler.service.receipts import Answer
-from scheduler.service.reconcile import every_grant, reconcile_tasks, stored_grants
+from scheduler.service.reconcile import concerned, differing_grants, reconcile_tasks, stored_grants
 from scheduler.service.signing import AHEAD_MS, Gate
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.inflight import InFlight, carry_out
+from scheduler.store.reads import last_read
 from scheduler.store.task_queue import Worklist
 
 AHEAD_FROM = 50
@@ -133,8 +134,9 @@ class Scheduler:
                 turn.record(ClusterConfigured())
             turn.settle()
             settled_at = self.commits.settles_at(self.state.head)
+            changes = differing_grants(self.state, stored, settled_at=settled_at)
             try:
-                self.commits.elect(self.commits.encode(turn), every_grant(self.state, stored, settled_at=settled_at))
+                self.commits.elect(self.commits.encode(turn), changes)
                 break
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
@@ -142,7 +144,7 @@ class Scheduler:
             raise StaleLog("other masters kept writing the log while this one tried to be elected")
         self.heartbeats.watch_anew(self._store_time_ms())
         self._reconcile(open_apps)
-        self.commits.announce(self.state.workers)
+        self.commits.announce(concerned(self.state, changes))
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
     def turn(self) -> int:
@@ -292,7 +294,7 @@ class Scheduler:
         turn = Turn(self.state, now)
         self._log_omitted(turn)
         if self._keyring is not None and seals.is_due(self.state, turn.at):
-            turn.record(seals.seal(self._keyring, self.commits.position))
+            turn.record(seals.seal(self._keyring, self.commits.position, last_read(self.store, self.keys)))
         for command in lost:
             known = command.worker in self.state.workers if isinstance(command, LoseWorker) else True
             if known:

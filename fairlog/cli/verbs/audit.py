@@ -27,8 +27,11 @@ from scheduler.model.resources import size_text
 from scheduler.model.text import one_line
 from scheduler.service.program_log import log_to_stderr
 from scheduler.service.receipts import read_receipts
+from scheduler.service.seals import lost_reads
 from scheduler.store.codec import read_export
+from scheduler.store.eventlog import EventLog
 from scheduler.store.reads import reads as recorded
+from witness.audit import spans
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.audit.proofs import Proofs
@@ -222,7 +225,9 @@ def audit(  # noqa: PLR0913 - its options
     although its chain was made anew.
 
     With FILE (- is stdin), a complete log written by `fairlog log --json`, no store is needed. Exits with 1 if
-    anything deviates. The audit always reads the log from its start; --from limits the report only.
+    anything deviates. The audit always reads the log from its start; --from limits the report only. The whole log in a
+    store is audited on all cores, from snapshot to snapshot, unless --from, --to, --expect, --receipts or --seals
+    is given.
 
     With --follow, it goes on with every turn as it is committed. It keeps checkpoints, so that it need not begin anew,
     and writes its position and verdict into the store, where `fairlog status`, the API and alerts find them. Every
@@ -238,11 +243,10 @@ def audit(  # noqa: PLR0913 - its options
     if proofs is not None and (golden is not None or company is not None or (first, last) != (OPEN, OPEN)):
         raise click.UsageError("--receipts and --seals need one whole log; leave out --golden, --company, --from, --to")
     found: list[tuple[str, Verdict]] = []
-    for name, entries in _logs(file, golden):
-        audited = Audit()
-        proven = entries if expect is None else _expected(entries, expect)
-        proven = proven if proofs is None else proofs.heard(proven)
-        verdicts = _verdicts(audited, name, _spanned(audited, proven, first, last), company)
+    whole = (expect, proofs, first, last) == (None, None, OPEN, OPEN)
+    for name, log in _logs(file, golden, whole=whole):
+        audited = _by_spans(log) if isinstance(log, EventLog) else _one_by_one(log, expect, proofs, first, last)
+        verdicts = _verdicts(audited, name, company)
         if proofs is not None and audited.blind_from is None:
             verdicts = [*verdicts, *map(Verdict, proofs.deviations())]
         if audited.ends_at < audited.first and first != OPEN:
@@ -322,10 +326,14 @@ def checkpoint(source: Source) -> None:
 def reads(session: Session, *, as_json: bool) -> None:
     """List who read what is private: outputs and private parts of the log.
 
-    The list is kept in the store beside the log, chained by digests and signed by API servers; both are checked.
+    The list is kept in the store beside the log, chained by digests and signed by API servers; its end is sealed with
+    the log's. All of it is checked.
     """
     ring = session.keyring
+    told = [fact.event for fact in session.facts()]  # first, so that all that they seal is recorded
     found = list(recorded(session.store, session.keys, None if ring is None else ring.is_signed_read))
+    if (lost := lost_reads(told, {each.digest for each in found})) is not None:
+        raise UnreadableRecord(lost, "the seal of this position covers a read that is no longer recorded")
     rows = [{**each._asdict(), "by": asdict(each.by)} for each in found]
     shown = [{**each._asdict(), "at": render.moment(each.at), **asdict(each.by)} for each in found]
     render.print_records(
@@ -336,8 +344,13 @@ def reads(session: Session, *, as_json: bool) -> None:
     )
 
 
-def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Fact]]]:
-    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log."""
+def _logs(
+    file: IO[bytes] | None, golden: Path | None, *, whole: bool
+) -> Iterator[tuple[str, Iterable[Fact] | EventLog]]:
+    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log.
+
+    The latter with its snapshots if it is audited as a `whole`, unless it comes through the API.
+    """
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
@@ -350,7 +363,8 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, It
     else:
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        yield "the log", Source(click.get_current_context(), None).session.facts()
+        session = Source(click.get_current_context(), None).session
+        yield "the log", session.log if whole and session.api is None else session.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
@@ -392,14 +406,32 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
         raise
 
 
-def _verdicts(audited: Audit, name: str, entries: Iterable[Fact], company: str | None) -> list[Verdict]:
+def _by_spans(log: EventLog) -> Audit:
+    """The audit of the whole log, on all cores."""
+    try:
+        return spans.audited(log, spans.processes(), progress=lambda count: render.progress(f"{count} entries"))
+    finally:
+        render.progress("")
+
+
+def _one_by_one(
+    entries: Iterable[Fact], expect: tuple[int, str] | None, proofs: Proofs | None, first: Bound, last: Bound
+) -> Audit:
+    """The audit of a log whose entries only come one after the other. Raises: InvalidCommand as `_expected`."""
+    audited = Audit()
+    proven = entries if expect is None else _expected(entries, expect)
+    proven = proven if proofs is None else proofs.heard(proven)
+    with unhindered():
+        for _ in audited.deviations(render.counted(_spanned(audited, proven, first, last))):
+            pass
+    return audited
+
+
+def _verdicts(audited: Audit, name: str, company: str | None) -> list[Verdict]:
     """The verdicts on the log; with `company`, only those that concern it.
 
     Raises: InvalidCommand for a log without entries, UnknownCompany.
     """
-    with unhindered():
-        for _ in audited.deviations(render.counted(entries)):
-            pass
     if not audited.events and not audited.verdicts:
         raise InvalidCommand(f"{name} has no entry")
     if company is None:
