@@ -7,6 +7,7 @@ the user can open the socket's folder.
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import sys
 import time
@@ -63,6 +64,12 @@ _ALLOCATOR = ":".join(
 """The bundled server uses the C library's allocator. By default it places short-lived strings between the nodes of a
 growing stream, and the fragmentation doubles the cost of a commit after 600,000 events. Nodes above `mmap_threshold`
 get mappings of their own. `mmap_max` is half of what Linux allows a process. Only glibc reads these settings."""
+
+
+_MOST_CLIENTS = 65_536
+"""Connections that the server accepts; 10,000 workers need more than its default of 10,000."""
+_OTHER_FILES = 64
+"""File descriptors that the server needs beside its connections."""
 
 
 class StoreUnavailable(FairlogError):
@@ -141,6 +148,7 @@ class EmbeddedStore:
 
     def _launch(self, program: Path, lock: int) -> Child:
         settings = {**_SETTINGS, "dir": str(self.data_dir), "unixsocket": str(self._socket)}
+        settings["maxclients"] = str(most_clients())
         command = [str(program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
         self._child = child = Child(
             "the store",
@@ -191,6 +199,12 @@ class EmbeddedStore:
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._lock = lock
         return lock
+
+
+def most_clients() -> int:
+    """How many connections the server can accept within the limit of open files, which it raises as far as it may."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CLIENTS if files == resource.RLIM_INFINITY else max(1, min(_MOST_CLIENTS, files - _OTHER_FILES))
 
 
 def bundled_server() -> Path:
