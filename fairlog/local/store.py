@@ -7,6 +7,7 @@ the user can open the socket's folder.
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import stat
 import sys
@@ -51,7 +52,7 @@ _SETTINGS = {
     "stream-node-max-bytes": "65536",
     "stream-node-max-entries": "200",
 }
-_ALLOCATOR = ":".join(
+_TUNABLES = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
         "mmap_threshold": 8 * 1024,
@@ -61,9 +62,12 @@ _ALLOCATOR = ":".join(
         "trim_threshold": 64 * 1024 * 1024,
     }.items()
 )
-"""The bundled server uses the C library's allocator. By default it places short-lived strings between the nodes of a
-growing stream, and the fragmentation doubles the cost of a commit after 600,000 events. Nodes above `mmap_threshold`
-get mappings of their own. `mmap_max` is half of what Linux allows a process. Only glibc reads these settings."""
+"""Of the C library's allocator, which the bundled server uses without jemalloc. By default it places short-lived
+strings between the nodes of a growing stream, and the fragmentation doubles the cost of a commit after 600,000 events.
+Nodes above `mmap_threshold` get mappings of their own. `mmap_max` is half of what Linux allows a process. Only glibc
+reads these settings."""
+_JEMALLOC = "libjemalloc.so.2"
+"""Needs a third less time than the C library's allocator, and has no limit of mappings."""
 
 
 _MOST_CLIENTS = 65_536
@@ -155,7 +159,7 @@ class EmbeddedStore:
             dies_with_us(command),
             self._log_path,
             cwd=self.data_dir,
-            environment={"GLIBC_TUNABLES": _ALLOCATOR, **os.environ},
+            environment={**(_allocator() if self._server is None else {}), **os.environ},
             pass_fds=(lock,),
             umask=UMASK,
         )
@@ -205,6 +209,16 @@ def most_clients() -> int:
     """How many connections the server can accept within the limit of open files, which it raises as far as it may."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CLIENTS if files == resource.RLIM_INFINITY else max(1, min(_MOST_CLIENTS, files - _OTHER_FILES))
+
+
+def _allocator() -> dict[str, str]:
+    """The environment that gives the bundled server its allocator: the system's jemalloc if it has one."""
+    if sys.platform == "linux":
+        folders = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+        for library in (Path(folder, _JEMALLOC) for folder in folders):
+            if library.exists():
+                return {"LD_PRELOAD": str(library)}
+    return {"GLIBC_TUNABLES": _TUNABLES}
 
 
 def bundled_server() -> Path:
