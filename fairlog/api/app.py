@@ -7,6 +7,7 @@ describe the API from pydantic models, which our commands are not, and costs thr
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,9 +28,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 from starlette.routing import compile_path
 
+from fairlog.api.audit_file import MAX_FILE, audit_file
+from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, request_of
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.openapi import description
+from fairlog.api.past import NotReady
 from fairlog.api.problems import (
     MEDIA,
     BadRequest,
@@ -43,9 +47,11 @@ from fairlog.api.problems import (
     status_of,
 )
 from fairlog.api.questions import SignIn
-from fairlog.api.replica import NotReady
 from fairlog.api.routes import ROUTES
-from scheduler.model.errors import FairlogError
+from fairlog.page.assets import routes as page_routes
+from fairlog.page.cookies import check_origin, cookie_names, set_cookie
+from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
+from scheduler.model.errors import FairlogError, NotAllowed, NotAuthenticated
 from scheduler.service.client import Receipt
 
 if TYPE_CHECKING:
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import Provider
     from fairlog.api.routes import Param, Route
+    from fairlog.page.sessions import Session
     from scheduler.model.sender import By
 
 MAX_BODY = 256 * 1024
@@ -68,7 +75,7 @@ VIEWS_AT_ONCE = 2
 SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -87,6 +94,7 @@ class Door:
         self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: Provider | None = None
     ) -> None:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
+        self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
@@ -97,8 +105,25 @@ class Door:
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if not kind and not request.app.state.at_home and (session := self.session(request)) is not None:
+            return session.who
         said = token.strip() if kind.lower() == "bearer" else kind
         return self.handlers.principal(said, at_home=request.app.state.at_home)
+
+    def session(self, request: Request) -> Session | None:
+        """The session of the page that the request shows by a cookie, None without one.
+
+        Raises: NotAuthenticated if it is good no longer; NotAllowed if another server's page asks for a change.
+        """
+        value = next((value for name in cookie_names(request) if (value := request.cookies.get(name))), None)
+        if value is None:
+            return None
+        self.handlers.replica.check_fresh()
+        now = round(time.time() * 1000)
+        session = self.handlers.replica.peek(lambda state: self.sessions.of(value, state, now))
+        if request.method not in ("GET", "HEAD"):
+            check_origin(request)
+        return session
 
     async def command(self, call: Callable[[], T]) -> T:
         """Run a handler that waits for the master."""
@@ -138,8 +163,8 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        if route.answer == "open":
-            return await self._open(route, request)
+        if route.answer in {"open", "session"}:
+            return await (self._open if route.answer == "open" else self._session)(route, request)
         who = self.who(request)
         self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
@@ -152,7 +177,7 @@ class Door:
             text, media = await self.read(partial(self.handlers.metrics, who, accept))
             return Response(text, media_type=media)
         if route.answer == "events":
-            return await self._events(request, who, values)
+            return await self._events(route, request, who, values)
         if values.pop("fresh", False):
             await self.reach((await self.read(self.handlers.replica.log.head)).seq)
         if route.name != "log":
@@ -178,6 +203,58 @@ class Door:
             call = partial(self.handlers.sign_in, provider.settings.token, partial(provider.account_of, asked), asked)
         said = await to_thread.run_sync(call, limiter=self._signing_in, abandon_on_cancel=True)
         return _json({"value": said}, {"cache-control": "no-store"})
+
+    async def _session(self, route: Route, request: Request) -> Response:
+        """Log in, renew, show or end a session of the page, or make a link to one."""
+        now = round(time.time() * 1000)
+        if route.name == "link":
+            who = self.who(request)
+            self.rates.charge(who.token, company_of(who))
+            key = self.sessions.link(who, now)
+            return _json({"key": key, "account": who.account, "until": now + LINK_MS})
+        if route.name == "logIn":
+            check_origin(request)
+            body = await _body(request)
+            fields = _decoded(body) if body else {}
+            if not isinstance(fields, dict) or not all(isinstance(each, str) for each in fields.values()):
+                raise BadRequest('the body must be {"token": "fl_…"}, {"key": "…"} or nothing')
+            if fields.keys() not in ({"token"}, {"key"}, set()):
+                raise BadRequest('the body must be {"token": "fl_…"}, {"key": "…"} or nothing')
+            known = None if fields else self.session(request)
+            if "token" in fields:
+                who = self.handlers.principal(fields["token"].strip() or "-", at_home=False)
+            elif "key" in fields:
+                who = self.sessions.redeem(fields["key"], now)
+            elif known is not None:
+                who = known.who
+            else:
+                raise NotAuthenticated("nobody is logged in; log in with a token")
+            self.rates.charge(who.token, company_of(who))
+            self._check_visitor(who)
+            made = self.sessions.cookie(who, now, identity=known.id if known else "")
+            answer = _json(await self.read(partial(self.board.session, who, now + SESSION_MS)))
+            set_cookie(answer, request, made, SESSION_MS // 1000)
+            return answer
+        session = self.session(request)
+        if session is None:
+            raise NotAuthenticated("nobody is logged in; log in with a token")
+        if route.name == "logOut":
+            self.sessions.end(session)
+            answer = _json({})
+            set_cookie(answer, request, "", 0)
+            return answer
+        self.rates.charge(session.who.token, company_of(session.who))
+        return _json(await self.read(partial(self.board.session, session.who, session.until)))
+
+    def _check_visitor(self, who: By) -> None:
+        """Raises: NotAllowed if the page is not for the holder of such a token."""
+        token = self.handlers.replica.peek(lambda state: state.accounts.tokens.get(who.token))
+        if token is not None and token.once:
+            raise NotAllowed(
+                "this is an invitation: run `fairlog login` with it, then `fairlog page` prints a link here"
+            )
+        if who.role == "worker":
+            raise NotAllowed(f"{who.account} is the account of a worker; the page is for people")
 
     async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)
@@ -218,7 +295,7 @@ class Door:
             call = partial(handlers.view, who, route.view, {**path, **values}, **shared)
             return _viewed(await (self.read(call) if "at" in shared else self.view(who, call)), known)
         if route.answer == "output":
-            task = _task(path["task"]) if "task" in path else None
+            task = _whole(path["task"]) if "task" in path else None
             output = await self.read(partial(handlers.output, who, path["app"], task, **values))
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
@@ -226,28 +303,60 @@ class Door:
             self.rates.charge(who.token, company_of(who), LONG_COST)
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
+        if route.name == "auditFile":
+            self.board.check(who)
+            body = await _body(request, most=MAX_FILE, media="application/x-ndjson")
+            seen = (await self.read(partial(handlers.replica.read, lambda _: None)))[0]
+            return _viewed(Viewed(seen, msgspec.Raw(_to_json(await self.read(partial(audit_file, body))))))
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
+        board = self.board
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "outputs": handlers.outputs,
             "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
-            "fairness": handlers.fairness,
+            "fairness": board.fairness,
             "audit": handlers.audit,
             "whatif": handlers.whatif,
+            "plan": handlers.plan,
             "status": handlers.status,
             "whoami": handlers.whoami,
+            "overview": board.overview,
+            "board": board.apps,
+            "card": board.app,
+            "timeline": board.timeline,
+            "companyCard": board.company,
+            "fleet": board.fleet,
+            "history": board.history,
+            "entries": board.entries,
+            "decision": board.decision,
+            "moment": board.moment,
         }
+        if route.name == "decision":
+            path = {"position": _whole(path["position"], "position")}
+        if route.name == "moment" and "time" not in values:
+            raise BadRequest("name the time in ms, ?time=MS")
         asked = partial(calls[route.name], who, **path, **values)
+        if route.name in LONG and who.token:
+            owner, began_s = company_of(who) or who.account, self.feed.now()
+            self.rates.check_work(owner)
+            viewed = await self.read(asked)
+            self.rates.charge_work(owner, self.feed.now() - began_s)
+            return _viewed(viewed, known)
         return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
-    async def _events(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
         handlers, path = self.handlers, request.path_params
+        if route.name == "pulse":
+            await self.read(partial(self.board.check, who))
+            beats = self.feed.pulse(handlers.replica, partial(self.who, request))
+            return _stream(beats, {})
         reason = values.get("reason", "")
         await self.read(partial(handlers.open_stream, who, path, reason))
 
@@ -262,8 +371,12 @@ class Door:
         start = values.get("Last-Event-ID") or values.get("after")
         after = handlers.replica.head if start is None else int(start)
         events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._catching_up)
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", POSITION: str(after)}
-        return StreamingResponse(_until_refused(events), media_type="text/event-stream", headers=headers)
+        return _stream(events, {POSITION: str(after)})
+
+
+def _stream(events: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+    return StreamingResponse(_until_refused(events), media_type="text/event-stream", headers=headers)
 
 
 async def _until_refused(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -293,7 +406,10 @@ def make_app(door: Door, *, at_home: bool) -> Starlette:
 
         return answer
 
+    if at_home:
+        door.sessions.at_home = True
     routes = [Mounted(_pattern(route), endpoint(route), methods=[route.method], name=route.name) for route in ROUTES]
+    routes += page_routes()
     handlers: Mapping[Any, ExceptionHandler] = {
         HTTPException: _not_routed,
         ClientDisconnect: _problem,
@@ -330,22 +446,22 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     return await _problem(request, BadRequest(str(raised.detail)))
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, *, most: int = MAX_BODY, media: str = "application/json") -> bytes:
     """The body. Raises: TooLarge, WrongMedia."""
-    too_large = TooLarge(f"a request has at most {MAX_BODY} bytes; send a batch in parts")
+    too_large = TooLarge(f"a request has at most {most} bytes; send a batch in parts")
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MAX_BODY:
+    if not length.isdecimal() or int(length) > most:
         raise too_large
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > MAX_BODY:
+        if size > most:
             raise too_large
         parts.append(part)
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if size and media != "application/json":
-        raise WrongMedia("send the body as application/json")
+    said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if size and said != media:
+        raise WrongMedia(f"send the body as {media}")
     return b"".join(parts)
 
 
@@ -395,9 +511,9 @@ def _value(param: Param, text: str) -> Any:  # noqa: ANN401 (as its schema says)
     return text
 
 
-def _task(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise BadRequest(f"a task is a number, not {text[:40]!r}")
+def _whole(text: str, what: str = "task") -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise BadRequest(f"a {what} is a number, not {text[:40]!r}")
     return int(text)
 
 

@@ -73,6 +73,13 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "output": ("application/octet-stream", {}),
     "metrics": ("text/plain", _TEXT),
     "open": ("application/json", {"type": "object"}),
+    "session": ("application/json", {"type": "object"}),
+}
+_LOG_IN = {
+    "type": "object",
+    "description": "A token, or the key of a link; neither renews the session of the request.",
+    "properties": {"token": _TEXT, "key": _TEXT},
+    "additionalProperties": False,
 }
 
 
@@ -144,6 +151,10 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         said["security"] = []
     if route.takes is not None:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
+    elif route.name == "auditFile":
+        said["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
+    elif route.name == "logIn":
+        said["requestBody"] = _content(_LOG_IN)
     elif route.asks is not None:
         said["requestBody"] = _content({"$ref": _REFS.format(name=route.asks.__name__)})
     elif route.answer == "answers":
@@ -154,7 +165,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(name: str) -> dict[str, Any]:
-    if name == "task":
+    if name in ("task", "position"):
         return {"type": "integer", "minimum": 0, "maximum": 10**6}
     return {"type": "string", "minLength": 1, "maxLength": 128}
 

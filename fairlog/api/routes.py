@@ -8,13 +8,15 @@ from fairlog.api.questions import PAGE, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
+from witness.board import SORTS, STATES
+from witness.pending_reasons import CAUSES
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, Prometheus' text, or JSON to anyone, who needs no token."""
+bytes, Prometheus' text, JSON to anyone, who needs no token, or a session of the page."""
 
 
 class Param(NamedTuple):
@@ -99,8 +101,15 @@ def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
     return Route("GET", path, name, verb, text, "events", params=(_FROM, _REASON, _RESUME))
 
 
+def _show(path: str, name: str, text: str, *more: Param, verb: Verb = "cluster-read") -> Route:
+    """A part of the page."""
+    return Route("GET", path, name, verb, text, "value", params=(_AT, *more, _SEEN))
+
+
 _FLAG = {"type": "boolean"}
 _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
+_COMPANY, _USER, _APP = (Param(name, _NAMED, f"Only those of this {name}.") for name in ("company", "user", "app"))
+_MOST = Param("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "The most items.")
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
     Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
@@ -199,6 +208,15 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "/v1/apps/{app}/output",
+        "outputs",
+        "private",
+        "The output of each task that has written any, in base64.",
+        "list",
+        params=(_CURSOR, _LIMIT, _REASON),
+    ),
+    Route(
+        "GET",
         "/v1/apps/{app}/driver/output",
         "driverOutput",
         "private",
@@ -260,7 +278,10 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "How fair the log was to companies or users.",
         "value",
-        params=(Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),),
+        params=(
+            Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),
+            Param("at", _SEQ, "Up to this log position."),
+        ),
     ),
     Route(
         "POST",
@@ -271,6 +292,16 @@ ROUTES: tuple[Route, ...] = (
         "value",
         asks=OtherRules,
     ),
+    Route(
+        "POST",
+        "/v1/plan",
+        "plan",
+        "submit",
+        "What would become of a submission now, and why; nothing is changed.",
+        "value",
+        params=(_FRESH,),
+        asks=commands.SubmitApp,
+    ),
     Route("GET", "/v1/audit", "audit", "cluster-read", "The verdicts of an audit of the whole log.", "value"),
     _see("/v1/limits", "limits", "The limits.", many=True, view="limits"),
     _see("/v1/settings", "settings", "The settings in force.", view="settings"),
@@ -279,4 +310,52 @@ ROUTES: tuple[Route, ...] = (
         "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)
     ),
     _follow("/v1/log/events", "logEvents", "cluster-read", "The events of the log as they are committed."),
+    Route("POST", "/v1/audit", "auditFile", "cluster-read", "The verdicts of an audit of a log in the body.", "value"),
+    Route("GET", "/v1/session", "session", "", "Who looks at the page.", "session"),
+    Route("POST", "/v1/session", "logIn", "", "Exchange a token or a link for a session.", "session"),
+    Route("DELETE", "/v1/session", "logOut", "", "End the session.", "session"),
+    Route("POST", "/v1/links", "link", "", "A link that opens one session of the caller.", "session"),
+    Route("GET", "/v1/pulse", "pulse", "cluster-read", "What has changed, at most once a second.", "events"),
+    _show("/v1/overview", "overview", "The cluster at a glance.", _AFTER),
+    _show(
+        "/v1/board",
+        "board",
+        "The apps that pass, sorted, with what they wait for.",
+        _AFTER,
+        _COMPANY,
+        _USER,
+        Param("state", {"type": "string", "enum": [*STATES]}, "In which state; without it, those that have not ended."),
+        Param("reason", {"type": "string", "enum": [*CAUSES]}, "Only those that wait for this cause."),
+        Param("text", _NAMED, "Only those with this in their id."),
+        Param("sort", {"type": "string", "enum": [*SORTS]}, "By what they are sorted."),
+        Param("descending", _FLAG, "The largest first."),
+        Param("start", {"type": "integer", "minimum": 0, "maximum": 10**6}, "The number of the first one, from 0."),
+        _MOST,
+        verb="read",
+    ),
+    _show("/v1/apps/{app}/card", "card", "An app, why it waits and what would help.", _AFTER, _REASON, verb="read"),
+    _show("/v1/apps/{app}/timeline", "timeline", "The life of an app.", verb="read"),
+    _show("/v1/companies/{company}/card", "companyCard", "What a company holds, is due and waits for.", _AFTER),
+    _show("/v1/fleet", "fleet", "The workers with what runs on them.", _AFTER),
+    _show("/v1/history", "history", "Who changed settings, companies, accounts and workers.", _MOST),
+    _show(
+        "/v1/entries",
+        "entries",
+        "Events of the log, the newest first.",
+        Param("before", _SEQ, "Events before this log position."),
+        _COMPANY,
+        _APP,
+        Param("kind", _NAMED, "Only events of this type."),
+        _MOST,
+    ),
+    _show("/v1/entries/{position}", "decision", "An event of the log, and the candidates that there were."),
+    Route(
+        "GET",
+        "/v1/moment",
+        "moment",
+        "cluster-read",
+        "The last turn at or before a time.",
+        "value",
+        params=(Param("time", _SEQ, "In ms."), _SEEN),
+    ),
 )

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
+from workers.machine import plain_note
 
 WORKERS, CORES, MEMORY_MB = 2, 16, 8192
 """The number of workers and the offer of each, whatever the machine has."""
@@ -51,8 +52,10 @@ _ANSWER_S = 1.0
 _LINE_EVERY_S = 2.0
 
 
-def run_demo() -> int:
+def run_demo(*, keep: bool = False) -> int:
     """Run the demo, printing progress, results and checks. Returns exit code 0.
+
+    With `keep`, the cluster stays up afterwards until SIGINT or SIGTERM.
 
     Raises: Broken naming the failed check, FairlogError if the cluster does not start.
     """
@@ -61,8 +64,11 @@ def run_demo() -> int:
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
         plan = Plan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
+        if note := plain_note():
+            click.echo(note)
         with Tree(plan, say=render.say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
+            click.echo(f"Watch it in a browser, by a link that is good once: {tree.page()}")
             client = StoreClient(store, plan.cluster, keyring=tree.keyring)
             orders, receipts = _submit(client)
             log = EventLog(store, Keys(plan.cluster))
@@ -76,8 +82,19 @@ def run_demo() -> int:
             _print_results(Worklist(store, plan.cluster), orders)
             _print_checks(story, orders)
             _print_survived(facts, kills, receipts)
+            if keep:
+                _stay(tree)
     click.echo(f"Done after {time.monotonic() - started_s:.0f} s; everything was stopped and removed.")
     return 0
+
+
+def _stay(tree: Tree) -> None:
+    """Keep the cluster up until SIGINT, or SIGTERM, which ends the program."""
+    click.echo(f"\nThe cluster stays up until Ctrl-C: {tree.page()}")
+    with suppress(KeyboardInterrupt):
+        while True:
+            tree.tend()
+            time.sleep(_LOOK_S)
 
 
 def _submit(client: StoreClient) -> tuple[list[SubmitApp], list[Receipt]]:

@@ -41,6 +41,7 @@ from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
 from workers.processes import started_s
+from workers.sandbox import why_no_cell
 
 READY_S = 60.0
 STOP_S = 12.0
@@ -165,6 +166,11 @@ class Tree:
             return False
         return serving.pid in {master.pid for master in self.masters}
 
+    def page(self) -> str:
+        """A link that opens the page once, as the operator. Raises: Unreachable."""
+        with ApiClient(f"{UNIX}{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
+            return f"http://{self.address}/#key={api.link()}"
+
     def stop(self) -> None:
         """Stop everything in order: workers with their executors and the auditor, the API, masters, the store."""
         deadline = time.monotonic() + STOP_S
@@ -190,7 +196,9 @@ class Tree:
     def _worker(self, number: int) -> Child:
         name = f"worker-{number}"
         offer = ["--id", name, "--cores", str(self.plan.cores), "--memory", str(self.plan.memory_mb)]
-        return self._child(name, ["worker", *offer, "--run-dir", str(self.plan.data / "workers"), "--no-outlive"])
+        where = ["--run-dir", str(self.plan.data / "workers"), "--hide", str(self.plan.data), "--folders", "/"]
+        plain = ["--unsafe-plain"] if why_no_cell() else []
+        return self._child(name, ["worker", *offer, *where, *plain, "--no-outlive"])
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]
@@ -230,6 +238,9 @@ def run_up(plan: Plan, say: Callable[[str], None]) -> None:
         tree.wait_until_ready(lambda: stopped)
         if not stopped:
             click.echo(describe(tree.plan))
+            click.echo(
+                f"the page: {tree.page() if sys.stdout.isatty() else f'http://{tree.address}/, with `fairlog page`'}"
+            )
         while not stopped:
             tree.tend()
             time.sleep(LOOK_S)

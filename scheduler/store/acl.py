@@ -43,6 +43,8 @@ _READS = (
 _SENDS = "blpop del discard eval evalsha exec expire hset multi pexpire pttl rpush script|load set ttl xadd"
 _WORKS = "hdel hincrby hincrbyfloat hsetnx lpop lpush persist sadd srem unwatch watch zadd zrem"
 
+AUDITOR = "fairlog-auditor"
+
 ROLES = (
     Role(
         user="fairlog-master",
@@ -61,10 +63,10 @@ ROLES = (
         commands=f"{_READS} {_SENDS} memory|usage zadd",
     ),
     Role(
-        user="fairlog-auditor",
-        purpose="reading and auditing the log, without changing anything but the auditor's own word",
-        write="audited",
-        read=f"{_LOG} reads heartbeats agents backed-up",
+        user=AUDITOR,
+        purpose="reading, auditing and backing up the log, of which it only notes how far that is",
+        write="audited backed-up",
+        read=f"{_LOG} reads heartbeats agents",
         queues="",
         commands=f"{_READS} memory|usage set",
     ),

@@ -114,6 +114,29 @@ def whoami(session: Session, *, as_json: bool) -> None:
     click.echo(f"through   {where}")
 
 
+@click.command()
+@flag("--open", "opens", help="Open it in this machine's browser as well.")
+@on_cluster
+def page(session: Session, *, opens: bool) -> None:
+    """Print a link that opens the live page in a browser, logged in.
+
+    The link is good once, for 12 hours, and acts as the account that asked for it. Keep it as you keep a token.
+    """
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
+
+    up = find_running() if session.api is not None else session.up
+    if session.api is not None and not session.api_url.startswith(UNIX):
+        url = f"{session.api_url.split(',')[0].rstrip('/')}/#key={session.api.link()}"
+    elif up is not None and session.api_url in ("", f"{UNIX}{up.socket}"):
+        with ApiClient(f"{UNIX}{up.socket}", timeout_s=5) as client:
+            url = f"{up.api}/#key={(session.api or client).link()}"
+    else:
+        raise click.ClickException("name the API that serves the page: log in with `fairlog login --api URL`")
+    click.echo(url)
+    if opens:
+        click.launch(url)
+
+
 def _usual_api() -> str:
     known = credentials.kept()
     if known is not None:
