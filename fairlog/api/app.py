@@ -46,6 +46,7 @@ from fairlog.api.problems import (
     status_of,
 )
 from fairlog.api.routes import ROUTES
+from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
@@ -396,6 +397,8 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         made = await _problem(request, NoSuchMethod(f"{request.url.path} takes {allowed}, not {request.method}"))
         made.headers["allow"] = allowed
         return made
+    if raised.status_code == HTTPStatus.NOT_FOUND and (document := lost(request)) is not None:
+        return document
     if raised.status_code == HTTPStatus.NOT_FOUND:
         return await _problem(request, NotFound(f"there is nothing at {request.url.path}; see /openapi.json"))
     return await _problem(request, BadRequest(str(raised.detail)))

@@ -24,8 +24,8 @@ export const log = {
     return [
       h("h1", {}, "Log"),
       card ? cardPart(card, query) : null,
-      h("section", { "aria-labelledby": "audit" }, h("h2", { id: "audit" }, "Audit"), auditPart(checked, query, context)),
-      h("section", { "aria-labelledby": "entries" }, h("h2", { id: "entries" }, "Entries"),
+      h("section", {}, h("h2", { id: "audit" }, "Audit"), auditPart(checked, query, context)),
+      h("section", {}, h("h2", { id: "entries" }, "Entries"),
         h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, typed("company", "Company"), typed("app", "App"),
           h("label", { key: "kind" }, "Event", h("select", { value: query.kind ?? "", onchange: (event) => context.go(to({ kind: event.target.value })) }, KINDS.map((each) => h("option", { value: each, key: each }, each ? words(each) : "all")))),
           query.company || query.app || query.kind ? h("a", { class: "clear", href: address("/log") }, "Clear") : null),
@@ -46,7 +46,7 @@ function about(each) {
 
 function cardPart(card, query) {
   const reasons = card.reasons;
-  return h("section", { class: "card", "aria-labelledby": "card" }, h("h3", { id: "card" }, `Position ${number(card.seq)}: ${words(card.type)}`), card.text ? h("p", { class: "lead" }, name(card.text)) : null,
+  return h("section", { class: "card" }, h("h2", { class: "plain" }, `Position ${number(card.seq)}: ${words(card.type)}`), card.text ? h("p", { class: "lead" }, name(card.text)) : null,
     facts([["When", time(card.at, { long: true })], ["Turn", link("/log", { ...query, seq: card.turn }, number(card.turn))], ["Who asked", card.by ? name(card.by) : "nobody: the rules decided"], card.command ? ["Command", words(card.command)] : null]),
     reasons?.why?.length ? h("ul", {}, reasons.why.map((each, index) => h("li", { key: index }, h("strong", { class: "rule" }, each.rule), " ", name(each.text)))) : null,
     reasons?.companies ? table("Companies that could be next", ["Company", num("Share"), "Takes part", num("Last selected")], reasons.companies.map((each) => h("tr", { key: each.company }, h("th", { scope: "row" }, name(each.company)), numCell(each.share), h("td", {}, each.takesPart ? "yes" : "no"), numCell(each.lastSelected ? number(each.lastSelected) : "never"))), "") : null,
