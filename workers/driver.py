@@ -32,7 +32,7 @@ class Driver:
 
     def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
         self._grant = spec.grant.model_copy(update={"time_limit_s": None})
-        self._worker = spec.worker
+        self._worker, self._host = spec.worker, spec.host
         self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
@@ -52,7 +52,8 @@ class Driver:
             try:
                 if not begun:
                     secrets = partial(self._work.secrets, self._grant.app)
-                    self._group.add(TaskStarter(self._grant, self._worker, self._files, secrets).start(Begun(0, 1)))
+                    starter = TaskStarter(self._grant, self._worker, self._files, secrets, host=self._host)
+                    self._group.add(starter.start(Begun(0, 1)))
                     begun = True
                 self._check_store()
                 outage.is_over()

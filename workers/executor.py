@@ -75,6 +75,8 @@ class ExecutorSpec(BaseModel):
     pin: bool = False
     outlive_agent: bool = True
     grace_s: float = 5
+    host: str = ""
+    """The worker's, as its peers reach it."""
     keys: str | None = Field(default=None, repr=False)
     """The keys that sign its messages and open the secrets of apps (`Keyring.as_json`)."""
 
@@ -172,7 +174,8 @@ class Executor(SimpleWorker):
         if leaving is not None and (ended := self._leave(leaving)):
             return ended
         if self._starter is None:
-            self._starter = TaskStarter(grant, worker, self._files, partial(self._work.secrets, grant.app))
+            secrets = partial(self._work.secrets, grant.app)
+            self._starter = TaskStarter(grant, worker, self._files, secrets, host=self._spec.host)
         if not self._filled:
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"
@@ -311,7 +314,7 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
-    size = grant.cores, grant.memory_mb, grant.addresses
+    size = grant.cores, grant.memory_mb, grant.addresses, spec.grace_s
     files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid(), *size))
     if spec.pin:
         cpus = files.claim_cpus(grant.cores)

@@ -14,6 +14,7 @@ from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -45,6 +46,7 @@ from fairlog.api.problems import (
     problem_of,
     status_of,
 )
+from fairlog.api.questions import SignIn
 from fairlog.api.routes import ROUTES
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
+    from fairlog.api.oidc import Provider
     from fairlog.api.routes import Param, Route
     from fairlog.page.sessions import Session
     from scheduler.model.sender import By
@@ -68,7 +71,11 @@ MAX_STREAMS = 2_000
 WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
+VIEWS_AT_ONCE = 2
+"""How many reads are computed at once: they share the interpreter with commands, which wait for each of them."""
+SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
+"""How many reads wait at once for the store, a past state or another process."""
 LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
@@ -84,11 +91,17 @@ _batch_of = Decoder(dict[str, list[Raw]]).decode
 class Door:
     """What the routes share: the handlers, the feed, the rates, and the threads in which handlers run."""
 
-    def __init__(self, handlers: Handlers, feed: Feed, rates: Rates | None = None) -> None:
-        self.handlers, self.feed, self.rates = handlers, feed, rates or Rates()
+    def __init__(
+        self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: Provider | None = None
+    ) -> None:
+        self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
+        self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
+        self._catching_up = CapacityLimiter(1)
+        self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
+        self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
@@ -118,8 +131,14 @@ class Door:
         return await to_thread.run_sync(call, limiter=self._commands, abandon_on_cancel=True)
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Run a handler that reads."""
+        """Run a handler that waits for more than the present state."""
         return await to_thread.run_sync(call, limiter=self._reads, abandon_on_cancel=True)
+
+    async def view(self, who: By, call: Callable[[], T]) -> T:
+        """Run a handler that computes on what is in memory, one at a time of a company's."""
+        company = company_of(who) or who.account
+        async with self._of_company.setdefault(company, CapacityLimiter(1)):
+            return await to_thread.run_sync(call, limiter=self._views, abandon_on_cancel=True)
 
     async def reach(self, seq: int) -> None:
         """Wait until the replica has folded the log up to `seq`. Raises: NotReady."""
@@ -145,10 +164,8 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        if route.answer == "open":
-            return await self._open(route)
-        if route.answer == "session":
-            return await self._session(route, request)
+        if route.answer in {"open", "session"}:
+            return await (self._open if route.answer == "open" else self._session)(route, request)
         who = self.who(request)
         self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
@@ -156,6 +173,10 @@ class Door:
             return await self._command(route, request, who, values)
         if route.answer == "answers":
             return await self._batch(request, who, values)
+        if route.answer == "metrics":
+            accept = request.headers.get("accept", "")
+            text, media = await self.read(partial(self.handlers.metrics, who, accept))
+            return Response(text, media_type=media)
         if route.answer == "events":
             return await self._events(route, request, who, values)
         if values.pop("fresh", False):
@@ -164,11 +185,25 @@ class Door:
             await self.reach(values.get("after", 0))
         return await self._read(route, request, who, values)
 
-    async def _open(self, route: Route) -> Response:
+    async def _open(self, route: Route, request: Request) -> Response:
         if route.name == "openapi":
             return _json(description())
+        if route.name in {"provider", "signIn"}:
+            return await self._sign_in(route, request)
         self.handlers.replica.check()
         return _json({"seq": self.handlers.replica.head})
+
+    async def _sign_in(self, route: Route, request: Request) -> Response:
+        provider = self.provider
+        if provider is None:
+            raise NotFound("this server knows no OpenID provider; `fairlog login` takes a token or an invitation")
+        self.rates.charge_stranger("" if request.client is None else request.client.host)
+        call: Callable[[], object] = provider.description
+        if route.asks is not None:
+            asked = _asked(await _body(request), SignIn)
+            call = partial(self.handlers.sign_in, provider.settings.token, partial(provider.account_of, asked), asked)
+        said = await to_thread.run_sync(call, limiter=self._signing_in, abandon_on_cancel=True)
+        return _json({"value": said}, {"cache-control": "no-store"})
 
     async def _session(self, route: Route, request: Request) -> Response:
         """Log in, renew, show or end a session of the page, or make a link to one."""
@@ -258,8 +293,8 @@ class Door:
         if route.view:
             shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
             known = values.pop("If-None-Match", "")
-            viewed = await self.read(partial(handlers.view, who, route.view, {**path, **values}, **shared))
-            return _viewed(viewed, known)
+            call = partial(handlers.view, who, route.view, {**path, **values}, **shared)
+            return _viewed(await (self.read(call) if "at" in shared else self.view(who, call)), known)
         if route.answer == "output":
             task = _whole(path["task"]) if "task" in path else None
             output = await self.read(partial(handlers.output, who, path["app"], task, **values))
@@ -281,6 +316,7 @@ class Door:
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
             "fairness": board.fairness,
@@ -303,7 +339,8 @@ class Door:
             path = {"position": _whole(path["position"], "position")}
         if route.name == "moment" and "time" not in values:
             raise BadRequest("name the time in ms, ?time=MS")
-        return _viewed(await self.read(partial(calls[route.name], who, **path, **values)), known)
+        asked = partial(calls[route.name], who, **path, **values)
+        return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
     async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         if self.feed.streams >= MAX_STREAMS:
@@ -326,7 +363,7 @@ class Door:
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")
         after = handlers.replica.head if start is None else int(start)
-        events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._reads)
+        events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._catching_up)
         return _stream(events, {POSITION: str(after)})
 
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
@@ -20,15 +20,24 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
 from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, OtherRules
+from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
-from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
+from scheduler.model.commands import (
+    BATCH,
+    Command,
+    IssueToken,
+    LoseOwner,
+    LoseWorker,
+    SubmitApp,
+    command_of,
+    read_command,
+)
 from scheduler.model.errors import (
     CommandRejected,
     InvalidCommand,
@@ -43,6 +52,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look, page_of_apps, without_private
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
+from scheduler.service.owners import beat
 from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
@@ -54,6 +64,7 @@ from witness.listing import listed
 if TYPE_CHECKING:
     from redis import Redis
 
+    from fairlog.watch.metrics import Metrics
     from scheduler.rules.entities import App
     from scheduler.store.codec import Line
 
@@ -144,6 +155,21 @@ class Handlers:
             "the Unix socket of the API on its own machine"
         )
 
+    def sign_in(self, token: str, prove: Callable[[], str], asked: SignIn) -> dict[str, object]:
+        """Issue, by this server's `token`, the token that is asked for of the account that `prove` returns.
+
+        Raises: NotAuthenticated if there is no such account; Failed if `token` is not valid; as `send`, and as `prove`.
+        """
+        account = prove()
+        try:
+            who = self.principal(token, at_home=False)
+        except NotAuthenticated as error:
+            raise Failed(f"this server's own token cannot issue others: {error}") from None
+        if account not in self._present().accounts.known:
+            raise NotAuthenticated(f"there is no account {account}; an admin of the company adds it")
+        receipt = self.send(who, IssueToken(token=asked.token, account=account, hash=asked.hash))
+        return {"account": account, "seq": receipt.seq}
+
     # Commands
 
     def send(
@@ -208,12 +234,17 @@ class Handlers:
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):
             raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
+        if isinstance(command, LoseOwner):
+            raise NotAllowed("only the master declares an owner lost; `fairlog finish` ends an app")
 
         def refuse(state: ClusterState) -> None:
             if state.closed:
                 permit(state, command, who, _now_ms())
 
-        self.replica.read(refuse)
+        if who.role == "worker":  # whose grants are looked through
+            self.replica.read(refuse)
+        else:
+            self.replica.peek(refuse)
 
     # Reads
 
@@ -448,6 +479,16 @@ class Handlers:
         self._note(who, "output", _named(who, app, owner), reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
 
+    def beat(self, who: By, app: str) -> Viewed:
+        """A sign of life of the app's owner (semantics G4). `state` says whether it goes on.
+
+        Raises: UnknownApp, NotAllowed.
+        """
+        self.check_app(who, app, "submit")
+        seen, state = self.replica.read(lambda state: state.apps[app].state)
+        beat(self.store, self.keys, app)
+        return Viewed(seen, Raw(_to_json({"state": state})))
+
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
         self.check_app(who, app)
@@ -525,6 +566,18 @@ class Handlers:
             "tooLarge": said["tooLarge"],
         }
         return Viewed(seen, Raw(_to_json(told)))
+
+    def metrics(self, who: By, accept: str = "") -> tuple[bytes, str]:
+        """The metrics for Prometheus, in a format that `accept` names, and their media type. Raises: NotAllowed."""
+        self.replica.read(lambda state: may_read(state, who, "cluster-read", Subject(), _now_ms()))
+        return self._metrics.text(accept)
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        from fairlog.watch.metrics import Metrics  # noqa: PLC0415 (prometheus_client takes long to load)
+
+        read = lambda look: self.replica.read(look)[1]  # noqa: E731
+        return Metrics(self.store, self.keys, self.replica.tally, read=read, around=self.look_around)
 
     def look_around(self) -> Around:
         """What surrounds the state now; the companies that are short now are taken note of."""

@@ -10,7 +10,7 @@ from msgspec.json import schema_components
 
 from fairlog.api.problems import MEDIA, STATUS
 from fairlog.api.routes import ROUTES, Param, Route
-from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp
+from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
 
 _REFS = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
@@ -71,6 +71,7 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "events": ("text/event-stream", _TEXT),
     "output": ("application/octet-stream", {}),
+    "metrics": ("text/plain", _TEXT),
     "open": ("application/json", {"type": "object"}),
     "session": ("application/json", {"type": "object"}),
 }
@@ -85,7 +86,7 @@ _LOG_IN = {
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
     """The description as JSON values."""
-    types = [each for each in _kinds() if each is not LoseWorker]
+    types = [each for each in _kinds() if each not in (LoseWorker, LoseOwner)]
     asked = [route.asks for route in ROUTES if route.asks is not None]
     _, structs = schema_components([*types, *asked], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}

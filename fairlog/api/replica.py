@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from redis.exceptions import RedisError
 
 from fairlog.api.past import NotReady, Past
+from fairlog.watch.tally import Tally
 from recovery.failover.follower import Follower
 from scheduler.model.errors import FairlogError, InvariantViolated, UnreadableRecord
 from scheduler.rules.state import ClusterState
@@ -73,14 +74,16 @@ class Replica:
 
     Only the thread changes the state, a whole turn at a time, while it holds the guard. Everyone else looks at it
     through `read`, which holds the guard as well, and keeps nothing of it that can change. `heard` is called in the
-    thread with each turn after it is folded, and with None when the log has lost turns that were told.
+    thread with each turn after it is folded, and with None when the log has lost turns that were told. `tally` counts
+    what happens.
     """
 
     def __init__(self, log: EventLog, heard: Callable[[Record | None], object] = lambda _: None) -> None:
+        self.tally = Tally()
         self.log = log
         self._heard = heard
         self._guard = Guard()
-        self._follower = Follower(log, self._guard)
+        self._follower = Follower(log, self._guard, self.tally.hear)
         self._outage = Outage(replica=log.keys.cluster)
         self._trouble = "the log is being read"
         self._fresh_s = 0.0

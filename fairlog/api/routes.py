@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fairlog.api.questions import PAGE, OtherRules
+from fairlog.api.questions import PAGE, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
@@ -14,9 +14,9 @@ from witness.pending_reasons import CAUSES
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open", "session"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, JSON to anyone, without authentication, or a session of the page."""
+bytes, Prometheus' text, JSON to anyone, who needs no token, or a session of the page."""
 
 
 class Param(NamedTuple):
@@ -113,6 +113,11 @@ _MOST = Param("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "The m
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
     Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
+    Route("GET", "/v1/sign-in", "provider", "", "The OpenID provider at which people sign in.", "open"),
+    Route(
+        "POST", "/v1/sign-in", "signIn", "", "Issue a token for whoever the provider's code names.", "open", asks=SignIn
+    ),
+    Route("GET", "/metrics", "metrics", "cluster-read", "Figures of the cluster for Prometheus.", "metrics"),
     Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
     Route(
         "GET",
@@ -140,6 +145,15 @@ ROUTES: tuple[Route, ...] = (
     _do("POST", "/v1/apps/{app}/reprioritize", commands.ReprioritizeApp, "submit", "Change an app's priority."),
     _do("POST", "/v1/apps/{app}/extend", commands.ExtendApp, "submit", "Let an app run longer."),
     _do("POST", "/v1/apps/{app}/kill-executors", commands.KillExecutors, "submit", "Kill executors of an app."),
+    _do("POST", "/v1/apps/{app}/finish", commands.FinishApp, "submit", "End an app of executor programs."),
+    Route(
+        "POST",
+        "/v1/apps/{app}/beat",
+        "beat",
+        "submit",
+        "Give a sign of life of the owner of an app, which has a lease.",
+        "value",
+    ),
     _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
     _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
     _do("DELETE", "/v1/companies/{company}", commands.RemoveCompany, "cluster", "Remove a company."),
@@ -181,7 +195,7 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "The states of an app's tasks.",
         "list",
-        params=(_CURSOR, _LIMIT),
+        params=(_FRESH, _CURSOR, _LIMIT),
     ),
     Route(
         "GET",
@@ -201,7 +215,15 @@ ROUTES: tuple[Route, ...] = (
         "output",
         params=(_REASON,),
     ),
-    Route("GET", "/v1/apps/{app}/explain", "explain", "read", "Why an app waits, or was placed as it was.", "value"),
+    Route(
+        "GET",
+        "/v1/apps/{app}/explain",
+        "explain",
+        "read",
+        "Why an app waits, or was placed as it was.",
+        "value",
+        params=(_FRESH,),
+    ),
     _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
     _see(
         "/v1/workers",

@@ -24,7 +24,8 @@ import click
 from redis.exceptions import RedisError
 
 from fairlog.api.addresses import UNIX
-from fairlog.api.client import ApiClient, Unreachable
+from fairlog.api.client import ApiClient
+from fairlog.errors import Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore

@@ -42,7 +42,8 @@ class Grant(BaseModel):
     at first (W10). The worker starts it once the master has settled the log up to position `settled_at`: a commit is
     visible before it has reached the configured replicas.
     `addresses` are those of further kinds (R5), and `per_task` what each task needs of them, (kind, numerator,
-    denominator), where the tasks state that (R3).
+    denominator), where the tasks state that (R3). A `program` runs `command` once, with all it has, in place of tasks
+    (G1). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,8 +59,6 @@ class Grant(BaseModel):
     command: tuple[str, ...]
     env: tuple[str, ...] = ()
     cwd: str | None = None
-    array: str = ""
-    """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     retries: int = 0
     time_limit_s: int | None = None
     role: Literal["executor", "driver"] = "executor"
@@ -73,6 +72,10 @@ class Grant(BaseModel):
     addresses: dict[str, tuple[str, ...]] = {}
     per_task: tuple[tuple[str, int, int], ...] = ()
     warning: RuntimeWarn | None = None
+    program: bool = False
+    grace_s: int | None = None
+    array: str = ""
+    """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
 
     @property
     def tasks_at_once(self) -> int:

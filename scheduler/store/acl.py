@@ -43,6 +43,8 @@ _READS = (
 _SENDS = "blpop del discard eval evalsha exec expire hset multi pexpire pttl rpush script|load set ttl xadd"
 _WORKS = "hdel hincrby hincrbyfloat hsetnx lpop lpush persist sadd srem unwatch watch zadd zrem"
 
+AUDITOR = "fairlog-auditor"
+
 ROLES = (
     Role(
         user="fairlog-master",
@@ -55,16 +57,16 @@ ROLES = (
     Role(
         user="fairlog-api",
         purpose="API servers",
-        write=f"{_ASKING} inbox:* unclaimed:* reads rate:*",
+        write=f"{_ASKING} inbox:* unclaimed:* reads rate:* owners",
         read=f"{_LOG} {_WORK} grants:* heartbeats agents audited backed-up",
         queues=_RINGING,
-        commands=f"{_READS} {_SENDS} memory|usage",
+        commands=f"{_READS} {_SENDS} memory|usage zadd",
     ),
     Role(
-        user="fairlog-auditor",
-        purpose="reading and auditing the log, without changing anything but the auditor's own word",
-        write="audited",
-        read=f"{_LOG} reads heartbeats agents backed-up",
+        user=AUDITOR,
+        purpose="reading, auditing and backing up the log, of which it only notes how far that is",
+        write="audited backed-up",
+        read=f"{_LOG} reads heartbeats agents",
         queues="",
         commands=f"{_READS} memory|usage set",
     ),

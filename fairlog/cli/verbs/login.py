@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     help="URL of the API, https://HOST or http+unix:PATH; several are separated by commas.  [default: that of the "
     "last login, else that of the running `up`]",
 )
-def login(*, api: str | None) -> None:
+@flag("--oidc", help="Sign in with the browser, at the OpenID provider of the API server.")
+def login(*, api: str | None, oidc: bool) -> None:
     """Log in with a token or an invitation, which is read from stdin or asked for.
 
     An invitation is exchanged for a token that this command makes, so that nobody else has seen it. The URL and the
@@ -42,6 +43,17 @@ def login(*, api: str | None) -> None:
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
 
     url = api or _usual_api()
+    if oidc:
+        from fairlog.cli.browser import sign_in  # noqa: PLC0415 (nothing else needs an HTTP server)
+
+        made = new_token()
+        try:
+            with ApiClient(url, token="") as client, keeping(Credentials(url, made.text)):
+                account = sign_in(client, made)
+        except NoMaster as error:
+            raise Unconfirmed(str(error), "`fairlog whoami` shows whether you are logged in") from error
+        click.echo(f"logged in as {account}; `fairlog logout` ends it")
+        return
     text = _read_token()
     with ApiClient(url, token=text) as client:
         who = client.read("/v1/whoami")
@@ -62,7 +74,8 @@ def login(*, api: str | None) -> None:
 @click.command()
 def logout() -> None:
     """Revoke the token that `fairlog login` has kept, and remove it."""
-    from fairlog.api.client import ApiClient, Refused  # noqa: PLC0415 (as above)
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
+    from fairlog.errors import Refused  # noqa: PLC0415 (likewise)
 
     known = credentials.kept()
     if known is None:

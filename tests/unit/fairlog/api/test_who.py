@@ -126,7 +126,7 @@ def test_every_route_is_of_a_verb_of_the_matrix() -> None:
     assert {route.verb for route in ROUTES} - {""} <= MATRIX.keys() == set(get_args(Verb))
     assert {route.name for route in ROUTES if not route.verb} == {
         *("health", "openapi", "whoami", "commands"),
-        *("session", "logIn", "logOut", "link"),
+        *("session", "logIn", "logOut", "link", "provider", "signIn"),
     }
 
 
