@@ -289,7 +289,7 @@ const appView = {
         card.command.length ? ["Command", h("code", {}, name(card.command.join(" ")))] : ["Command", privatePart(card, context)],
         card.cwd ? ["Folder", h("code", {}, name(card.cwd))] : null,
       ])),
-      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", progress(card)), tasksTable(card, tasks, context), output ? outputPart(card, output, context) : null) : null,
+      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), output ? outputPart(card, output, context) : null) : null,
       timeline?.executors ? h("section", {}, h("h2", { id: "executors" }, "Executors"), table("Executors", [
         "Executor", "Worker", num("Cores"), num("Memory"), "Granted", "Ran", "End", "Why there",
       ], [...timeline.executors].reverse().slice(0, 100).map((lane) => h("tr", { key: lane.id },

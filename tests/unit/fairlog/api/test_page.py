@@ -16,6 +16,7 @@ from fairlog.api.handlers import Handlers
 from fairlog.page import sessions
 from fairlog.page.assets import FOLDER, VIEWS, assets
 from scheduler.model.commands import AddAccount, IssueToken, RegisterCompany, RevokeToken, SubmitApp
+from scheduler.model.errors import NotAuthenticated
 from scheduler.model.sender import By, local
 from scheduler.service.tokens import NewToken, new_token
 from tests.unit.fairlog.api.served import ACME, WORKER, served
@@ -94,11 +95,11 @@ def test_without_a_token_a_link_of_the_sockets_owner_opens_one_session(api: Hand
 def test_a_link_that_nobody_opens_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     made = sessions.Sessions("c")
     key = made.link(local(0), 0)
-    with pytest.raises(sessions.NotAuthenticated):
+    with pytest.raises(NotAuthenticated):
         made.redeem(key, sessions.LINK_MS)
     monkeypatch.setattr(sessions, "KEPT", 2)
     oldest, *others = [made.link(local(0), 0) for _ in range(3)]
-    with pytest.raises(sessions.NotAuthenticated):
+    with pytest.raises(NotAuthenticated):
         made.redeem(oldest, 1)
     assert [made.redeem(key, 1) for key in others] == [local(0)] * 2
 
@@ -190,7 +191,7 @@ def test_what_is_no_good_cookie_is_refused_in_a_sentence(api: Handlers) -> None:
         ((name, good),) = client.cookies.items()
         for bad in ("", "x", "é", good[:-1], good[:-4] + "AAAA", "A" + good[1:], good * 2, "YTpiOmM6ZDplOmY", "%00"):
             client.cookies.clear()
-            answer = await client.get("/v1/whoami", headers={"cookie": f"{name}={bad}".encode()})
+            answer = await client.get("/v1/whoami", headers=[(b"cookie", f"{name}={bad}".encode())])
             assert answer.status_code == 401, bad
             assert answer.headers["content-type"] == "application/problem+json"
 
@@ -215,12 +216,12 @@ def test_a_session_ends_at_its_time_at_logout_and_on_other_clusters(api: Handler
     cookie = made.cookie(who, 0)
     assert made.of(cookie, state, 1).who == who
     for other, at in ((made, sessions.SESSION_MS), (sessions.Sessions("other", api.keyring), 1)):
-        with pytest.raises(sessions.NotAuthenticated):
+        with pytest.raises(NotAuthenticated):
             other.of(cookie, state, at)
-    with pytest.raises(sessions.NotAuthenticated):
+    with pytest.raises(NotAuthenticated):
         sessions.Sessions("api").of(cookie, state, 1)
     at_home = made.cookie(local(0), 0)
-    with pytest.raises(sessions.NotAuthenticated, match="nobody without a token"):
+    with pytest.raises(NotAuthenticated, match="nobody without a token"):
         made.of(at_home, state, 1)
 
 
@@ -237,7 +238,8 @@ def test_an_invitation_and_a_worker_get_no_session(api: Handlers) -> None:
             assert (answer.status_code, answer.json()["title"]) == (403, "NotAllowed")
             assert why in answer.json()["detail"]
             assert "set-cookie" not in answer.headers
-        for body in ([], {"token": 1}, {"token": "a", "key": "b"}, {"password": "x"}):
+        bodies: list[object] = [[], {"token": 1}, {"token": "a", "key": "b"}, {"password": "x"}]
+        for body in bodies:
             assert (await client.post("/v1/session", json=body, headers=MARK)).status_code == 400
 
     told(api, story)
