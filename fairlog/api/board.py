@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FRESH_S = 0.5
 """How old an answer about the present may be that is shared among those who look."""
+TIMELINE_S = 3.0
+"""The same of the life of an app."""
 SLOW_S = 15.0
 """The same of answers from the whole log."""
 KEPT = 64
@@ -215,7 +217,7 @@ class Board:
             viewed = self._handlers.timeline(who, app, to=end)
             return viewed.seen, viewed.body
 
-        seen, body = self._shared(("timeline", app), look, at, submitted)
+        seen, body = self._shared(("timeline", app), look, at, submitted, kept_s=TIMELINE_S)
         return Viewed(seen, body)
 
     # The log
