@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 from starlette.routing import compile_path
 
-from fairlog.api.audit_file import MAX_FILE, audit_file
+from fairlog.api.audit_file import MAX_FILE
 from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, request_of
 from fairlog.api.limits import Rates, cost_of
@@ -76,7 +76,7 @@ VIEWS_AT_ONCE = 2
 SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
-LONG = frozenset({"explain", "timeline", "statement", "fairness", "audit", "whatif", "auditFile"})
+LONG = frozenset({"explain", "timeline", "statement", "fairness", "audit", "whatif", "auditFile", "plan"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -305,10 +305,7 @@ class Door:
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
         if route.name == "auditFile":
-            self.board.check(who)
-            body = await _body(request, most=MAX_FILE, media="application/x-ndjson")
-            seen = (await self.read(partial(handlers.replica.read, lambda _: None)))[0]
-            return _viewed(Viewed(seen, msgspec.Raw(_to_json(await self.read(partial(audit_file, body))))))
+            values["text"] = await _body(request, most=MAX_FILE, media="application/x-ndjson")
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
@@ -316,12 +313,15 @@ class Door:
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "outputs": handlers.outputs,
             "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
             "fairness": board.fairness,
             "audit": handlers.audit,
+            "auditFile": board.audit_file,
             "whatif": handlers.whatif,
+            "plan": handlers.plan,
             "status": handlers.status,
             "whoami": handlers.whoami,
             "overview": board.overview,
@@ -340,6 +340,12 @@ class Door:
         if route.name == "moment" and "time" not in values:
             raise BadRequest("name the time in ms, ?time=MS")
         asked = partial(calls[route.name], who, **path, **values)
+        if route.name in LONG and who.token:
+            owner, began_s = company_of(who) or who.account, self.feed.now()
+            self.rates.check_work(owner)
+            viewed = await self.read(asked)
+            self.rates.charge_work(owner, self.feed.now() - began_s)
+            return _viewed(viewed, known)
         return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
     async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 
+from fairlog.api.audit_file import audit_file
 from fairlog.api.handlers import Viewed
 from fairlog.api.replica import Seen
 from fairlog.watch.conditions import Around, as_json, found
@@ -347,6 +348,12 @@ class Board:
 
         seen, body = self._shared(("fairness", by), look, at, 0, kept_s=SLOW_S)
         return Viewed(seen, body)
+
+    def audit_file(self, who: By, *, text: bytes) -> Viewed:
+        """The verdicts of an audit of a log that is handed in. Raises: as `audit_file.audit_file`."""
+        self.check(who)
+        seen, _ = self._replica.read(lambda _: None)
+        return self._viewed(seen, audit_file(text))
 
     # What the answers share
 
