@@ -25,7 +25,7 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "recovery.failover": (*CORE, "recovery.replay", "recovery.archive"),
     "witness.audit": (*CORE, *RECOVERY),
     "witness": (*CORE, *RECOVERY),
-    "fairlog.api": (*CORE, *RECOVERY, "witness"),
+    "fairlog.api": (*CORE, *RECOVERY, "workers", "witness"),
     "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.api"),
     "fairlog.cli": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.demo"),
     "fairlog.demo": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.cli"),

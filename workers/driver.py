@@ -1,20 +1,18 @@
 """A driver: a process that runs an app's own program once, with its own output and exit (semantics D3).
 
 Like an executor, it enforces the memory limit, leaves no process behind, and stops when its grant is revoked. An outage
-of the store does not stop it.
+of the store or the API does not stop it.
 """
 
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from redis.exceptions import RedisError
 
-from scheduler.service.outage import Outage
-from scheduler.store.task_queue import Begun, Completion, Worklist
+from scheduler.service.outage import AWAY, Outage
+from scheduler.store.task_queue import Begun, Completion
 from workers.executor import OUTPUT_S, STOPPED, ExecutorSpec, live
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
@@ -22,7 +20,7 @@ from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
-    from redis import Redis
+    from workers.door import ExecutorDoor
 
 _log = structlog.get_logger()
 
@@ -30,10 +28,10 @@ _log = structlog.get_logger()
 class Driver:
     """One driver; `work_off` runs it to its end."""
 
-    def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
+    def __init__(self, spec: ExecutorSpec, door: ExecutorDoor) -> None:
         self._grant = spec.grant.model_copy(update={"time_limit_s": None})
         self._worker = spec.worker
-        self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
+        self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
         self._stop = False
@@ -51,12 +49,14 @@ class Driver:
             quiet_s = self._group.quiet_s()
             try:
                 if not begun:
-                    secrets = partial(self._work.secrets, self._grant.app)
-                    self._group.add(TaskStarter(self._grant, self._worker, self._files, secrets).start(Begun(0, 1)))
+                    if not self._door.fill():
+                        break
+                    starter = TaskStarter(self._grant, self._worker, self._files, self._door.secrets)
+                    self._group.add(starter.start(Begun(0, 1)))
                     begun = True
                 self._check_store()
                 outage.is_over()
-            except RedisError as error:
+            except AWAY as error:
                 quiet_s = min(quiet_s, outage.goes_on(error))
                 self._next_check_s = 0.0
             self._wakeup.wait(quiet_s)
@@ -75,20 +75,18 @@ class Driver:
         leaving = self._files.leaving(self._grant.executor)
         if leaving is not None and leaving.firm:
             self._stop, self._grace_s = True, leaving.grace_s
-        if not self._work.is_granted(self._worker, self._grant.executor):
-            self._stop = True
         self._tail = next(iter(self._group.news().values()), self._tail)
-        if self._tail:
-            self._work.keep_driver_output(self._grant.app, self._tail)
-            self._tail = b""
+        if not self._door.keep_output({0: self._tail} if self._tail else {}):
+            self._stop = True
+        self._tail = b""
 
     def _note(self, ended: Completion | None) -> ExitNote:
         grant = self._grant
         if ended is None:
             return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED)
         try:
-            self._work.keep_driver_output(grant.app, ended.output)
-        except RedisError as error:
+            self._door.keep_output({0: ended.output})
+        except AWAY as error:
             _log.warning("could not store the driver's last output", driver=grant.executor, error=str(error))
         reason = "exited" if ended.outcome == "succeeded" else "failed"
         return ExitNote.model_validate(
@@ -101,4 +99,4 @@ class Driver:
 
 def run_driver(spec: ExecutorSpec, lock: int) -> int:
     """Run the driver `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda connection: Driver(spec, connection).work_off())
+    return live(spec, lock, lambda door: Driver(spec, door).work_off())

@@ -43,8 +43,10 @@ from fairlog.api.problems import (
 )
 from fairlog.api.replica import NotReady
 from fairlog.api.routes import ROUTES
+from fairlog.api.work import Bells
 from scheduler.model.errors import FairlogError
 from scheduler.service.client import Receipt
+from workers.door import Holding
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -53,7 +55,9 @@ if TYPE_CHECKING:
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
     from fairlog.api.routes import Param, Route
+    from fairlog.api.work import Caller
     from scheduler.model.sender import By
+    from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024
 MAX_STREAMS = 2_000
@@ -61,9 +65,28 @@ WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
 READS_AT_ONCE = 8
+WORK_AT_ONCE = 32
+SETTLES_S = 0.01
+"""How often the store is asked whether its replicas have what a worker is to start."""
 LONG = frozenset({"explain", "statement", "fairness", "audit"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
+OPERATIONS = {
+    "workerRegister": "register",
+    "workerLeave": "leave",
+    "workerRemoval": "removal",
+    "workerReports": "reports",
+    "executorBegin": "begin",
+    "executorStep": "step",
+    "executorOutput": "output",
+    "executorBacklog": "backlog",
+    "executorEndApp": "end_app",
+    "executorAlive": "alive",
+    "executorFinish": "finish",
+}
+"""Route -> the method of `Work` that answers it."""
+WAITING = frozenset({"workerRegister", "workerLeave"})
+"""Those that wait for the master."""
 STOPS = "this server stops; ask another one. A command may still be carried out"
 POSITION = "fairlog-position"
 """The header with the log position of the state that an answer shows."""
@@ -78,14 +101,24 @@ class Door:
 
     def __init__(self, handlers: Handlers, feed: Feed, rates: Rates | None = None) -> None:
         self.handlers, self.feed, self.rates = handlers, feed, rates or Rates()
+        self.bells = Bells()
+        self._work = CapacityLimiter(WORK_AT_ONCE)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
 
+    def heard(self, record: Record | None) -> None:
+        """Pass a turn on to streams and to the workers that it concerns; called by the replica's thread."""
+        self.feed.heard(record)
+        self.bells.heard(record, self.handlers.replica.state)
+
+    def close(self) -> None:
+        """End all streams and waits."""
+        self.feed.close()
+        self.bells.ring()
+
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        said = token.strip() if kind.lower() == "bearer" else kind
-        return self.handlers.principal(said, at_home=request.app.state.at_home)
+        return self.handlers.principal(_token_of(request), at_home=request.app.state.at_home)
 
     async def command(self, call: Callable[[], T]) -> T:
         """Run a handler that waits for the master."""
@@ -121,6 +154,8 @@ class Door:
     async def _answer(self, route: Route, request: Request) -> Response:
         if route.answer == "open":
             return await self._open(route)
+        if route.answer == "work":
+            return await self._work_of(route, request)
         who = self.who(request)
         self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
@@ -141,6 +176,41 @@ class Door:
             return _json(description())
         self.handlers.replica.check()
         return _json({"seq": self.handlers.replica.head})
+
+    async def _work_of(self, route: Route, request: Request) -> Response:
+        work, path = self.handlers.workers, request.path_params
+        worker, executor = path["worker"], path.get("executor", "")
+        who = partial(work.caller, _token_of(request), worker, executor, at_home=request.app.state.at_home)
+        caller = who()
+        self.rates.charge_worker(worker)
+        values, body = _values(route.params, request), await _body(request)
+        if route.told is Holding:
+            return await self._grants(who, worker, **values)
+        asked = () if route.asked is None else (_read_as(route.asked, body),)
+        operation = getattr(work, OPERATIONS[route.name])
+
+        def call() -> object:
+            return operation(work.with_grant(caller, executor) if executor else caller, *asked)
+
+        limiter = self._commands if route.name in WAITING else self._work
+        told = await to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
+        return _json({} if told is None else told)
+
+    async def _grants(self, who: Callable[[], Caller], worker: str, after: str = "", wait: int = 0) -> Response:
+        """What the worker holds, once it is not as the tag `after` says, or after `wait` ms."""
+        work, deadline = self.handlers.workers, self.feed.now() + wait / 1000
+        while True:
+            caller = who()
+            rung = self.bells.expect(worker)
+            try:
+                look = partial(work.grants, caller, after)
+                holding, settles = await to_thread.run_sync(look, limiter=self._work, abandon_on_cancel=True)
+                left_s = deadline - self.feed.now()
+                if holding.tag != after or left_s <= 0 or self.feed.closed:
+                    return _json(holding)
+                await asyncio.wait([rung], timeout=min(left_s, SETTLES_S) if settles else left_s)
+            finally:
+                self.bells.forget(worker, rung)
 
     async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)
@@ -305,6 +375,19 @@ async def _body(request: Request) -> bytes:
     if size and media != "application/json":
         raise WrongMedia("send the body as application/json")
     return b"".join(parts)
+
+
+def _token_of(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else kind
+
+
+def _read_as(kind: type[T], body: bytes) -> T:
+    """The body as a struct. Raises: BadRequest."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body: {error}") from None
 
 
 def _decoded(body: bytes) -> Any:  # noqa: ANN401 (JSON)

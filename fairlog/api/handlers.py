@@ -24,6 +24,7 @@ from msgspec.structs import asdict, replace
 
 from fairlog.api.private import Reads
 from fairlog.api.replica import NotReady, Replica, Seen
+from fairlog.api.work import Work
 from recovery.failover.lease import members
 from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
@@ -123,6 +124,7 @@ class Handlers:
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
         self._lock = Lock()
         self._long_read = Lock()
+        self.workers = Work(store, cluster, replica, self._of_token, keyring)
 
     def now_ms(self) -> int:
         """The time (ms) by the store's clock."""
@@ -136,14 +138,17 @@ class Handlers:
         Raises: NotAuthenticated saying what to do; NotReady if the replica may have missed that a token was revoked.
         """
         if token:
-            self.replica.check_fresh()
-            return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
+            return self._of_token(token)
         if at_home:
             return local(os.getuid())
         raise NotAuthenticated(
             "this address takes nobody without a token, `Authorization: Bearer fl_…`; while there are no accounts, use "
             "the Unix socket of the API on its own machine"
         )
+
+    def _of_token(self, token: str) -> By:
+        self.replica.check_fresh()
+        return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
 
     # Commands
 

@@ -15,6 +15,8 @@ from fairlog.api.problems import TooMany
 TOGETHER = 200
 TOKEN_RATE, TOKEN_BURST = 20.0, 100.0
 COMPANY_RATE, COMPANY_BURST = 200.0, 200.0
+WORK_RATE, WORK_BURST = 2_000.0, 4_000.0
+"""How often a worker may ask, with all its executors."""
 KEPT = 10_000
 """The most buckets that are remembered; one that was not used for long is full anyway."""
 
@@ -47,12 +49,18 @@ class Rates:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = Buckets(TOKEN_RATE, TOKEN_BURST, clock)
         self._companies = Buckets(COMPANY_RATE, COMPANY_BURST, clock)
+        self._workers = Buckets(WORK_RATE, WORK_BURST, clock)
 
     def charge(self, token: str, company: str, cost: float = 1.0) -> None:
         """Charge a request of `cost`. Raises: TooMany."""
         for buckets, name, what in ((self._tokens, token, "token"), (self._companies, company, "company")):
             if name and (wait_s := buckets.take(name, cost)):
                 raise TooMany(f"the {what} {name} asks too often; ask again in {wait_s:.1f} s", wait_s)
+
+    def charge_worker(self, worker: str) -> None:
+        """Charge a request of a worker or one of its executors. Raises: TooMany."""
+        if wait_s := self._workers.take(worker, 1.0):
+            raise TooMany(f"worker {worker} asks too often; ask again in {wait_s:.1f} s", wait_s)
 
 
 def cost_of(commands: int) -> int:

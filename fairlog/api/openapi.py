@@ -79,7 +79,8 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 def description() -> dict[str, Any]:
     """The description as JSON values."""
     types = [each for each in _kinds() if each is not LoseWorker]
-    _, structs = schema_components(types, ref_template=_REFS)
+    work = [each for route in ROUTES for each in (route.asked, route.told) if each is not None]
+    _, structs = schema_components([*types, *work], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}
     schemas[SubmitApp.__name__]["properties"]["secrets"] = _SECRETS
     named = [{"$ref": _REFS.format(name=kind.__name__)} for kind in types]
@@ -116,7 +117,7 @@ def _cleaned(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
-    media, body = _BODIES[route.answer]
+    media, body = ("application/json", _told(route)) if route.answer == "work" else _BODIES[route.answer]
     answers: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {media: {"schema": body}}},
         **{
@@ -140,13 +141,22 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     if route.answer == "open":
         said["security"] = []
-    if route.takes is not None:
+    if route.asked is not None:
+        said["requestBody"] = _content({"$ref": _REFS.format(name=route.asked.__name__)}, required=True)
+    elif route.takes is not None:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
     elif route.answer == "answers":
         commands = {"type": "array", "maxItems": BATCH, "items": {"$ref": _REFS.format(name="Command")}}
         whole = {"type": "object", "required": ["commands"], "properties": {"commands": commands}}
         said["requestBody"] = _content({**whole, "additionalProperties": False})
     return said
+
+
+def _told(route: Route) -> dict[str, Any]:
+    """What a worker is answered; tuples that are no structs stand in place."""
+    if route.told is None:
+        return {"type": "object"}
+    return schema_components([route.told], ref_template=_REFS)[0][0]
 
 
 def _path(name: str) -> dict[str, Any]:
@@ -159,8 +169,8 @@ def _param(param: Param) -> dict[str, Any]:
     return {"name": param.name, "in": param.place, "description": param.text, "schema": param.schema}
 
 
-def _content(schema: dict[str, Any]) -> dict[str, Any]:
-    required = bool(schema.get("required"))
+def _content(schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    required = required or bool(schema.get("required"))
     return {"required": required, "content": {"application/json": {"schema": schema}}}
 
 

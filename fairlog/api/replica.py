@@ -84,7 +84,7 @@ class Replica:
 
     def __init__(self, log: EventLog, heard: Callable[[Record | None], object] = lambda _: None) -> None:
         self.log = log
-        self._heard = heard
+        self.heard = heard
         self._guard = Guard()
         self._follower = Follower(log, self._guard)
         self._outage = Outage(replica=log.keys.cluster)
@@ -110,6 +110,11 @@ class Replica:
     def head(self) -> int:
         """The position up to which the log is folded."""
         return self._follower.position.seq
+
+    @property
+    def state(self) -> ClusterState:
+        """The present state, for the replica's own thread."""
+        return self._follower.state
 
     @property
     def trouble(self) -> str:
@@ -197,15 +202,15 @@ class Replica:
                 self._follower.check_against_log()
                 self.catch_up()
                 self._outage.is_over()
-                self._heard(None)
+                self.heard(None)
             before = self.head
             self._told = self._told or before > 0
             records = self._follower.follow(WAIT_MS)
             self._fresh_s = asked_s
             if not records and self.head != before:
-                self._heard(None)
+                self.heard(None)
             for record in records:
-                self._heard(record)
+                self.heard(record)
         except RedisError as error:
             self._trouble = in_words(error)
             return self._outage.goes_on(error)

@@ -8,10 +8,12 @@ from fairlog.api.handlers import PAGE
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
+from scheduler.store.task_queue import Step
+from workers import door
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open", "work"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, or JSON to anyone, without authentication."""
+bytes, JSON to anyone, without authentication, or what a worker is told."""
 
 
 class Param(NamedTuple):
@@ -26,7 +28,8 @@ class Param(NamedTuple):
 class Route(NamedTuple):
     """A method and a path, the row of the matrix that allows it, and what answers it.
 
-    `takes` is the command that the body and the path are the fields of; `view` the view that is shown.
+    `takes` is the command that the body and the path are the fields of; `view` the view that is shown. What workers ask
+    has a body of the struct `asked`, and is answered with one of `told`, or an empty object.
     """
 
     method: str
@@ -38,6 +41,8 @@ class Route(NamedTuple):
     takes: type[Command] | None = None
     view: str = ""
     params: tuple[Param, ...] = ()
+    asked: type | None = None
+    told: type | None = None
 
     @property
     def names(self) -> list[str]:
@@ -90,11 +95,21 @@ def _see(path: str, name: str, text: str, *, many: bool = False, view: str = "",
     )
 
 
+def _work(path: str, name: str, text: str, asked: type | None = None, told: type | None = None) -> Route:
+    params = (_TAG, _WAIT) if told is door.Holding else ()
+    method = "POST" if told not in (door.Holding, door.Removal) else "GET"
+    return Route(method, path, name, "work", text, "work", params=params, asked=asked, told=told)
+
+
 def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
     return Route("GET", path, name, verb, text, "events", params=(_FROM, _REASON, _RESUME))
 
 
+_TAG = Param("after", {"type": "string", "maxLength": 64}, "The tag of the answer that the worker has.")
+_WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 30_000}, "Wait so long (ms) for another one.")
 _FLAG = {"type": "boolean"}
+_OF_WORKER = "/v1/workers/{worker}"
+_OF_EXECUTOR = "/v1/workers/{worker}/executors/{executor}"
 _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
@@ -151,6 +166,23 @@ ROUTES: tuple[Route, ...] = (
     _do("POST", "/v1/workers/{worker}/undrain", commands.UndrainWorker, "cluster", "Return a worker to service."),
     _do("POST", "/v1/workers/{worker}/decommission", commands.DecommissionWorker, "cluster", "Retire a worker."),
     _do("POST", "/v1/workers/{worker}/remove", commands.RemoveWorker, "cluster", "Remove a worker."),
+    _work(
+        f"{_OF_WORKER}/grants",
+        "workerGrants",
+        "What a worker holds, with the token of each grant; the question is a heartbeat.",
+        told=door.Holding,
+    ),
+    _work(f"{_OF_WORKER}/register", "workerRegister", "Register a worker and its agent.", door.Registering),
+    _work(f"{_OF_WORKER}/leave", "workerLeave", "Remove a worker that its agent has drained."),
+    _work(f"{_OF_WORKER}/removal", "workerRemoval", "Why the log removed the worker last.", told=door.Removal),
+    _work(f"{_OF_WORKER}/reports", "workerReports", "Report executors that have started or ended.", door.Reports),
+    _work(f"{_OF_EXECUTOR}/begin", "executorBegin", "Create the app's tasks; its secrets.", told=door.Begun),
+    _work(f"{_OF_EXECUTOR}/step", "executorStep", "Report ended tasks and take new ones.", door.Asked, Step),
+    _work(f"{_OF_EXECUTOR}/output", "executorOutput", "Keep the output of running tasks.", door.Output, door.Kept),
+    _work(f"{_OF_EXECUTOR}/backlog", "executorBacklog", "Report the backlog of an elastic app.", door.Backlog),
+    _work(f"{_OF_EXECUTOR}/end-app", "executorEndApp", "Report that the app's tasks have ended.", door.AppEnd),
+    _work(f"{_OF_EXECUTOR}/alive", "executorAlive", "Show the executor to RQ's tools."),
+    _work(f"{_OF_EXECUTOR}/finish", "executorFinish", "Return the executor's tasks.", door.Finish),
     _see(
         "/v1/apps",
         "apps",

@@ -87,12 +87,12 @@ def run_api(
     sys.setswitchinterval(SWITCH_S)
     sockets = _sockets(where)
     feed = Feed()
-    with (
-        connect(store_url) as store,
-        Replica(open_log(store, Keys(cluster), elsewhere=archive_url), feed.heard) as replica,
-    ):
+    with connect(store_url) as store:
+        replica = Replica(open_log(store, Keys(cluster), elsewhere=archive_url))
         door = Door(Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s), feed)
-        asyncio.run(_serve(door, where, sockets))
+        replica.heard = door.heard
+        with replica:
+            asyncio.run(_serve(door, where, sockets))
 
 
 class Impatient(H11Protocol):
@@ -169,7 +169,7 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
 
     def stop() -> None:
         notify(STOPPING)
-        door.feed.close()
+        door.close()
         for server in servers:
             server.should_exit = True
 
