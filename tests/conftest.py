@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -19,6 +21,9 @@ from fairlog.local.store import EmbeddedStore, bundled_server
 from tests.integration.servers import Servers
 
 REDIS_SERVER = shutil.which("redis-server")
+
+os.environ["TZ"] = "UTC"  # what the tests read and write as local time, wherever they run
+time.tzset()
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
@@ -55,6 +60,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         part = len(items) * (number + 1) // processes - len(items) * number // processes
         dealt += [*first, *islice(others, max(0, part - len(first)))]
     items[:] = [*dealt, *others]
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over the modules and the tests: that takes a tenth of the time otherwise."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

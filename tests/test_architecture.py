@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ("scheduler.model", "scheduler.rules", "scheduler.store", "scheduler.service")
 RECOVERY = ("recovery.replay", "recovery.archive", "recovery.failover")
+OUTER = (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.api")
 LAW: Mapping[str, tuple[str, ...]] = {
     "scheduler.model": (),
     "scheduler.rules.admission": ("scheduler.model",),
@@ -25,11 +26,12 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "recovery.failover": (*CORE, "recovery.replay", "recovery.archive"),
     "witness.audit": (*CORE, *RECOVERY),
     "witness": (*CORE, *RECOVERY),
-    "fairlog.api": (*CORE, *RECOVERY, "workers", "witness"),
-    "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.api"),
-    "fairlog.cli": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.demo"),
-    "fairlog.demo": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.cli"),
-    "fairlog": (*CORE, *RECOVERY, "workers", "witness", "fairlog.api", "fairlog.local", "fairlog.cli", "fairlog.demo"),
+    "fairlog.watch": (*CORE, *RECOVERY, "witness"),
+    "fairlog.api": (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch"),
+    "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.watch", "fairlog.api"),
+    "fairlog.cli": (*OUTER, "fairlog.local", "fairlog.demo"),
+    "fairlog.demo": (*OUTER, "fairlog.local", "fairlog.cli"),
+    "fairlog": (*OUTER, "fairlog.local", "fairlog.cli", "fairlog.demo"),
 }
 """Room -> the rooms that it may import from, besides the rooms within it and those that it lies in."""
 PACKAGES = ("scheduler", "workers", "recovery", "witness", "fairlog")
@@ -154,6 +156,7 @@ FORBIDDEN = {
     "recovery.failover": "witness.explain",
     "witness.audit": "workers.agent",
     "witness": "fairlog.cli.render",
+    "fairlog.watch": "fairlog.api.replica",
     "fairlog.api": "fairlog.cli.render",
     "fairlog.local": "fairlog.cli.render",
 }

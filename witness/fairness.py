@@ -23,7 +23,7 @@ from operator import add, sub
 from typing import Any, Literal, NamedTuple
 
 from scheduler.model.events import Event
-from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources, amounts_of
 from scheduler.rules.state import ClusterState
 from witness.entitlement import Amount, among_equals, entitlements, jain
 from witness.usage import Account, Accounts
@@ -263,6 +263,24 @@ class Fairness(Accounts):
             whole.jain += (jain(ratios) or 0.0) * passed
             whole.jain_ms += passed
 
+    def of_now(self, state: ClusterState) -> dict[str, Standing]:
+        """Company -> its standing in the state, which this meter need not have followed; for a meter by company.
+
+        Its demand is what its apps hold and can still use (semantics A8) and what its pending apps request, without
+        those that can never start; it occupies what it is granted. Only companies with a demand have a standing.
+        """
+        self._totals.clear()
+        pending: dict[str, list[Resources]] = {}
+        for app in state.apps.values():
+            if app.ended is None and not app.admitted and app.ready and app.need.hostable:
+                pending.setdefault(app.spec.company, []).append(app.requested)
+        for name in state.companies:
+            requests, claim = pending.get(name, []), state.claims.of(name)
+            total = _Count(_sum(requests) + claim.claimed, claim.held, claim.held, len(requests))
+            if total != _NOTHING:
+                self._totals[name] = {(name, ""): total}
+        return {company: standing for (company, _), standing in self._standings_of(state).items()}
+
     def report(self, state: ClusterState) -> dict[str, Any]:
         """The figures as JSON values: of the cluster, by party in `rows`, over time in `series`. Means are by time."""
         start = self.first_at
@@ -371,6 +389,23 @@ class Fairness(Accounts):
                 for party, share in sorted(point["shares"].items())
             }
         return points
+
+
+def shortfall(standings: Mapping[str, Standing]) -> dict[str, float]:
+    """Company -> the cores that it is entitled to within its quota, demands, and is not granted."""
+    return {
+        company: max(0.0, min(now.entitled[0], now.quota[0]) - now.granted[0]) for company, now in standings.items()
+    }
+
+
+def _sum(amounts: Sequence[Resources]) -> Resources:
+    """Their sum; of cores and memory in whole numbers first, since most have nothing else."""
+    plain = Resources(sum(each.cores for each in amounts), sum(each.memory_mb for each in amounts))
+    others: dict[str, int] = {}
+    for each in amounts:
+        for kind, amount in each.others:
+            others[kind] = others.get(kind, 0) + amount
+    return plain + Resources(others=amounts_of(others)) if others else plain
 
 
 _COURSES = ("demand", "entitled", "occupied", "granted")

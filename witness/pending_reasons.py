@@ -492,7 +492,7 @@ def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
     settings = state.settings
     if app.driver_after > state.at:
         ends, after = app.driver_ends, app.driver_after
-        text = f"its driver ended {ends} times in a row soon after its start, and starts again at {moment(after)} UTC"
+        text = f"its driver ended {ends} times in a row soon after its start, and starts again at {moment(after)}"
         return Wait("driver", "D3", lambda: (text, {"ends": ends, "startsAt": after}))
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"

@@ -9,7 +9,7 @@ the log shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby, zip_longest
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
+from recovery.replay.rebuild import unhindered
 from scheduler.model import commands, events
 from scheduler.model.commands import Command, ConfigureCluster, Private, RegisterCompany, RegisterWorker
 from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, UnknownCompany
@@ -348,6 +349,40 @@ class OtherWorld(World):
             turn.take(commands.EndedDriver(driver=app.driver.id, reason="exited", exit_code=int(failed)))
         elif app.ended is None and app.spec.driver is None:
             turn.take(commands.EndApp(app=name, reason="failed" if failed else "finished"))
+
+
+def run(
+    rules: Rules,
+    taken: Sequence[LoggedTurn],
+    work: Mapping[str, Work],
+    *,
+    follows: bool = True,
+    watched: Callable[[Iterable[LoggedTurn]], Iterable[LoggedTurn]] = iter,
+) -> World:
+    """The world of the turns under `rules`, as `OtherWorld`; `watched` passes the turns through.
+
+    Raises: CommandRejected if a rule is not valid or there is no turn.
+    """
+    if not taken:
+        raise InvalidCommand("the log is empty; there is nothing to replay")
+    world = OtherWorld(rules, work, follows=follows)
+    with unhindered():
+        for logged in watched(taken):
+            world.take(logged)
+        world.run_until()
+    return world
+
+
+def replayed(
+    facts: Iterable[Fact],
+    rules: Rules,
+    watched: Callable[[Iterable[LoggedTurn]], Iterable[LoggedTurn]] = iter,
+) -> dict[str, Any]:
+    """The log's inputs under other rules beside the log, as `compared`. Raises: as `run`."""
+    taken = list(turns(facts))
+    check_rules(rules, taken)
+    log = as_logged(taken)
+    return compared(log, run(rules, taken, work_of(log), watched=watched))
 
 
 def compared(log: World, other: World) -> dict[str, Any]:

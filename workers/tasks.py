@@ -19,6 +19,7 @@ from itertools import count
 from math import ceil, floor
 from pathlib import Path
 
+from scheduler.model.arrays import index_of
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.model.text import MAX_DETAIL, one_line
@@ -205,7 +206,7 @@ class TaskStarter:
             return self._refuse(begun, "unstartable", 126, f"no log file on worker {self._worker}: {error.strerror}")
         log_start = os.fstat(log).st_size
         slot = next(n for n in count() if n not in self._slots or self._slots[n].process.returncode is not None)
-        index = {} if self._is_driver else {INDEX_VARIABLE: str(begun.task)}
+        index = {} if self._is_driver else {INDEX_VARIABLE: str(index_of(grant.array, begun.task))}
         index |= resource_environment(task_addresses(grant, slot))
         try:
             process = subprocess.Popen(  # noqa: S603 - to run what users submit is what an executor is for

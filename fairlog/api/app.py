@@ -46,6 +46,7 @@ from fairlog.api.routes import ROUTES
 from fairlog.api.work import Bells
 from scheduler.model.errors import FairlogError
 from scheduler.service.client import Receipt
+from workers import door as structs
 from workers.door import Holding
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ READS_AT_ONCE = 8
 WORK_AT_ONCE = 32
 SETTLES_S = 0.01
 """How often the store is asked whether its replicas have what a worker is to start."""
-LONG = frozenset({"explain", "statement", "fairness", "audit"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 OPERATIONS = {
@@ -184,9 +185,9 @@ class Door:
         caller = who()
         self.rates.charge_worker(worker)
         values, body = _values(route.params, request), await _body(request)
-        if route.told is Holding:
+        if route.tells == Holding.__name__:
             return await self._grants(who, worker, **values)
-        asked = () if route.asked is None else (_read_as(route.asked, body),)
+        asked = (_asked(body, getattr(structs, route.reads)),) if route.reads else ()
         operation = getattr(work, OPERATIONS[route.name])
 
         def call() -> object:
@@ -259,6 +260,8 @@ class Door:
             self.rates.charge(who.token, company_of(who), LONG_COST)
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
+        if route.asks is not None:
+            values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
@@ -267,6 +270,7 @@ class Door:
             "statement": handlers.statement,
             "fairness": handlers.fairness,
             "audit": handlers.audit,
+            "whatif": handlers.whatif,
             "status": handlers.status,
             "whoami": handlers.whoami,
         }
@@ -382,19 +386,19 @@ def _token_of(request: Request) -> str:
     return token.strip() if kind.lower() == "bearer" else kind
 
 
-def _read_as(kind: type[T], body: bytes) -> T:
-    """The body as a struct. Raises: BadRequest."""
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body: {error}") from None
-
-
 def _decoded(body: bytes) -> Any:  # noqa: ANN401 (JSON)
     try:
         return _plain(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
+
+
+def _asked(body: bytes, kind: type[T]) -> T:
+    """The question that the body is. Raises: BadRequest."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body cannot be read: {error}") from None
 
 
 def _values(params: tuple[Param, ...], request: Request) -> dict[str, Any]:

@@ -7,37 +7,34 @@ refused here already. Reads come from the replica.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
-from msgspec import Raw
+from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
+from fairlog.api.figures import Figures, TooLong, here, month_of
 from fairlog.api.private import Reads
+from fairlog.api.questions import PAGE, OtherRules
 from fairlog.api.replica import NotReady, Replica, Seen
 from fairlog.api.work import Work
-from recovery.failover.lease import members
-from recovery.replay.bounds import Bound
-from recovery.replay.window import measure
+from fairlog.watch.conditions import Around, as_json, found
+from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
 from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
 from scheduler.model.errors import (
     CommandRejected,
-    FairlogError,
     InvalidCommand,
     NotAllowed,
     NotAuthenticated,
     UnknownApp,
-    UnknownCompany,
 )
 from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED
@@ -52,20 +49,14 @@ from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
-from witness.audit.audit import Audit, Audited
-from witness.explain import explain
-from witness.fairness import Fairness
-from witness.statement import statement as stated
-from witness.usage import Accounts
+from witness.listing import listed
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from scheduler.rules.entities import App
-    from scheduler.store.codec import Fact, Line
+    from scheduler.store.codec import Line
 
-PAGE = 500
-"""The most items of a list, or events of the log, in one answer."""
 MAX_ID = 128
 TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
@@ -78,10 +69,6 @@ _OWNED = ("app", "accounts", "tokens")
 _to_json = Encoder().encode
 _plain = Decoder().decode
 T = TypeVar("T")
-
-
-class TooLong(FairlogError):
-    """The log is too long to be read from its start for one answer."""
 
 
 class Viewed(NamedTuple):
@@ -110,18 +97,28 @@ class _Item(NamedTuple):
 class Handlers:
     """The API of one cluster over its store and a replica of its log.
 
-    Every method may be called from several threads.
+    Every method may be called from several threads. `figures` makes answers from the whole log, one at a time; without
+    it they are made here.
     """
 
     def __init__(
-        self, store: Redis, cluster: str, replica: Replica, *, keyring: Keyring | None = None, timeout_s: float = 30
+        self,
+        store: Redis,
+        cluster: str,
+        replica: Replica,
+        *,
+        keyring: Keyring | None = None,
+        timeout_s: float = 30,
+        figures: Figures | None = None,
     ) -> None:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster)
+        self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
+        self._watched = Watched()
         self._lock = Lock()
         self._long_read = Lock()
         self.workers = Work(store, cluster, replica, self._of_token, keyring)
@@ -277,7 +274,7 @@ class Handlers:
                 own = may("read", app.spec.company, app.spec.user)
                 return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
 
-            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, **arguments)
+            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, tell=listed, **arguments)
             known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
             return known, following
 
@@ -445,57 +442,40 @@ class Handlers:
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
         self.check_app(who, app)
-        return self._from_log(lambda facts: explain(facts, app, now=self.now_ms))
+        return self._from_log("explain", app=app)
 
     def audit(self, who: By) -> Viewed:
         """The verdicts of an audit of the whole log. Raises: NotAllowed, TooLong, NotReady."""
-
-        def tell(facts: Iterator[Fact]) -> object:
-            audited = Audit()
-            for _ in audited.deviations(facts):
-                pass
-            return {
-                "events": audited.events,
-                "decisions": audited.decisions,
-                "endsAt": audited.ends_at,
-                "digest": audited.digest,
-                "verdicts": [each.as_json() for each in audited.verdicts],
-            }
-
-        return self._figures(who, "cluster-read", Subject(), tell)
+        self._check_may(who, "cluster-read")
+        return self._from_log("audit")
 
     def fairness(self, who: By, *, by: Literal["company", "user"] = "company") -> Viewed:
         """How fair the log was, as `fairlog fairness --json` prints it. Raises: NotAllowed, TooLong, NotReady."""
-
-        def tell(facts: Iterator[Fact]) -> object:
-            meter, audited = Fairness(by=by), Audited(facts)
-            state, span = measure(audited, meter)
-            return {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
-
-        return self._figures(who, "cluster-read", Subject(), tell)
+        self._check_may(who, "cluster-read")
+        return self._from_log("fairness", by=by)
 
     def statement(self, who: By, company: str, *, month: str) -> Viewed:
         """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
 
         Raises: UnknownCompany, InvalidCommand if the log has no entry in the month; NotAllowed, TooLong, NotReady.
         """
-        first, last = month_of(month)
+        month_of(month)
+        self._check_may(who, "statement", company)
+        return self._from_log("statement", company=company, month=month)
 
-        def tell(facts: Iterator[Fact]) -> object:
-            accounts, audited = Accounts(), Audited(facts)
-            _, span = measure(audited, accounts, first=first, last=last)
-            if company not in accounts.companies:
-                raise UnknownCompany(company)
-            return {"verdict": audited.verdict, **stated(accounts, span, company=company, month=month)}
+    def whatif(self, who: By, rules: OtherRules) -> Viewed:
+        """The log's inputs under other rules, as `fairlog whatif --json` prints it.
 
-        return self._figures(who, "statement", Subject(company), tell)
+        Raises: CommandRejected if a rule is not valid; NotAllowed, TooLong, NotReady.
+        """
+        self._check_may(who, "cluster-read")
+        return self._from_log("whatif", rules=to_builtins(rules))
 
-    def _figures(self, who: By, verb: Verb, subject: Subject, tell: Callable[[Iterator[Fact]], object]) -> Viewed:
-        self.replica.read(lambda state: may_read(state, who, verb, subject, _now_ms()))
-        return self._from_log(tell)
+    def _check_may(self, who: By, verb: Verb, company: str = "") -> None:
+        self.replica.read(lambda state: may_read(state, who, verb, Subject(company), _now_ms()))
 
-    def _from_log(self, tell: Callable[[Iterator[Fact]], object]) -> Viewed:
-        """What `tell` makes of the whole log. Raises: TooLong; NotReady while another such answer is made."""
+    def _from_log(self, name: str, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
+        """An answer from the whole log. Raises: TooLong; NotReady while another such answer is made."""
         seen, _ = self.replica.read(lambda _: None)
         if seen.seq > TOLD:
             raise TooLong(
@@ -505,44 +485,38 @@ class Handlers:
         if not self._long_read.acquire(timeout=LONG_WAIT_S):
             raise NotReady("another answer from the whole log is being made; ask again")
         try:
-            return Viewed(seen, Raw(_to_json(tell(self.replica.log.facts(to=seen.seq)))))
+            return Viewed(seen, Raw(self._figures(name, seen.seq, arguments)))
         finally:
             self._long_read.release()
 
     def status(self, who: By, *, after: int = 0) -> Viewed:
-        """The active master, the standbys, the workers with their processes, and the head of the log."""
+        """The active master, the standbys, the workers with their processes, the head of the log and the health."""
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
-        serving, standbys = members(self.store, self.keys)
+        around = self.look_around()
+        holding = self.replica.read(lambda state: found(state, around))[1]
         agents = {
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
         }
         said = _plain(cast("Raw", cluster))
         workers = [{"pid": None, "host": None, **agents.get(each["worker"], {}), **each} for each in said["workers"]]
-        return Viewed(
-            seen,
-            Raw(
-                _to_json(
-                    {
-                        "cluster": self.keys.cluster,
-                        "head": seen.seq,
-                        "master": serving and serving._asdict(),
-                        "standbys": [member._asdict() for member in standbys],
-                        "workers": workers,
-                        "tooLarge": said["tooLarge"],
-                    }
-                )
-            ),
-        )
+        told = {
+            "cluster": self.keys.cluster,
+            "head": seen.seq,
+            "health": as_json(holding),
+            "master": around.serving and around.serving._asdict(),
+            "standbys": [member._asdict() for member in around.standing_by],
+            "workers": workers,
+            "tooLarge": said["tooLarge"],
+        }
+        return Viewed(seen, Raw(_to_json(told)))
 
-
-def month_of(text: str) -> tuple[Bound, Bound]:
-    """The begin and the end of a month in UTC, written `YYYY-MM`. Raises: InvalidCommand."""
-    if not re.fullmatch(r"(?!9999)[1-9]\d{3}-(0[1-9]|1[0-2])", text, re.ASCII):
-        raise InvalidCommand(f"a month is YYYY-MM, such as 2026-03, not {text[:20]!r}")
-    year, month = int(text[:4]), int(text[5:])
-    begin, end = (datetime(y, m, 1, tzinfo=UTC) for y, m in ((year, month), (year + month // 12, month % 12 + 1)))
-    return Bound(at=round(begin.timestamp() * 1000)), Bound(at=round(end.timestamp() * 1000))
+    def look_around(self) -> Around:
+        """What surrounds the state now; the companies that are short now are taken note of."""
+        _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
+        with self._lock:
+            self._watched.look(master, short, self.now_ms())
+        return look_around(self.store, self.keys, watched=self._watched)
 
 
 def company_of(who: By) -> str:

@@ -11,6 +11,7 @@ from msgspec.json import schema_components
 from fairlog.api.problems import MEDIA, STATUS
 from fairlog.api.routes import ROUTES, Param, Route
 from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp
+from workers import door
 
 _REFS = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
@@ -79,8 +80,9 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 def description() -> dict[str, Any]:
     """The description as JSON values."""
     types = [each for each in _kinds() if each is not LoseWorker]
-    work = [each for route in ROUTES for each in (route.asked, route.told) if each is not None]
-    _, structs = schema_components([*types, *work], ref_template=_REFS)
+    asked = [route.asks for route in ROUTES if route.asks is not None]
+    asked += [getattr(door, name) for route in ROUTES for name in (route.reads, route.tells) if name]
+    _, structs = schema_components([*types, *asked], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}
     schemas[SubmitApp.__name__]["properties"]["secrets"] = _SECRETS
     named = [{"$ref": _REFS.format(name=kind.__name__)} for kind in types]
@@ -141,10 +143,12 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     if route.answer == "open":
         said["security"] = []
-    if route.asked is not None:
-        said["requestBody"] = _content({"$ref": _REFS.format(name=route.asked.__name__)}, required=True)
-    elif route.takes is not None:
+    if route.takes is not None:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
+    elif route.asks is not None:
+        said["requestBody"] = _content({"$ref": _REFS.format(name=route.asks.__name__)})
+    elif route.reads:
+        said["requestBody"] = _content({"$ref": _REFS.format(name=route.reads)}, required=True)
     elif route.answer == "answers":
         commands = {"type": "array", "maxItems": BATCH, "items": {"$ref": _REFS.format(name="Command")}}
         whole = {"type": "object", "required": ["commands"], "properties": {"commands": commands}}
@@ -154,9 +158,9 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
 
 def _told(route: Route) -> dict[str, Any]:
     """What a worker is answered; tuples that are no structs stand in place."""
-    if route.told is None:
+    if not route.tells:
         return {"type": "object"}
-    return schema_components([route.told], ref_template=_REFS)[0][0]
+    return schema_components([getattr(door, route.tells)], ref_template=_REFS)[0][0]
 
 
 def _path(name: str) -> dict[str, Any]:

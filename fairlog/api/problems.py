@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from fairlog.api.handlers import TooLong
+from fairlog.api.figures import Failed, TooLong
 from fairlog.api.replica import NotReady, NotThatLong
 from scheduler.model import errors
 from scheduler.store.transient import RETRY_S as FULL_S
@@ -62,6 +62,7 @@ STATUS: dict[type[Exception], int] = {
     TooLong: 422,
     NotReady: 503,
     Unavailable: 503,
+    Failed: 503,
     RedisError: 503,
     LaneFull: 503,
     errors.NoMaster: 503,

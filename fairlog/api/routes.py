@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fairlog.api.handlers import PAGE
+from fairlog.api.questions import PAGE, OtherRules
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
-from scheduler.store.task_queue import Step
-from workers import door
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open", "work"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
@@ -28,8 +29,9 @@ class Param(NamedTuple):
 class Route(NamedTuple):
     """A method and a path, the row of the matrix that allows it, and what answers it.
 
-    `takes` is the command that the body and the path are the fields of; `view` the view that is shown. What workers ask
-    has a body of the struct `asked`, and is answered with one of `told`, or an empty object.
+    `takes` is the command that the body and the path are the fields of; `asks` what the body of a question is; `view`
+    the view that is shown. What workers ask has as its body, and as its answer, the structs of `workers.door` that
+    `reads` and `tells` name; "" is an empty object.
     """
 
     method: str
@@ -41,8 +43,9 @@ class Route(NamedTuple):
     takes: type[Command] | None = None
     view: str = ""
     params: tuple[Param, ...] = ()
-    asked: type | None = None
-    told: type | None = None
+    asks: type[Struct] | None = None
+    reads: str = ""
+    tells: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -95,10 +98,10 @@ def _see(path: str, name: str, text: str, *, many: bool = False, view: str = "",
     )
 
 
-def _work(path: str, name: str, text: str, asked: type | None = None, told: type | None = None) -> Route:
-    params = (_TAG, _WAIT) if told is door.Holding else ()
-    method = "POST" if told not in (door.Holding, door.Removal) else "GET"
-    return Route(method, path, name, "work", text, "work", params=params, asked=asked, told=told)
+def _work(path: str, name: str, text: str, reads: str = "", tells: str = "") -> Route:
+    params = (_TAG, _WAIT) if tells == "Holding" else ()
+    method = "GET" if tells in {"Holding", "Removal"} else "POST"
+    return Route(method, path, name, "work", text, "work", params=params, reads=reads, tells=tells)
 
 
 def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
@@ -120,7 +123,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/status",
         "status",
         "cluster-read",
-        "The masters and the workers.",
+        "The health in a sentence, the conditions that hold, the masters and the workers.",
         "value",
         params=(_AFTER, _FRESH, _SEEN),
     ),
@@ -170,19 +173,19 @@ ROUTES: tuple[Route, ...] = (
         f"{_OF_WORKER}/grants",
         "workerGrants",
         "What a worker holds, with the token of each grant; the question is a heartbeat.",
-        told=door.Holding,
+        tells="Holding",
     ),
-    _work(f"{_OF_WORKER}/register", "workerRegister", "Register a worker and its agent.", door.Registering),
+    _work(f"{_OF_WORKER}/register", "workerRegister", "Register a worker and its agent.", "Registering"),
     _work(f"{_OF_WORKER}/leave", "workerLeave", "Remove a worker that its agent has drained."),
-    _work(f"{_OF_WORKER}/removal", "workerRemoval", "Why the log removed the worker last.", told=door.Removal),
-    _work(f"{_OF_WORKER}/reports", "workerReports", "Report executors that have started or ended.", door.Reports),
-    _work(f"{_OF_EXECUTOR}/begin", "executorBegin", "Create the app's tasks; its secrets.", told=door.Begun),
-    _work(f"{_OF_EXECUTOR}/step", "executorStep", "Report ended tasks and take new ones.", door.Asked, Step),
-    _work(f"{_OF_EXECUTOR}/output", "executorOutput", "Keep the output of running tasks.", door.Output, door.Kept),
-    _work(f"{_OF_EXECUTOR}/backlog", "executorBacklog", "Report the backlog of an elastic app.", door.Backlog),
-    _work(f"{_OF_EXECUTOR}/end-app", "executorEndApp", "Report that the app's tasks have ended.", door.AppEnd),
+    _work(f"{_OF_WORKER}/removal", "workerRemoval", "Why the log removed the worker last.", tells="Removal"),
+    _work(f"{_OF_WORKER}/reports", "workerReports", "Report executors that have started or ended.", "Reports"),
+    _work(f"{_OF_EXECUTOR}/begin", "executorBegin", "Create the app's tasks; its secrets.", tells="Begun"),
+    _work(f"{_OF_EXECUTOR}/step", "executorStep", "Report ended tasks and take new ones.", "Asked", "Step"),
+    _work(f"{_OF_EXECUTOR}/output", "executorOutput", "Keep the output of running tasks.", "Output", "Kept"),
+    _work(f"{_OF_EXECUTOR}/backlog", "executorBacklog", "Report the backlog of an elastic app.", "Backlog"),
+    _work(f"{_OF_EXECUTOR}/end-app", "executorEndApp", "Report that the app's tasks have ended.", "AppEnd"),
     _work(f"{_OF_EXECUTOR}/alive", "executorAlive", "Show the executor to RQ's tools."),
-    _work(f"{_OF_EXECUTOR}/finish", "executorFinish", "Return the executor's tasks.", door.Finish),
+    _work(f"{_OF_EXECUTOR}/finish", "executorFinish", "Return the executor's tasks.", "Finish"),
     _see(
         "/v1/apps",
         "apps",
@@ -266,6 +269,15 @@ ROUTES: tuple[Route, ...] = (
         "How fair the log was to companies or users.",
         "value",
         params=(Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),),
+    ),
+    Route(
+        "POST",
+        "/v1/whatif",
+        "whatif",
+        "cluster-read",
+        "The log's inputs under other rules beside the log; nothing is changed.",
+        "value",
+        asks=OtherRules,
     ),
     Route("GET", "/v1/audit", "audit", "cluster-read", "The verdicts of an audit of the whole log.", "value"),
     _see("/v1/limits", "limits", "The limits.", many=True, view="limits"),

@@ -17,13 +17,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-import h11
 import structlog
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
+from fairlog.api.figures import Apart
 from fairlog.api.handlers import Handlers
 from fairlog.api.replica import Replica
 from recovery.archive.archive import open_log
@@ -39,6 +40,7 @@ KEEP_S = 30
 """How long an idle connection is kept."""
 REQUEST_S = 30.0
 """How long a request may take to arrive whole, from its first byte or from the connection on."""
+MAX_HEAD = 64 * 1024
 UNREAD_S = 60.0
 """How long a client may leave an answer unread that does not fit into the buffers."""
 MAX_CONNECTIONS = 4_096
@@ -87,19 +89,22 @@ def run_api(
     sys.setswitchinterval(SWITCH_S)
     sockets = _sockets(where)
     feed = Feed()
-    with connect(store_url) as store:
+    with connect(store_url) as store, Apart(store_url, cluster, archive_url) as figures:
         replica = Replica(open_log(store, Keys(cluster), elsewhere=archive_url))
-        door = Door(Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s), feed)
+        handlers = Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s, figures=figures)
+        door = Door(handlers, feed)
         replica.heard = door.heard
-        with replica:
-            asyncio.run(_serve(door, where, sockets))
+        with replica, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+            loop.run(_serve(door, where, sockets))
 
 
-class Impatient(H11Protocol):
-    """Closes connections whose client is too slow, which uvicorn would keep for ever."""
+class Impatient(HttpToolsProtocol):
+    """Closes connections whose client is too slow or whose headers have no end; uvicorn would keep them."""
 
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _head_bytes: int | None = 0
+    """How much of the headers has come, None behind them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a request."""
@@ -107,12 +112,29 @@ class Impatient(H11Protocol):
         self._late = self.loop.call_later(REQUEST_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Expect the rest of the request, if there is any."""
+        """Take what has come of requests."""
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
         super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._late = _cancelled(self._late)
-        elif self._late is None:
+        if self._head_bytes is not None and self._head_bytes > MAX_HEAD:
+            self.send_400_response(f"the headers of a request have at most {MAX_HEAD} bytes")
+
+    def on_message_begin(self) -> None:
+        """Expect the rest of the request."""
+        super().on_message_begin()
+        self._head_bytes = 0
+        if self._late is None:
             self._late = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def on_headers_complete(self) -> None:
+        """Expect the body."""
+        super().on_headers_complete()
+        self._head_bytes = None
+
+    def on_message_complete(self) -> None:
+        """Expect nothing more: the request is whole."""
+        super().on_message_complete()
+        self._late = _cancelled(self._late)
 
     def pause_writing(self) -> None:
         """Expect the client to read."""
@@ -175,7 +197,9 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    errors = logging.getLogger("uvicorn.error")
+    errors.setLevel(logging.ERROR)  # it warns of requests that anybody can make
+    errors.addFilter(_is_no_cancellation)
     living = asyncio.create_task(_say_alive(servers, [_named(each, where) for each in sockets]))
     try:
         await asyncio.gather(*(server.serve([each]) for server, each in zip(servers, sockets, strict=True)))

@@ -45,8 +45,8 @@ def page(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
     """The page for a report of `witness.fairness` and the waits of the apps."""
     log, whole = report["log"], report["cluster"]
     about = (
-        f"Log entries {log['from']} to {log['to']}, {render.moment(log['fromAt'])} to {render.moment(log['toAt'])} "
-        f"UTC, digest {log['digest']}. Jain's index {whole['jain']}, fairness error {whole['fairnessError']} of the "
+        f"Log entries {log['from']} to {log['to']}, {render.moment(log['fromAt'])} to {render.moment(log['toAt'])}"
+        f", digest {log['digest']}. Jain's index {whole['jain']}, fairness error {whole['fairnessError']} of the "
         f"cluster, {whole['utilisation']} of the cores used, shortfall {whole['shortfallCoreS']} core-seconds."
     )
     return _PAGE.format(about=_text(about), table=_table(report), charts=_charts(report, waits))

@@ -1,15 +1,29 @@
-"""Health checks of this host, for service managers and containers."""
+"""Health of the cluster, and health checks of this host for service managers and containers."""
 
 from __future__ import annotations
 
 import socket
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redis.exceptions import RedisError
+
+from fairlog.cli.session import Session, locate
+from fairlog.local.running import others_than
+from fairlog.watch.conditions import Around
+from fairlog.watch.surroundings import disk_of, look_around, standbys_wanted
+from scheduler.model.errors import UnsuitableStore
+from scheduler.service.signs import living
+
 if TYPE_CHECKING:
-    from fairlog.cli.session import Session
+    from fairlog.cli.target import Target
+    from fairlog.local.running import Running
 
 BEATEN_MS = 10_000
 """Age of a heartbeat above which an agent counts as hung; agents send one a second."""
+_TROUBLE = ("no space", "error", "can't", "cannot", "failed", "fatal", "out of memory", "bad file")
+_LAST_LINES = 40
 
 
 class Health(NamedTuple):
@@ -19,11 +33,20 @@ class Health(NamedTuple):
     why: str
 
 
-def live(session: Session) -> Health:
-    """Whether a master, active or standby, or a worker with a recent heartbeat runs on this host."""
-    host = socket.gethostname()
-    found = [*_masters_of(session, host), *_workers_of(session, host)]
-    return Health(bool(found), f"{host} has {', '.join(found)}" if found else _nothing(session, host))
+def live(target: Target) -> Health:
+    """Whether a master, active or standby, or a worker gives signs of life on this host.
+
+    The store is asked only if none is seen: this user may not see those of another one.
+    """
+    host, (url, cluster, _) = socket.gethostname(), locate(target)
+    if found := [name for name in living(url, cluster) if name.startswith(("master", "worker"))]:
+        return Health(ok=True, why=f"{host} has {', '.join(found)}")
+    try:
+        with closing(Session(target)) as session:
+            found = [*_masters_of(session, host), *_workers_of(session, host)]
+    except (UnsuitableStore, RedisError) as error:
+        return Health(ok=False, why=f"{_nothing(cluster, host)}; {error}")
+    return Health(bool(found), f"{host} has {', '.join(found)}" if found else _nothing(cluster, host))
 
 
 def ready(session: Session) -> Health:
@@ -34,12 +57,47 @@ def ready(session: Session) -> Health:
     alive = {f"worker {worker['worker']}" for worker in session.ask("workers") if worker["status"] == "alive"}
     found = [*_masters_of(session, host), *(name for name in _workers_of(session, host) if name in alive)]
     return Health(
-        bool(found), f"a master is active, {host} has {', '.join(found)}" if found else _nothing(session, host)
+        bool(found), f"a master is active, {host} has {', '.join(found)}" if found else _nothing(session.cluster, host)
     )
 
 
-def _nothing(session: Session, host: str) -> str:
-    return f"no master of the cluster {session.cluster} runs on {host}, and no worker of it is in service"
+def around_of(session: Session) -> Around:
+    """The surroundings of the cluster's state, as this machine sees them. Raises: redis-py's errors."""
+    up = session.up
+    standbys = standbys_wanted() if up is None else min(1, up.masters - 1)
+    serving, standing_by = session.masters()
+    if not session.is_served():
+        serving = None
+    known = serving, standing_by
+    return look_around(session.store, session.keys, known=known, standbys=standbys, others=others_than(up))
+
+
+def around_without_store(error: str, up: Running | None) -> Around:
+    """The surroundings while the store does not answer; of an `up`, its disk and its last complaint."""
+    if up is None:
+        return Around(now=0, serving=None, error=error)
+    words = _last_words(Path(up.data) / "store" / "store.log")
+    return Around(
+        now=0,
+        serving=None,
+        error=f"{error}; its log says: {words}" if words else error,
+        store=disk_of(Path(up.data)),
+        others=others_than(up),
+    )
+
+
+def _last_words(log: Path) -> str:
+    """The last line of the store's log in which it complains; "" if there is none."""
+    try:
+        lines = log.read_bytes()[-16_384:].decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    told = (line.partition(" # ")[2] or line for line in reversed(lines[-_LAST_LINES:]))
+    return next((line.strip() for line in told if any(word in line.lower() for word in _TROUBLE)), "")
+
+
+def _nothing(cluster: str, host: str) -> str:
+    return f"no master of the cluster {cluster} runs on {host}, and no worker of it is in service"
 
 
 def _masters_of(session: Session, host: str) -> list[str]:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import click
 from click.shell_completion import CompletionItem
 
+from fairlog.cli.groups import ELSEWHERE, VerbGroup
 from fairlog.cli.printed import only_printable
 from fairlog.cli.target import Target, target_options
+from fairlog.cli.times import localized
 from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ LONGEST_SENTENCE = 600
 VERBS = {
     "up": ("run", "Run a whole cluster on this machine: store, masters and workers."),
     "down": ("run", "Stop the running `up` and its executors."),
-    "status": ("cluster", "Show the active master, the standbys and the workers."),
+    "status": ("status", "Show what is wrong, if anything, the active master, the standbys and the workers."),
     "demo": ("run", "Run a guided demonstration on a cluster of its own."),
     "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),
@@ -44,7 +46,9 @@ VERBS = {
     "limit": ("cluster", "Set or list limits of the cluster, companies and users."),
     "resource": ("cluster", "Register or list kinds of resources beside cores and memory, such as gpu."),
     "settings": ("cluster", "Show or change the cluster's settings."),
-    "submit": ("apps", "Submit an app, which runs CMD one or more times."),
+    "submit": ("submit", "Submit an app, which runs CMD one or more times."),
+    "run": ("submit", "Submit an app, print its output as it is written, and exit with its code."),
+    "resubmit": ("submit", "Submit an app again as it was submitted, under a new id."),
     "kill": ("apps", "Kill apps, or single executors."),
     "scale": ("apps", "Change an app's executor count and preferred hosts."),
     "extend": ("apps", "Let apps run longer than their maximum runtime."),
@@ -59,7 +63,7 @@ VERBS = {
     "undrain": ("cluster", "Return drained workers to service."),
     "remove": ("cluster", "Remove workers once they are empty, or at once with --force."),
     "shares": ("cluster", "Show what companies and users hold, and each company's share of its quota."),
-    "logs": ("apps", "Print the output of an app's tasks."),
+    "logs": ("logs", "Print the output of apps' tasks."),
     "reads": ("audit", "List who read what is private: outputs and private parts of the log."),
     "log": ("log", "Print the log, one line per event, and verify its chain of digests."),
     "backup": ("backup", "Copy the log to a file while the cluster runs."),
@@ -78,8 +82,10 @@ VERBS = {
 """Verb -> (module in `fairlog.cli.verbs`, help in one line)."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(VerbGroup):
     """A group that imports its commands when they are used and prints a failure as one sentence."""
+
+    elsewhere = ELSEWHERE
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """The verbs, in the order of the help."""
@@ -196,7 +202,7 @@ def _sentence(error: Exception) -> str:
         from scheduler.store.transient import in_words  # noqa: PLC0415 (as in `_failures`)
 
         text = in_words(cast("RedisError", error))
-    text = masked(text)
+    text = localized(masked(text))
     return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 200]} … {text[-200:]}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -44,6 +44,17 @@ class RemoteTasks:
     def driver_output(self, app: str) -> bytes:
         """The end of the driver's output."""
         return self._api.output(app, None, reason=self._reason)
+
+
+def measured(states: Sequence[TaskState]) -> dict[str, int]:
+    """What executors have measured of tasks that ended: CPU time (ms) in all, the largest peak memory (MiB).
+
+    Nothing if none has ended.
+    """
+    ended = [task for task in states if task.ended_at is not None]
+    if not ended:
+        return {}
+    return {"cpuMs": sum(task.cpu_ms for task in ended), "peakMemory": max(task.peak_mb for task in ended)}
 
 
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -15,7 +14,10 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 import click
 
+from fairlog.cli.times import DURATIONS, seconds_of, time_of
 from recovery.replay.bounds import OPEN, Bound
+from scheduler.model.arrays import indexes
+from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import MAX_AMOUNT
 
@@ -24,13 +26,10 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNORECASE | re.ASCII)
 _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
-_DURATION = re.compile(r"(-?\d{1,30})\s*([smhd])?", re.IGNORECASE | re.ASCII)
 _POINT = re.compile(r"([1-9]\d{0,17}):([0-9a-f]{64})", re.ASCII)
-_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def matched(pattern: re.Pattern[str], text: str, what: str, example: str) -> re.Match[str]:
@@ -55,9 +54,11 @@ def read_size(text: str) -> int:
 
 
 def read_duration(text: str) -> int:
-    """Seconds, written `90s`, `10m`, `2h`, `1d` or as a plain number. Raises: click.BadParameter."""
-    found = matched(_DURATION, text, "a duration", "90s, 10m or 2h")
-    return int(found[1]) * _UNIT_S[(found[2] or "").lower()]
+    """Seconds, written `90s`, `1h30m`, `00:10:00` or as a plain number. Raises: click.BadParameter."""
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise click.BadParameter(f"{_short(text)} is not a duration; write it like {DURATIONS}")
+    return seconds
 
 
 def read_warning(text: str) -> tuple[str, int]:
@@ -204,6 +205,23 @@ def kinds_option(
     return click.option(name, variable, type=read, multiple=True, callback=by_kind, **settings)
 
 
+def read_names(text: str) -> tuple[str, ...]:
+    """Names, separated by commas. Raises: click.BadParameter for an empty one."""
+    names = tuple(read_text(name.strip()) for name in text.split(","))
+    if not all(names):
+        raise click.BadParameter(f"{_short(text)} has an empty name; separate names by one comma each")
+    return names
+
+
+def read_array(text: str) -> str:
+    """A list of task indexes, `1-10,15,20-30:5`. Raises: click.BadParameter."""
+    try:
+        indexes(text)
+    except InvalidCommand as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
 def read_bounds(text: str) -> tuple[int, int]:
     """A minimum and a maximum, written `MIN:MAX`. Raises: click.BadParameter."""
     found = matched(_BOUNDS, text, "of the form MIN:MAX", "1:8")
@@ -224,16 +242,26 @@ EXPORT = click.File("rb")
 
 
 def read_bound(text: str) -> Bound:
-    """A log position, or a time with ms precision, in UTC unless it has an offset. Raises: click.BadParameter."""
+    """A log position, or a time with ms precision (`fairlog.cli.times`). Raises: click.BadParameter."""
     if text.isascii() and text.isdecimal() and len(text) < 19 and int(text):
         return Bound(seq=int(text))
-    try:
-        found = datetime.fromisoformat("" if text.isdecimal() else text)
-    except ValueError:
+    at = time_of(text)
+    if at is None:
         raise click.BadParameter(
-            f"{_short(text)} is neither a log position (1 or more) nor a time such as 2026-03-01T12:00:00"
-        ) from None
-    return Bound(at=((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1))
+            f"{_short(text)} is neither a log position (1 or more) nor a time such as 2026-03-01T12:00:00, 09:30, "
+            "yesterday or -2h"
+        )
+    return Bound(at=at)
+
+
+def read_time(text: str) -> int:
+    """A time in ms since the epoch (`fairlog.cli.times`). Raises: click.BadParameter."""
+    at = time_of(text)
+    if at is None:
+        raise click.BadParameter(
+            f"{_short(text)} is not a time; write it like 2026-03-01T12:00:00, 09:30, yesterday or -2h"
+        )
+    return at
 
 
 def read_point(text: str) -> tuple[int, str]:
@@ -254,8 +282,8 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     for name, variable, text in (
-        ("--to", "last", "Last log position or time (UTC) of the span.  [default: the end of the log]"),
-        ("--from", "first", "First log position or time (UTC) of the span.  [default: 1]"),
+        ("--to", "last", "Last log position or time of the span.  [default: the end of the log]"),
+        ("--from", "first", "First log position or time of the span.  [default: 1]"),
     ):
         run = click.option(name, variable, type=read_bound, metavar="SEQ|TIME", help=text)(run)
     return run

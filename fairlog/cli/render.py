@@ -5,24 +5,36 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from msgspec import structs
 
+from fairlog.cli import times
 from fairlog.cli.printed import terminal
-from recovery.replay import bounds
 from scheduler.model.resources import size_text
 from scheduler.model.text import in_json, one_line
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
     from scheduler.store.codec import Line
 
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
+NARROWEST = 6
+"""Columns that a cell keeps on the narrowest terminal."""
+STYLES = {
+    **dict.fromkeys(("failed", "lost", "expired", "unmet", "none active"), "red"),
+    **dict.fromkeys(
+        ("pending", "waiting", "not ready", "suspected", "draining", "leaving", "decommissioned"), "yellow"
+    ),
+    **dict.fromkeys(("killed", "stopped"), "magenta"),
+}
+"""How a cell is coloured that is one of these states."""
 _WIDE = 100_000
 """Columns where output is not a terminal: programs need whole lines."""
 
@@ -32,11 +44,11 @@ def print_json(value: object) -> None:
     click.echo(in_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, err: bool = False) -> None:
     """Print rows under column headings, numbers right-aligned, or the sentence `empty` if there are no rows.
 
-    Nothing is cut, so that ids can be copied. On a narrow terminal, cells wrap at spaces; if words are too long for
-    that, the terminal wraps the lines.
+    Nothing is cut. On a narrow terminal, cells wrap, at spaces if that suffices; the first column never does, so that
+    ids can be copied. On a terminal, states that need attention have a colour, unless NO_COLOR is set.
     """
     from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
 
@@ -44,26 +56,29 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     if not lines:
         click.echo(empty)
         return
-    console = Console(file=terminal(sys.stdout), markup=False, highlight=False, emoji=False)
+    console = Console(file=terminal(sys.stderr if err else sys.stdout), markup=False, highlight=False, emoji=False)
     cells = [[name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
     widths = column_widths(cells, room=console.width if console.is_terminal else _WIDE)
     console.width = _WIDE
     with console.capture() as captured:
         console.print(table_of(columns, lines, widths))
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), file=terminal(sys.stdout))
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), file=console.file)
 
 
 def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int] = ()) -> Table:
     """A table without borders, numbers right-aligned; without `widths`, cells do not wrap."""
     from rich.table import Table  # noqa: PLC0415 (JSON answers need none of it)
+    from rich.text import Text  # noqa: PLC0415 (likewise)
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         right = bool(rows) and all(isinstance(row[number], int) for row in rows)
         width = widths[number] if widths else None
-        table.add_column(name, justify="right" if right else "left", width=width, no_wrap=not widths)
+        side: Literal["left", "right"] = "right" if right else "left"
+        table.add_column(name, justify=side, width=width, no_wrap=not widths, overflow="fold")
     for row in rows:
-        table.add_row(*(one_line(str(cell)) for cell in row))
+        said = (one_line(str(cell)) for cell in row)
+        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in said))
     return table
 
 
@@ -113,7 +128,7 @@ def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
     """The width of each column, so that a line with two spaces between columns fits into `room` if possible.
 
     Columns are as wide as their widest cell if that fits. Otherwise those with the most slack shrink first, at most to
-    their longest word; if that does not suffice, none shrinks.
+    their longest word; then the widest shrink, all but the first, at most to `NARROWEST`, and break their words.
     """
     from rich.cells import cell_len  # noqa: PLC0415 (as in `print_table`)
 
@@ -123,13 +138,33 @@ def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
         for width, cells in zip(widths, columns, strict=True)
     ]
     excess = sum(widths) + 2 * (len(widths) - 1) - room
-    if excess > sum(slack):
-        return widths
     for number in sorted(range(len(widths)), key=lambda number: -slack[number]):
         given = min(max(excess, 0), slack[number])
         widths[number] -= given
         excess -= given
+    while excess > 0 and (number := max(range(len(widths)), key=lambda each: (each > 0) * widths[each])):
+        if widths[number] <= NARROWEST:
+            break
+        widths[number] -= 1
+        excess -= 1
     return widths
+
+
+def watch(make: Callable[[], RenderableType], *, every_s: float) -> None:
+    """Show what `make` returns on the terminal, each time over the time before, until an interrupt.
+
+    Raises: click.UsageError if stdout is not a terminal.
+    """
+    if not sys.stdout.isatty():
+        raise click.UsageError("stdout is not a terminal, so nothing can be shown over and over there")
+    from rich.console import Console  # noqa: PLC0415 (only terminals need it)
+    from rich.live import Live  # noqa: PLC0415 (likewise)
+
+    console = Console(file=terminal(sys.stdout), markup=False, highlight=False, emoji=False)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(make(), refresh=True)
+            time.sleep(every_s)
 
 
 def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
@@ -155,13 +190,13 @@ def say(sentence: str) -> None:
 
 
 def moment(at_ms: int | None) -> str:
-    """A time (ms since the epoch) in UTC, to the ms; "-" if there is none."""
-    return bounds.moment(at_ms) if at_ms else "-"
+    """A time (ms since the epoch) with its zone, to the ms; "-" if there is none."""
+    return times.moment(at_ms) if at_ms else "-"
 
 
 def second(at_ms: int | None) -> str:
     """As `moment`, to the second."""
-    return moment(at_ms).partition(".")[0]
+    return times.moment(at_ms, to="seconds") if at_ms else "-"
 
 
 def percent(share: str) -> str:

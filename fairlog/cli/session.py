@@ -18,6 +18,7 @@ from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, E, up_to
 from recovery.replay.rebuild import fold
+from scheduler.model.commands import SubmitApp, command_of
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.model.sender import By
 from scheduler.rules.permission import may_read
@@ -25,7 +26,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
 from scheduler.service.program_log import masked
-from scheduler.store.codec import read_export
+from scheduler.store.codec import lines_of, read_export
 from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
 from scheduler.store.keys import Keys
 from scheduler.store.reads import record_read
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from fairlog.cli.target import Target
     from fairlog.credentials import Credentials
     from fairlog.local.running import Running
-    from scheduler.model.commands import Command, SubmitApp
+    from scheduler.model.commands import Command
     from scheduler.rules.permission import Subject
     from scheduler.service.client import Receipt
     from scheduler.service.keyring import Keyring
@@ -75,12 +76,12 @@ class Session:
     Raises: NoStore if no store is named or running, UnsuitableStore if it does not answer.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, timeout_s: float = 30) -> None:
         self.target = target
         self.at = target.at
         found = credentials.named(target.data) if target.store is None else None
         self.api_url = "" if found is None else found.api
-        self.api: ApiClient | None = None if found is None else _api_of(found)
+        self.api: ApiClient | None = None if found is None else _api_of(found, timeout_s)
         self._unsafe = target.unsafe_store
         if self.api is None:
             try:
@@ -199,7 +200,7 @@ class Session:
         """
         if self.api is not None and (self.at is None or self.at.seq is not None):
             return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
-        return look(self.folded(), view, arguments)
+        return seen(self.folded(), view, arguments)
 
     def account(self) -> By:
         """Who sends the commands."""
@@ -277,6 +278,22 @@ class Session:
         if growing:
             yield from (json.dumps(event).encode() for event in self.api.follow(after=seq))
 
+    def submission(self, seq: int, reason: str) -> SubmitApp | None:
+        """The submission that the log has at that position; without its private part if that is withheld."""
+        lines: Iterable[dict[str, Any]]
+        if self.api is not None:
+            lines = self.api.log(seq - 1, reason=reason)
+        else:
+            records = self.log.read(self.log.before(seq - 1), to=seq)
+            lines = (line.as_json() for record in records for line in lines_of(record))
+        for line in lines:
+            if line["seq"] == seq and "command" in line:
+                found = command_of(
+                    {**line["command"], **{k: v for k, v in (line.get("private") or {}).items() if k != "salt"}}
+                )
+                return found if isinstance(found, SubmitApp) else None
+        return None
+
     def now_ms(self) -> int:
         """The time (ms) by the store's clock; through the API, by this machine's."""
         if self.api is not None:
@@ -284,11 +301,21 @@ class Session:
         return clock_ms(cast("Any", self.store.time()))
 
 
-def _api_of(found: Credentials) -> ApiClient:
+def _api_of(found: Credentials, timeout_s: float) -> ApiClient:
     """The client of the API. Raises: Refused if its URL cannot be used."""
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
 
-    return ApiClient(found.api, token=found.token)
+    return ApiClient(found.api, token=found.token, timeout_s=timeout_s)
+
+
+def seen(state: ClusterState, view: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+    """A view of the state as the API shows it: of apps, with the causes for which they wait. Raises: as `look`."""
+    found = look(state, view, arguments)
+    if view != "apps":
+        return found
+    from witness.listing import listed  # noqa: PLC0415 (other views do without what explains)
+
+    return [listed(state, state.apps[each["app"]]) for each in found]
 
 
 def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[E]:

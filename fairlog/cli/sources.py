@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from fairlog.cli.session import Session, until
+from fairlog.cli.session import Session, seen, until
 from fairlog.cli.target import Target
 from recovery.replay.bounds import Bound, E
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, InvalidCommand, UnreadableRecord
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
 from scheduler.store.codec import Fact, Record, check, read_export, read_lines
 from scheduler.store.eventlog import GENESIS, Position
 
@@ -60,10 +59,15 @@ class Source:
         """
         if self._file is None:
             return self.session.ask(view, **arguments)
+        return seen(self._state, view, arguments)
+
+    @cached_property
+    def _state(self) -> ClusterState:
+        """The state of the file, which can be read once."""
         state = ClusterState()
         for fact in self:
             fold(state, fact)
-        return look(state, view, arguments)
+        return state
 
     def records(self, first: Bound, last: Bound) -> Iterator[Record]:
         """The turns of the log that contain the span, and possibly others."""

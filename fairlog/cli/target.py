@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fairlog.cli.params import F, read_bound
+from fairlog.cli.times import UTC_ASKED
 from recovery.replay.bounds import Bound
 
 
@@ -35,7 +36,9 @@ def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
 
     def remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
         target = ctx.ensure_object(Target)
-        if value is not None and value is not False and param.name is not None:
+        if param.name == "utc":
+            ctx.meta[UTC_ASKED] = ctx.meta.get(UTC_ASKED) or value
+        elif value is not None and value is not False and param.name is not None:
             setattr(target, param.name, value)
 
     def add(function: F) -> F:
@@ -49,6 +52,12 @@ def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
+    "--utc": {
+        "is_flag": True,
+        "default": None,
+        "is_eager": True,
+        "help": "Print and read times in UTC.  [default: local time]",
+    },
     "--unsafe-store": {
         "is_flag": True,
         "default": None,
@@ -79,7 +88,7 @@ def in_the_past(function: F) -> F:
     def remember(ctx: click.Context, _param: click.Parameter, value: Bound | None) -> None:
         ctx.ensure_object(Target).at = value
 
-    text = "Show the state at this log position or time (UTC)."
+    text = "Show the state at this log position or time."
     return click.option("--at", type=read_bound, metavar="SEQ|TIME", expose_value=False, callback=remember, help=text)(
         function
     )

@@ -43,8 +43,10 @@ Show = Callable[[str, Progress], None]
 """Shows an app's state and how many of its tasks have succeeded."""
 
 
-def wait_for(session: Session, app: str, seq: int) -> int:
-    """Wait for the end of the app registered at `seq`. Returns 0 if it finished, 1 if it failed or was killed.
+def wait_for(session: Session, app: str, seq: int) -> str:
+    """Wait for the end of the app registered at `seq`, and say how it ended on stderr.
+
+    Returns how: finished, failed, killed, unmet or expired.
 
     A change of masters does not matter. An interrupt ends the wait, not the app.
     """
@@ -56,7 +58,15 @@ def wait_for(session: Session, app: str, seq: int) -> int:
         raise
     why = f": {' '.join(end.detail.split())}" if end.detail else ""
     render.say(f"{app} {end.reason} after {render.duration(end.ended_at - end.began_at)}{why}")
-    return 0 if end.reason == "finished" else 1
+    return end.reason
+
+
+def exit_code_of(session: Session, app: str, reason: str) -> int:
+    """The exit code of whoever waited for the app: 0 if it finished, else the largest of its tasks, 1 without one."""
+    if reason == "finished":
+        return 0
+    codes = (task.exit_code for task in tasks_of(session).states(app) if task.state == "failed")
+    return max((code for code in codes if code), default=1)
 
 
 def _watch(session: Session, app: str, seq: int, show: Show) -> _End:

@@ -45,6 +45,7 @@ class Running(NamedTuple):
     ready: bool = False
     socket: str = ""
     api: str = ""
+    masters: int = 2
 
 
 def default_data() -> Path:
@@ -91,6 +92,12 @@ def find_running(data: Path | None = None) -> Running | None:
     if data is not None:
         return _alive(data.absolute())
     return max(_all_running(), key=lambda running: running.started_at, default=None)
+
+
+def others_than(found: Running | None) -> list[str]:
+    """The data folders of this user's further `up`s."""
+    known = None if found is None else found.pid
+    return list(dict.fromkeys(running.data for running in _all_running() if running.pid != known))
 
 
 def keyring_for(url: str) -> Keyring | None:

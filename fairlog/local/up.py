@@ -12,11 +12,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Self, cast
 
 import click
@@ -27,6 +28,7 @@ from fairlog.api.client import ApiClient, Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
+from fairlog.watch.surroundings import STANDBYS_VARIABLE
 from recovery.archive.allowed import VARIABLE
 from recovery.failover.lease import members
 from scheduler.model.errors import FairlogError, NoMaster
@@ -94,7 +96,9 @@ class Tree:
         master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
         self.masters = [self._child(f"master-{number}", master) for number in range(1, plan.masters + 1)]
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
-        self._children = (*self.masters, self.api, *self.workers)
+        audit = ["audit", "--follow", "--checkpoints", str(self.plan.data / "audit")]
+        self.auditor = self._child("auditor", audit)
+        self._children = (*self.masters, self.api, *self.workers, self.auditor)
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -104,7 +108,7 @@ class Tree:
             self.keyring = keyring_at(self.plan.data / KEYS_FILE)
             self.store.start()
             self._announce()
-            for module in ("recovery.failover.master", "workers.agent", "fairlog.api.serve"):
+            for module in ("recovery.failover.master", "workers.agent", "fairlog.api.serve", "fairlog.watch.auditor"):
                 import_module(module)  # once, for all children
             for child in self._children:
                 child.start()
@@ -121,7 +125,10 @@ class Tree:
             if said is not None:
                 self._say(said)
         if self.store.pid != store:
-            self._announce()
+            try:
+                self._announce()
+            except OSError as error:  # as on a full disk, of which `status` tells
+                self._say(f"cannot write {self.plan.data / running.RECORD}: {error.strerror}")
 
     def wait_until_ready(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Return once a master is active and every worker is registered, or `should_stop()`.
@@ -158,9 +165,9 @@ class Tree:
         return serving.pid in {master.pid for master in self.masters}
 
     def stop(self) -> None:
-        """Stop everything in order: workers with their executors, the API, masters, the store."""
+        """Stop everything in order: workers with their executors and the auditor, the API, masters, the store."""
         deadline = time.monotonic() + STOP_S
-        for layer in (self.workers, [self.api], self.masters):
+        for layer in ([*self.workers, self.auditor], [self.api], self.masters):
             for child in layer:
                 child.ask_to_stop()
             for child in layer:
@@ -176,6 +183,7 @@ class Tree:
         if self._findable:
             data, pid = str(self.plan.data), self.store.pid
             up = Running(os.getpid(), self.store.url, self.plan.cluster, data, pid, self._started_at, self._ready)
+            up = up._replace(masters=self.plan.masters)
             running.announce(up._replace(socket=str(self.store.api_socket), api=f"http://{self.address}"))
 
     def _worker(self, number: int) -> Child:
@@ -185,14 +193,19 @@ class Tree:
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]
-        program = partial(as_fairlog, [*arguments, *where], os.getpid(), self.plan.data / KEYS_FILE)
+        variables = {
+            KEYS_VARIABLE: str(self.plan.data / KEYS_FILE),
+            STANDBYS_VARIABLE: str(min(1, self.plan.masters - 1)),
+        }
+        program = partial(as_fairlog, [*arguments, *where], os.getpid(), variables)
         return Child(name, program, self._logs / f"{name}.log")
 
 
-def as_fairlog(arguments: Sequence[str], parent: int | None = None, keys: Path | None = None) -> None:
-    """Be `fairlog` with these arguments and the keys in that file, as long as the process `parent` lives."""
-    if keys is not None:
-        os.environ[KEYS_VARIABLE] = str(keys)
+def as_fairlog(
+    arguments: Sequence[str], parent: int | None = None, variables: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Be `fairlog` with these arguments and variables of the environment, as long as the process `parent` lives."""
+    os.environ.update(variables)
     if parent is not None:
         die_with_parent(parent)
     sys.argv[1:] = arguments

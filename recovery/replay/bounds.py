@@ -13,8 +13,9 @@ E = TypeVar("E", "Fact", "Line")
 
 
 def moment(at_ms: int) -> str:
-    """A time (ms since the epoch) in UTC, to the ms."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+    """A time (ms since the epoch) in UTC, to the ms: `2026-03-01 12:00:00.000Z`."""
+    said = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    return f"{said.removesuffix('+00:00')}Z"
 
 
 class Bound(NamedTuple):

@@ -162,7 +162,8 @@ class SubmitApp(_Request, frozen=True):
     (J3). Of further kinds, an app that sizes its executors states what each executor has, another one what each task
     needs, such as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how
     many seconds before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is
-    told to leave for a claim (E5).
+    told to leave for a claim (E5). `array`: the indexes that the tasks find in their environment, such as `1-10,15`;
+    `tasks` is their number.
     """
 
     app: str
@@ -197,6 +198,7 @@ class SubmitApp(_Request, frozen=True):
     max_runtime_s: int | None = None
     warn: tuple[str, int] | None = None
     reclaim_signal: str | None = None
+    array: str = ""
 
 
 class ScaleApp(_Request, frozen=True):
@@ -415,6 +417,7 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     command: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     cwd: str | None = None
+    array: str = ""
 
 
 class Taken(NamedTuple):
@@ -431,12 +434,12 @@ def private_of(command: Command) -> Private | None:
     """The private part of the command; None if its kind has none."""
     if not isinstance(command, SubmitApp):
         return None
-    return Private(command.name, command.command, command.env, command.cwd)
+    return Private(command.name, command.command, command.env, command.cwd, command.array)
 
 
 def without_private(command: SubmitApp) -> SubmitApp:
     """The submission without its private part."""
-    return replace(command, name="", command=(), env=(), cwd=None)
+    return replace(command, name="", command=(), env=(), cwd=None, array="")
 
 
 def check_variables(parts: Iterable[str], number: int) -> None:

@@ -59,6 +59,8 @@ class Grant(BaseModel):
     command: tuple[str, ...]
     env: tuple[str, ...] = ()
     cwd: str | None = None
+    array: str = ""
+    """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     retries: int = 0
     time_limit_s: int | None = None
     role: Literal["executor", "driver"] = "executor"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -58,41 +58,67 @@ class Accounts:
         """The companies whose users see each other's apps (semantics I3)."""
         self.inhabited: dict[str, None] = {}
         """The companies that ever had an account: when one is removed, nobody else gets its name (semantics I2)."""
+        self._of_account: dict[str, dict[str, None]] = {}
+        """Account -> the ids of its tokens."""
+        self._of_company: dict[str | None, dict[str, None]] = {}
+        """Company -> the names of its accounts."""
+
+    def of_company(self, company: str | None) -> Collection[str]:
+        """The names of the company's accounts; None for those of no company."""
+        return self._of_company.get(company, {})
 
     def tokens_of(self, account: str, at: int) -> list[Token]:
         """The tokens of the account that are valid at `at` (ms)."""
-        return [token for token in self.tokens.values() if token.account == account and at < token.expires]
+        return [token for token in self._tokens_of(account) if at < token.expires]
+
+    def hold(self, account: Account) -> None:
+        """Add the account."""
+        self.known[account.id] = account
+        self._of_company.setdefault(account.company, {})[account.id] = None
+
+    def keep(self, token: Token) -> None:
+        """Add the token."""
+        self.tokens[token.id] = token
+        self._of_account.setdefault(token.account, {})[token.id] = None
+
+    def end(self, token: str) -> None:
+        """Remove the token."""
+        del self._of_account[self.tokens.pop(token).account][token]
 
     def add(self, event: events.AccountAdded) -> None:
         """Add the account, without a role."""
         stated = event.company, event.display, event.robot
-        self.known[event.account] = Account(event.account, *stated, [], event.host, event.offer)
+        self.hold(Account(event.account, *stated, [], event.host, event.offer))
         if event.company is not None:
             self.inhabited[event.company] = None
 
     def remove(self, account: str) -> None:
         """Remove the account and its tokens."""
-        del self.known[account]
-        self._drop(lambda token: token.account == account)
+        del self._of_company[self.known.pop(account).company][account]
+        for token in self._tokens_of(account):
+            del self.tokens[token.id]
+        self._of_account.pop(account, None)
 
     def revoke(self, account: str, role: Role) -> None:
         """Take the role, and the tokens that act in it."""
         self.known[account].roles.remove(role)
-        self._drop(lambda token: token.account == account and token.role == role)
+        for token in self._tokens_of(account):
+            if token.role == role:
+                self.end(token.id)
 
     def issue(self, event: events.TokenIssued, at: int) -> None:
         """Add the token in place of the one that it replaces, and forget those of the account that have expired."""
-        account, replaced = event.account, event.replaces
-        self._drop(lambda token: token.account == account and (token.expires <= at or token.id == replaced))
+        for token in self._tokens_of(event.account):
+            if token.expires <= at or token.id == event.replaces:
+                self.end(token.id)
         stated = event.role, event.scopes, event.expires, event.hash, event.once
-        self.tokens[event.token] = Token(event.token, account, *stated)
+        self.keep(Token(event.token, event.account, *stated))
 
     def forget_company(self, company: str) -> None:
         """Remove everything of a company that is removed."""
-        for account in [each.id for each in self.known.values() if each.company == company]:
+        for account in [*self.of_company(company)]:
             self.remove(account)
         self.shown.pop(company, None)
 
-    def _drop(self, ends: Callable[[Token], bool]) -> None:
-        for token in [token.id for token in self.tokens.values() if ends(token)]:
-            del self.tokens[token]
+    def _tokens_of(self, account: str) -> list[Token]:
+        return [self.tokens[token] for token in self._of_account.get(account, ())]

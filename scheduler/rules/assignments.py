@@ -53,6 +53,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["env"] = private.env
     if private.cwd is not None:
         grant["cwd"] = private.cwd
+    if private.array and not is_driver(held.id):
+        grant["array"] = private.array
     if spec.retries:
         grant |= {"retries": spec.retries, "retry_backoff_s": spec.retry_backoff_s}
     if spec.time_limit_s is not None:

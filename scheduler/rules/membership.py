@@ -21,6 +21,8 @@ from scheduler.rules.permission import MATRIX
 from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_name, check_number, check_range, shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from scheduler.model.events import Event
     from scheduler.model.sender import By, Role
     from scheduler.rules.state import ClusterState
@@ -30,6 +32,8 @@ PERSON_S, ROBOT_S, WORKER_S, INVITATION_S = 12 * HOUR_S, 90 * 24 * HOUR_S, 7 * 2
 """The longest that a token lives (semantics I5)."""
 MOST_TOKENS = 20
 """The most valid tokens of an account."""
+MOST_ACCOUNTS = 10_000
+"""The most accounts of a company."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _TOKEN = re.compile(r"[a-z0-9]{8,32}")
@@ -42,7 +46,7 @@ def decided(  # noqa: C901, PLR0911 - one case a command
     """The events of the command of the sender `by` at `at` (ms). Raises: CommandRejected."""
     match command:
         case commands.AddAccount():
-            return _add(state, command)
+            return _add(state, command, by)
         case commands.ChangeAccount(account=name, display=display):
             account = _account(state, name)
             _check_display(display)
@@ -52,6 +56,7 @@ def decided(  # noqa: C901, PLR0911 - one case a command
             return [events.AccountRemoved(account=name)]
         case commands.GrantRole(account=name, role=role):
             account = _account(state, name)
+            _check_gives(state, by, role)
             if account.company is None:
                 raise InvalidCommand(f"account {name!r} belongs to no company, so its role cannot change")
             return [] if role in account.roles else [events.RoleGranted(account=name, role=role)]
@@ -73,7 +78,7 @@ def decided(  # noqa: C901, PLR0911 - one case a command
             assert_never(command)
 
 
-def _add(state: ClusterState, command: commands.AddAccount) -> list[Event]:
+def _add(state: ClusterState, command: commands.AddAccount, by: By) -> list[Event]:
     name, (kind, _, rest) = command.account, command.account.partition("/")
     if not _NAME.fullmatch(kind) or not _NAME.fullmatch(rest):
         raise InvalidCommand(
@@ -86,6 +91,8 @@ def _add(state: ClusterState, command: commands.AddAccount) -> list[Event]:
     company = None if kind in KINDS else kind
     if company is not None and (company not in state.companies or company in RESERVED):
         raise UnknownCompany(company)
+    if company is not None and len(state.accounts.of_company(company)) >= MOST_ACCOUNTS:
+        raise InvalidCommand(f"company {company!r} has {MOST_ACCOUNTS} accounts, the most; remove one first")
     if company is None and command.role is not None:
         raise InvalidCommand(f"an account {kind}/… has the role {KINDS[kind][0]}; leave the role out")
     stated = command.cores, command.memory_mb
@@ -102,6 +109,7 @@ def _add(state: ClusterState, command: commands.AddAccount) -> list[Event]:
     if command.host is not None:
         check_name("the host", command.host)
     role: Role = command.role or (OF_A_COMPANY if company is not None else KINDS[kind])[0]
+    _check_gives(state, by, role)
     return [
         events.AccountAdded(
             account=name,
@@ -135,6 +143,7 @@ def _issue(state: ClusterState, command: commands.IssueToken, by: By, at: int) -
         raise InvalidCommand(f"a token of role {role} has scopes of {', '.join(most)}, not {shorten(unknown[0])}")
     if mine is not None and (role != mine.role or not set(scopes) <= set(mine.scopes)):
         raise NotAllowed(f"a token that the token {mine.id} issues has role {mine.role} and no further scopes")
+    _check_gives_scopes(state, by, scopes)
     if mine is not None and mine.once and (command.once or command.replaces != mine.id):
         raise NotAllowed(f"the token {mine.id} is an invitation: it is good for one token that replaces it")
     replaced = None if command.replaces is None else accounts.tokens.get(command.replaces)
@@ -155,6 +164,27 @@ def _issue(state: ClusterState, command: commands.IssueToken, by: By, at: int) -
         once=command.once,
         replaces=command.replaces,
     )
+
+
+def _scopes_to_give(state: ClusterState, by: By) -> Collection[str]:
+    """The scopes that the sender can give to others (semantics I5)."""
+    token = state.accounts.tokens.get(by.token)
+    if token is None or all(verb in token.scopes for verb, reaches in MATRIX.items() if token.role in reaches):
+        return MATRIX
+    return token.scopes
+
+
+def _check_gives(state: ClusterState, by: By, role: Role) -> None:
+    """Raises: NotAllowed if the sender's token cannot give the role (semantics I5)."""
+    if role in {"admin", "operator"} and _scopes_to_give(state, by) is not MATRIX:
+        raise NotAllowed(f"the token {by.token} has not all scopes of its role, and cannot give the role {role}")
+
+
+def _check_gives_scopes(state: ClusterState, by: By, scopes: Sequence[str]) -> None:
+    """Raises: NotAllowed if the sender's token cannot give the scopes (semantics I5)."""
+    ours = _scopes_to_give(state, by)
+    if lacking := [scope for scope in scopes if scope not in ours]:
+        raise NotAllowed(f"a token that the token {by.token} issues has no scope that it lacks, such as {lacking[0]}")
 
 
 def _strength(role: Role) -> int:

@@ -202,9 +202,9 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
         case "refusals":
             state.refusals[record.id] = record.error, record.message
         case "accounts":
-            state.accounts.known[record.id] = Account(**values)
+            state.accounts.hold(Account(**values))
         case "tokens":
-            state.accounts.tokens[record.id] = Token(**values)
+            state.accounts.keep(Token(**values))
         case "shown":
             state.accounts.shown[record.company] = None
         case "inhabited":

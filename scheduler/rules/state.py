@@ -1284,7 +1284,7 @@ class ClusterState:
         self.accounts.issue(event, self.at)
 
     def _token_revoked(self, event: events.TokenRevoked) -> None:
-        del self.accounts.tokens[event.token]
+        self.accounts.end(event.token)
 
     def _apps_shown(self, event: events.AppsShown) -> None:
         if event.shown:

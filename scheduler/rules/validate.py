@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import ValidationError, convert, json
 from msgspec.structs import asdict, replace
 
+from scheduler.model.arrays import indexes
 from scheduler.model.commands import Command, EndApp, EndedDriver, EndedExecutor, Private, check_variables
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
@@ -140,7 +141,7 @@ def check_private(private: Private) -> None:
     """
     if private.name:
         check_name("the app's name", private.name)
-    command, env, cwd = private.command, private.env, private.cwd
+    command, env = private.command, private.env
     if not command or not command[0]:
         raise InvalidCommand("an app needs a command; add it as `-- CMD ARG…`")
     size = len(json.encode(command))
@@ -154,10 +155,20 @@ def check_private(private: Private) -> None:
     for name in env:
         if not name or "=" in name or not name.isprintable():
             raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
+    _check_place(private)
+
+
+def _check_place(private: Private) -> None:
+    """Raises: InvalidCommand for a folder or a list of task indexes that no worker could use."""
+    command, cwd = private.command, private.cwd
     if any("\0" in part for part in command) or (cwd is not None and "\0" in cwd):
         raise InvalidCommand("the command and its folder must not contain NUL characters")
     if cwd is not None and not cwd.startswith("/"):
         raise InvalidCommand(f"the folder to run in must be an absolute path, not {shorten(cwd)}")
+    if len(private.array) > MAX_LINE_BYTES:
+        raise InvalidCommand(f"a list of task indexes has at most {MAX_LINE_BYTES} characters; submit several apps")
+    if private.array:
+        indexes(private.array)
     if cwd is not None and len(cwd) > MAX_FOLDER:
         raise InvalidCommand(f"the folder to run in can have at most {MAX_FOLDER} characters, not {len(cwd)}")
 

@@ -36,11 +36,12 @@ def page_of_apps(
     most: int,
     everything: bool = False,
     shown: Callable[[App], bool] = lambda _: True,
+    tell: Callable[[ClusterState, App], dict[str, Any]] | None = None,
 ) -> tuple[list[dict[str, Any]], int | None]:
     """As `apps`, at most `most` of those that are `shown` and were submitted after log position `after`.
 
-    With the position after which the next page goes on, None at the end. At most `SCANNED` apps are looked at, so a
-    page may have fewer items and a next one nevertheless.
+    `tell` says what is shown of an app. With the position after which the next page goes on, None at the end. At most
+    `SCANNED` apps are looked at, so a page may have fewer items and a next one nevertheless.
     """
     known = list(state.apps.values())  # in order of submission
     start = bisect_right(known, after, key=lambda app: app.submitted)
@@ -49,7 +50,7 @@ def page_of_apps(
         if len(page) == most or number == SCANNED:
             return page, known[start + number - 1].submitted
         if (everything or found.ended is None) and shown(found):
-            page.append(summary(found))
+            page.append(summary(found) if tell is None else tell(state, found))
     return page, None
 
 
@@ -68,10 +69,10 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "command": list(private.command),
         "env": list(private.env),
         "cwd": private.cwd,
+        "array": private.array or None,
         "retries": spec.retries,
         "priority": found.priority,
         "after": dict(found.awaits) or None,
-        "onHold": found.on_hold,
         "timeLimit": spec.time_limit_s,
         "maxRuntime": found.max_runtime_s,
         "ranMs": _ran_ms(found, state.at),
@@ -107,7 +108,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
 
 def without_private(shown: dict[str, Any]) -> dict[str, Any]:
     """The view of an app as if its private part were withheld."""
-    withheld: dict[str, Any] = {"name": shown["app"], "command": [], "env": [], "cwd": None}
+    withheld: dict[str, Any] = {"name": shown["app"], "command": [], "env": [], "cwd": None, "array": None}
     return {**shown, **{name: value for name, value in withheld.items() if name in shown}}
 
 
@@ -370,6 +371,7 @@ def summary(app: App) -> dict[str, Any]:
         "kind": spec.kind,
         "state": app.state,
         "ready": app.ready,
+        "onHold": app.on_hold,
         "tasks": spec.tasks,
         "requestedCores": app.requested.cores,
         "requestedMemory": app.requested.memory_mb,

@@ -1,4 +1,7 @@
-"""Status messages to the service manager: datagrams to the socket in `NOTIFY_SOCKET`; see `sd_notify(3)`."""
+"""Status messages to the service manager: datagrams to the socket in `NOTIFY_SOCKET`; see `sd_notify(3)`.
+
+Whoever is alive for the service manager also gives a sign of life to this machine (`signs`).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ import os
 import socket
 from contextlib import suppress
 
+from scheduler.service import signs
+
 READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 SOCKET_VARIABLE = "NOTIFY_SOCKET"
 
 
 def notify(*said: str) -> None:
     """Send `NAME=VALUE` strings to the service manager, if there is one. Never blocks or raises."""
+    if STOPPING in said:
+        signs.end()
+    elif ALIVE in said:
+        signs.beat()
     address = os.environ.get(SOCKET_VARIABLE)
     if not address:
         return

@@ -23,5 +23,10 @@ def private_file(path: Path, flags: int = os.O_WRONLY | os.O_APPEND) -> int:
 
 def write_private(path: Path, text: str) -> None:
     """Write `text` to the file, created with mode 0600 if it is missing. Raises: OSError."""
-    with os.fdopen(private_file(path, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
-        file.write(text)
+    write_private_bytes(path, text.encode())
+
+
+def write_private_bytes(path: Path, content: bytes) -> None:
+    """As `write_private`."""
+    with os.fdopen(private_file(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+        file.write(content)

@@ -37,6 +37,8 @@ class Keys:
         self.snapshotting = f"{self.prefix}snapshotting"
         self.archive = f"{self.prefix}archive"
         self.archiving = f"{self.prefix}archiving"
+        self.audited = f"{self.prefix}audited"
+        self.backed_up = f"{self.prefix}backed-up"
         self.draft = f"{self.prefix}draft"
         self.settled = f"{self.prefix}settled"
         self.probe = f"{self.prefix}probe"

@@ -59,7 +59,8 @@ class Begun(NamedTuple):
 class Completion(NamedTuple):
     """A report that a task ended: outcome, exit code, reason and the tail of its output.
 
-    `attempt` prevents a repeated report from being counted for the next attempt.
+    `attempt` prevents a repeated report from being counted for the next attempt. `cpu_ms`, `peak_mb` and `output_bytes`
+    are what the attempt took.
     """
 
     task: int
@@ -68,6 +69,9 @@ class Completion(NamedTuple):
     message: str = ""
     output: bytes = b""
     attempt: int | None = None
+    cpu_ms: int = 0
+    peak_mb: int = 0
+    output_bytes: int = 0
 
 
 class Step(NamedTuple):
@@ -107,7 +111,10 @@ class Step(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Numbers of an app's tasks by state; all zero before its first executor. `later`: wait for their next attempt."""
+    """Numbers of an app's tasks by state; all zero before its first executor. `later`: wait for their next attempt.
+
+    `cpu_ms` and `output_bytes` are the sums over the attempts that ended, `peak_mb` is the largest of them.
+    """
 
     tasks: int = 0
     queued: int = 0
@@ -115,13 +122,18 @@ class Progress(NamedTuple):
     succeeded: int = 0
     failed: int = 0
     later: int = 0
+    cpu_ms: int = 0
+    peak_mb: int = 0
+    output_bytes: int = 0
 
 
 class TaskState(NamedTuple):
     """The state of a task: queued, running, succeeded, failed, or stopped because its app ended first.
 
     `attempts` counts every start. Times are ms by the store's clock; a failed task runs again at `due_at`. `tried`: the
-    worker on which its command could not be started.
+    worker on which its command could not be started. `cpu_ms` and `output_bytes` are the sums over the attempts that
+    ended, `peak_mb` is the largest of them: the CPU time of the task's process and of the processes that it waited for,
+    their memory in MiB, and the length of the output.
     """
 
     task: int
@@ -134,6 +146,9 @@ class TaskState(NamedTuple):
     message: str = ""
     due_at: int | None = None
     tried: str | None = None
+    cpu_ms: int = 0
+    peak_mb: int = 0
+    output_bytes: int = 0
 
 
 class Worklist:
@@ -195,6 +210,7 @@ class Worklist:
             exit_code = "" if done.exit_code is None else done.exit_code
             attempt = "" if done.attempt is None else done.attempt
             arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
+            arguments += [done.cpu_ms, done.peak_mb, done.output_bytes]
         keys = self._keys
         places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
         answer = cast("list[Any]", self._step([*places, keys.later(app)], arguments))
@@ -260,12 +276,13 @@ class Worklist:
     def progress(self, app: str) -> Progress:
         """The numbers of the app's tasks by state."""
         pipeline = self._store.pipeline(transaction=True)
-        pipeline.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed"])
+        counted = ["tasks", "succeeded", "failed", "cpu_ms", "peak_mb", "output_bytes"]
+        pipeline.hmget(self._keys.tasks(app), counted)
         pipeline.hlen(self._keys.begun(app))
         pipeline.zcard(self._keys.later(app))
         counts, running, later = pipeline.execute()
-        tasks, succeeded, failed = (int(count or 0) for count in counts)
-        return Progress(tasks, tasks - running - succeeded - failed - later, running, succeeded, failed, later)
+        tasks, succeeded, failed, *took = (int(count or 0) for count in counts)
+        return Progress(tasks, tasks - running - succeeded - failed - later, running, succeeded, failed, later, *took)
 
     def has_finished(self, app: str, executor: str) -> bool:
         """Whether a task of the app finished in the executor (semantics W7)."""

@@ -56,7 +56,7 @@ local clock = redis.call('TIME')
 local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local finished = false
 
-local function complete(i, attempt, outcome, exit_code, message, tail)
+local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, peak_mb, output_bytes)
   if redis.call('HGET', begun, i) ~= executor then return end
   local task = cjson.decode(redis.call('HGET', tasks, i))
   if attempt ~= '' and tonumber(attempt) ~= task.attempts then return end
@@ -64,6 +64,14 @@ local function complete(i, attempt, outcome, exit_code, message, tail)
   task.ended_at = at
   task.exit_code = tonumber(exit_code)
   task.message = message
+  task.cpu_ms = (task.cpu_ms or 0) + cpu_ms
+  task.output_bytes = (task.output_bytes or 0) + output_bytes
+  task.peak_mb = math.max(task.peak_mb or 0, peak_mb)
+  redis.call('HINCRBY', tasks, 'cpu_ms', string.format('%d', cpu_ms))
+  redis.call('HINCRBY', tasks, 'output_bytes', string.format('%d', output_bytes))
+  if peak_mb > tonumber(redis.call('HGET', tasks, 'peak_mb') or -1) then
+    redis.call('HSET', tasks, 'peak_mb', string.format('%d', peak_mb))
+  end
   redis.call('HDEL', begun, i)
   if tail ~= '' then redis.call('HSET', output, i, tail) end
   if outcome == 'succeeded' then
@@ -97,8 +105,9 @@ local function complete(i, attempt, outcome, exit_code, message, tail)
   redis.call('HSET', tasks, i, cjson.encode(task))
 end
 
-for n = 11, #ARGV, 6 do
-  complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5])
+for n = 11, #ARGV, 9 do
+  local cpu_ms, peak_mb, output_bytes = tonumber(ARGV[n + 6]), tonumber(ARGV[n + 7]), tonumber(ARGV[n + 8])
+  complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5], cpu_ms, peak_mb, output_bytes)
 end
 if finished then redis.call('HSET', tasks, 'finished:' .. executor, 1) end
 

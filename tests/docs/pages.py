@@ -44,7 +44,7 @@ _URL = "redis://store:6379/0"
 """The store of the cluster, in a page's Python."""
 _APP = re.compile(r"\bapp-[0-9a-f]{12}\b")
 _ASIDE = (
-    (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
     (re.compile(r"\b[0-9a-f]{32,64}\b"), "DIGEST"),
     (re.compile(r"\bprocess \d+\b"), "process N"),
     (re.compile(rf"\b{HOST}-\d+-[0-9a-f]+\b"), "MASTER"),
@@ -137,7 +137,14 @@ class Machine:
     def env(self) -> dict[str, str]:
         """The environment of a command; nothing of ours but the programs."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLOG", "XDG"))}
-        return {**kept, "HOME": str(self.folder), "PYTHONPATH": str(ROOT), "REPO": str(ROOT), "COLUMNS": "120"}
+        return {
+            **kept,
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+            "REPO": str(ROOT),
+            "COLUMNS": "120",
+            "TZ": "UTC",
+        }
 
     def run(self, command: str) -> tuple[int, str]:
         """The exit code and the output of a command, in this page's names for home and host."""

@@ -46,6 +46,7 @@ class Shell:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "LANG": "C.UTF-8",
+            "TZ": "UTC",
             "FAIRLOG_LEASE": "60",
         }
         home.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ class Shell:
 
     def submit(self, *arguments: str) -> str:
         """The id of an app that ann of acme submits."""
-        return self.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
+        return self.ok("submit", "--company", "acme", "--user", "ann", *arguments).splitlines()[0]
 
     def app(self, name: str) -> dict[str, Any]:
         """What `app --json` says of it."""

@@ -145,10 +145,12 @@ class Book:
             case commands.AddAccount(account=account):
                 kind = account.partition("/")[0]
                 self.roles[account] = [KINDS.get(kind) or command.role or "user"]
+                assert self.roles[account][0] not in {"admin", "operator"} or self._gives(by) == frozenset(_ALL)
             case commands.RemoveAccount(account=account):
                 del self.roles[account]
                 self._end(lambda held: held.account == account)
             case commands.GrantRole(account=account, role=role) if role not in self.roles[account]:
+                assert role != "admin" or self._gives(by) == frozenset(_ALL), "a role that may more than who gives it"
                 self.roles[account].append(role)
             case commands.RevokeRole(account=account, role=role) if role in self.roles[account]:
                 self.roles[account].remove(role)
@@ -169,6 +171,7 @@ class Book:
         assert role in roles, "a token of a role that the account does not have"
         assert scopes <= most, "a token with scopes that its role does not have"
         assert mine is None or (role == mine.role and scopes <= mine.scopes), "a token that may more than its issuer"
+        assert scopes <= self._gives(by), "a token with scopes that its issuer's lacks"
         assert not (mine and mine.once and command.once), "an invitation that prolongs itself"
         longest_s = 24 * HOUR_S if command.once else 7 * 24 * HOUR_S if role == "worker" else 12 * HOUR_S
         if command.replaces is not None:
@@ -177,6 +180,10 @@ class Book:
             assert not (mine and mine.once), "an invitation that stays"
         expires = at + 1000 * (command.lifetime_s or longest_s)
         self.tokens[command.token] = Held(command.account, role, scopes, expires, command.once)
+
+    def _gives(self, by: By) -> frozenset[str]:
+        held = self.tokens.get(by.token)
+        return frozenset(_ALL) if held is None or held.scopes == frozenset(_TABLE[held.role]) else held.scopes
 
     def _end(self, ends: object) -> None:
         assert callable(ends)
@@ -293,7 +300,10 @@ class Asked(Cluster):
 def _stricter(refusal: NotAllowed) -> bool:
     """Whether it is refused for what a token may issue, or where a worker may be, which is no part of the table."""
     return (
-        "a token that the token" in str(refusal) or "is an invitation" in str(refusal) or "there is no" in str(refusal)
+        "a token that the token" in str(refusal)
+        or "is an invitation" in str(refusal)
+        or "there is no" in str(refusal)
+        or "cannot give the role" in str(refusal)
     )
 
 

@@ -73,6 +73,15 @@ class Audit:
         self._as_due: AsDue | None = None
         """The second state, from the first deviation until the log no longer follows it."""
 
+    def resume(self, state: ClusterState, seq: int, digest: str) -> None:
+        """Go on behind the turn that ends at `seq` with `digest`, from the state that an audit up to there found.
+
+        A later deviation with the same cause as one from before begins a verdict of its own.
+        """
+        self.state, self.ends_at, self.digest = state, seq, digest
+        self.companies = dict.fromkeys(state.companies)
+        self._ledger = ShadowLedger.of(state)
+
     def deviations(self, facts: Iterable[Fact]) -> Iterator[Deviation]:
         """Each deviation of the log, turn by turn."""
         turn: list[Fact] = []

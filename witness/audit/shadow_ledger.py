@@ -7,7 +7,7 @@ with those of the state. A wrong ledger is thus reported at the position where i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from msgspec import Struct, field
 
@@ -17,6 +17,7 @@ from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.ledger import Accounts, Balance, add_request, move_grant
 
 if TYPE_CHECKING:
+    from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 
 
@@ -59,6 +60,36 @@ class ShadowLedger:
         """Executor or driver -> its app, worker and grant."""
         self._live = NOTHING
         """What the live workers offer together."""
+
+    @classmethod
+    def of(cls, state: ClusterState) -> Self:
+        """The ledgers as they follow from the apps, executors and workers of a state."""
+        made = cls()
+        for name, company in state.companies.items():
+            made._companies[name] = _Company(company.spec)
+        for worker in state.workers.values():
+            live = worker.status == "alive"
+            made._workers[worker.id] = _Worker(worker.id, worker.offer, worker.offer, live=live)
+            made._live += worker.offer * live
+        for app in state.apps.values():
+            if app.ended is None or app.granted != NOTHING:
+                made._enter(app)
+        for held in (*state.executors.values(), *state.drivers.values()):
+            owner, worker_of = made._apps[held.app], made._workers[held.worker]
+            made._allocations[held.id] = owner, worker_of, held.resources
+            move_grant(owner, worker_of, held.resources)
+        return made
+
+    def _enter(self, app: App) -> None:
+        spec, ended = app.spec, app.ended is not None
+        company = self._companies.get(spec.company)
+        sums = Balance() if company is None else company.sums
+        user = Balance() if company is None else company.users.setdefault(spec.user, Balance())
+        entered = _App(spec.app, spec.company, spec.user, (self._cluster, sums, user), app.accounts, app.requested)
+        entered.waits, entered.ended = bool(app.admitted) and not ended, ended
+        if entered.waits:
+            add_request(entered.accounts, entered.requested)
+        self._apps[spec.app] = entered
 
     def within_quota(self, event: events.AppAdmitted) -> bool:
         """Whether the app and what its company has requested stay within the quota (semantics C2, C4).

@@ -8,6 +8,7 @@ import click
 
 from fairlog.cli import params, render
 from fairlog.cli.decorators import on_cluster
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import target_options
 from fairlog.cli.verbs.apps import send_each
 from scheduler.model import commands
@@ -21,7 +22,7 @@ _ROLE = click.Choice(["user", "admin"])
 CompanyRole = Literal["user", "admin"]
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def account() -> None:
     """Add, change, remove or list the accounts of people, robots and workers."""
@@ -111,7 +112,7 @@ def _accounts(session: Session, company: str | None) -> list[dict[str, Any]]:
     return found
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def token() -> None:
     """Issue, revoke or list the tokens with which accounts prove who they are."""

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+import platformdirs
+from click.core import ParameterSource
 from msgspec.structs import asdict
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
 from fairlog.cli.target import Target, in_the_past, target_options
+from fairlog.cli.times import localized
 from fairlog.local.running import find_running
 from recovery.archive import seal_files
 from recovery.replay.bounds import OPEN, Bound
@@ -20,6 +23,7 @@ from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
 from scheduler.model.text import one_line
+from scheduler.service.program_log import log_to_stderr
 from scheduler.service.receipts import read_receipts
 from scheduler.store.codec import read_export
 from scheduler.store.reads import reads as recorded
@@ -62,7 +66,7 @@ def _print_story(told: dict[str, Any]) -> None:
     click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {told['state']} at {told['head']}")
     waits, admission = told["waitsFor"], told["admission"]
     if waits:
-        click.echo(f"waits     {waits['cause']} ({waits['rule']}): {waits['text']}")
+        click.echo(f"waits     {waits['cause']} ({waits['rule']}): {localized(waits['text'])}")
     if told["queue"]:
         click.echo(
             f"queue     number {told['queue']['place']} of {told['queue']['of']} that {told['user']} has pending"
@@ -83,7 +87,7 @@ def _print_story(told: dict[str, Any]) -> None:
     for driver in told["drivers"]:
         size = f"{driver['cores']} cores, {size_text(driver['memory'])} on {driver['worker']}"
         click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
-        click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
+        click.echo(f"          {localized(driver['why']['text'])} ({driver['why']['rule']})")
     _print_executors(told)
     _print_claims(told)
 
@@ -108,9 +112,11 @@ def _print_executors(told: dict[str, Any]) -> None:
         size, why = f"{executor['cores']} cores, {size_text(executor['memory'])}", executor["why"]
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size} on {executor['worker']}")
         for name in ("size", "memory", *(["resources"] if "resources" in why else []), "workers"):
-            click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
+            click.echo(f"          {localized(why[name])} ({why[f'{name}Rule']})")
     for exclusion in told["excludedWorkers"]:
-        click.echo(f"excluded  {exclusion_in_words(exclusion)} ({'W9' if exclusion['unstartable'] else 'W7'})")
+        click.echo(
+            f"excluded  {localized(exclusion_in_words(exclusion))} ({'W9' if exclusion['unstartable'] else 'W7'})"
+        )
 
 
 def _print_claims(told: dict[str, Any]) -> None:
@@ -136,7 +142,7 @@ def _print_claims(told: dict[str, Any]) -> None:
 def _print_admission(admission: dict[str, Any]) -> None:
     click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}")
     for reason in admission["why"]:
-        click.echo(f"          {reason['text']} ({reason['rule']})")
+        click.echo(f"          {localized(reason['text'])} ({reason['rule']})")
     click.echo("          the candidates were")
     rows = []
     for user in admission["users"]:
@@ -167,9 +173,21 @@ def _print_admission(admission: dict[str, Any]) -> None:
 )
 @click.option("--receipts", type=EXPORT, metavar="FILE", help="Compare the log with the receipts in FILE.")
 @text_option("--seals", metavar="URL", help="Compare the log with the seals that masters have kept below URL.")
+@flag("--follow", help="Go on with what is appended to the log, as a service does, until SIGTERM or SIGINT.")
+@click.option(
+    "--checkpoints",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    envvar="FAIRLOG_AUDIT_CHECKPOINTS",
+    show_envvar=True,
+    help="With --follow: where it keeps how far it is, to go on from there.  [default: in the user's state folder]",
+)
 @as_json
 @target_options()
+@click.pass_context
 def audit(  # noqa: PLR0913 - its options
+    ctx: click.Context,
+    /,
     *,
     file: IO[bytes] | None,
     first: Bound,
@@ -180,6 +198,8 @@ def audit(  # noqa: PLR0913 - its options
     golden: Path | None,
     receipts: IO[bytes] | None,
     seals: str | None,
+    follow: bool,
+    checkpoints: Path | None,
     as_json: bool,
 ) -> int:
     """Check every decision in the log against the rules.
@@ -194,7 +214,13 @@ def audit(  # noqa: PLR0913 - its options
 
     With FILE (- is stdin), a complete log written by `fairlog log --json`, no store is needed. Exits with 1 if
     anything deviates. The audit always reads the log from its start; --from limits the report only.
+
+    With --follow, it goes on with every turn as it is committed. It keeps checkpoints, so that it need not begin anew,
+    and writes its position and verdict into the store, where `fairlog status`, the API and alerts find them. Every
+    deviation is a line of its own log. It waits for a store that is away, and exits with 1 if anything deviated.
     """
+    if _is_followed(ctx, follow=follow):
+        return _follow(ctx.ensure_object(Target), checkpoints)
     if golden is not None and (file is not None or expect is not None):
         raise click.UsageError("--golden reads logs from a folder; leave out FILE and --expect")
     if expect is not None and last != OPEN:
@@ -218,6 +244,42 @@ def audit(  # noqa: PLR0913 - its options
     if as_json:
         render.print_json([{**({"file": name} if golden else {}), **each.as_json()} for name, each in found])
     return 1 if found else 0
+
+
+_NOT_FOLLOWED = {
+    "file": "FILE",
+    "first": "--from",
+    "last": "--to",
+    "company": "--company",
+    "everything": "--all",
+    "expect": "--expect",
+    "golden": "--golden",
+    "receipts": "--receipts",
+    "seals": "--seals",
+    "as_json": "--json",
+}
+"""What cannot be combined with --follow."""
+
+
+def _is_followed(ctx: click.Context, *, follow: bool) -> bool:
+    """`follow`. Raises: click.UsageError if it is combined with what concerns a log that has an end, or the reverse."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if not follow and "checkpoints" in given:
+        raise click.UsageError("--checkpoints needs --follow")
+    if follow and (wrong := [option for name, option in _NOT_FOLLOWED.items() if name in given]):
+        raise click.UsageError(f"--follow takes no {wrong[0]}; leave one of them out")
+    return follow
+
+
+def _follow(target: Target, checkpoints: Path | None) -> int:
+    """Audit the log as it grows. Returns 1 if anything deviated."""
+    from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
+    from fairlog.watch.auditor import run_auditor  # noqa: PLC0415 (likewise)
+
+    url, cluster, _ = locate(target)
+    log_to_stderr()
+    folder = checkpoints or platformdirs.user_state_path("fairlog") / "audit"
+    return 1 if run_auditor(url, cluster, folder, archive_url=target.archive) else 0
 
 
 def _proofs(receipts: IO[bytes] | None, seals: str | None) -> Proofs | None:

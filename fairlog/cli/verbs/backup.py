@@ -196,4 +196,4 @@ def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool, more: M
     click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
     if said["archived"]:
         click.echo(f"the first {said['archived']} of them are in the archive, not in the file")
-    click.echo(f"the last entry was written at {render.moment(copied.at)} UTC; later commands are not included")
+    click.echo(f"the last entry was written at {render.moment(copied.at)}; later commands are not included")

@@ -1,4 +1,4 @@
-"""The verbs about the cluster itself: status, company, settings, workers and how they leave, shares."""
+"""The verbs about the cluster itself: company, settings, workers and how they leave, shares."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import click
 
 from fairlog.cli import params, render
 from fairlog.cli.decorators import on_cluster, on_log
-from fairlog.cli.health import live, ready
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import in_the_past, target_options
+from fairlog.cli.times import localized
 from fairlog.cli.verbs.apps import send_each
+from fairlog.cli.verbs.status import print_suspects
 from scheduler.model import commands
-from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
 from scheduler.rules.limiting import check_limit
-from scheduler.rules.views import look
-from scheduler.service.program_log import masked
-from witness.failing import exclusion_in_words, suspicion_in_words
+from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,146 +26,7 @@ if TYPE_CHECKING:
     from fairlog.cli.sources import Source
 
 
-@click.command()
-@params.range_option(
-    "--warn-at",
-    *(0, 100),
-    default=50,
-    show_default=True,
-    metavar="PERCENT",
-    help="Warn if the log takes more than this percentage of the store's memory.",
-)
-@click.option(
-    "--ready",
-    "check",
-    flag_value="ready",
-    help="Health check: a master is active and this host takes part in the cluster.",
-)
-@click.option("--live", "check", flag_value="live", help="Health check: a master or worker of this host is running.")
-@in_the_past
-@params.as_json
-@on_cluster
-def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) -> int:
-    """Show the active master, the standbys and the workers.
-
-    Exits with 0 only if a master is active. Warns on stderr if the log takes too much of the store's memory. --ready
-    and --live are health checks of this host: they print one sentence and exit with 0 if the check passes.
-    """
-    if check is not None:
-        if session.at is not None:
-            raise click.UsageError(f"--{check} checks the present; leave out --at")
-        return _print_health(session, check, as_json=as_json)
-    if session.at is not None:
-        return _past_status(session, as_json=as_json)
-    if session.api is not None:
-        said = {**session.api.read("/v1/status", fresh="true"), "store": {"url": "behind the API", "pid": None}}
-        render.print_json(said) if as_json else _print_status(said)
-        return 0 if said["master"] else 1
-    serving, standbys = session.masters()
-    if not session.is_served():
-        serving = None
-    seen: dict[str, Any] = {"head": session.log.head().seq, "workers": []}
-    try:
-        seen = session.ask("cluster")
-    except (UnreadableRecord, InvariantViolated) as error:
-        render.say(f"Error: {error}")
-    agents, workers = session.agents(), []
-    for worker in seen["workers"]:
-        name, agent = worker["worker"], agents.get(worker["worker"], {})
-        place = {"pid": agent.get("pid"), "host": agent.get("host")}
-        workers.append({"worker": name, **place, "status": worker["status"], "suspicion": worker.get("suspicion")})
-    said = {
-        "cluster": session.cluster,
-        "head": seen["head"],
-        "master": serving and serving._asdict(),
-        "standbys": [member._asdict() for member in standbys],
-        "workers": workers,
-        "tooLarge": seen.get("tooLarge", 0),
-        "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
-    }
-    if as_json:
-        render.print_json(said)
-    else:
-        _print_status(said)
-    _warn_of_log(session, warn_at)
-    return 0 if serving else 1
-
-
-def _past_status(session: Session, *, as_json: bool) -> int:
-    """Print the elected master and the workers of a past state."""
-    from scheduler.rules.views import suspicion  # noqa: PLC0415 (the present needs no rules)
-
-    state = session.folded()
-    workers = [
-        {"worker": name, "pid": None, "host": worker.host, "status": worker.status, "suspicion": suspicion(worker)}
-        for name, worker in sorted(state.workers.items())
-    ]
-    too_large = look(state, "cluster", {})["tooLarge"]
-    if as_json:
-        master = state.master and {"id": state.master, "pid": None, "host": None}
-        head = {"cluster": session.cluster, "head": state.head, "at": state.at}
-        render.print_json({**head, "master": master, "standbys": [], "workers": workers, "tooLarge": too_large})
-        return 0
-    click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
-    click.echo(f"master    {state.master or 'none elected yet'}")
-    for worker in workers:
-        click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
-    _print_suspects(workers)
-    _print_too_large(too_large)
-    return 0
-
-
-def _print_too_large(number: int) -> None:
-    """Tell of the apps that no live worker is large enough for (semantics N3)."""
-    if number:
-        needs = "app needs" if number == 1 else "apps need"
-        click.echo(f"apps      {number} {needs} a larger worker than is live; `fairlog explain APP` names the nearest")
-
-
-def _print_health(session: Session, check: str, *, as_json: bool) -> int:
-    health = ready(session) if check == "ready" else live(session)
-    if as_json:
-        render.print_json({check: health.ok, "why": health.why})
-    else:
-        click.echo(f"{check}: {health.why}" if health.ok else f"not {check}: {health.why}", err=not health.ok)
-    return 0 if health.ok else 1
-
-
-def _warn_of_log(session: Session, percent: int) -> None:
-    taken = session.store.memory_usage(session.keys.log) or 0
-    memory: Any = session.store.info("memory")
-    limit = int(memory.get("maxmemory") or memory.get("total_system_memory") or 0)
-    if limit and taken * 100 > limit * percent:
-        sizes = f"{size_text(taken >> 20)} of {size_text(limit >> 20)}"
-        render.say(f"Warning: the log takes {sizes}, over {percent}% of the store's memory; see `fairlog archive`")
-
-
-def _print_status(said: dict[str, Any]) -> None:
-    master = said["master"]
-    store = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
-    click.echo(f"cluster   {said['cluster']}, log at {said['head']}")
-    click.echo(f"store     {said['store']['url']}{store}")
-    click.echo(f"master    {_member(master) if master else 'none active'}")
-    for member in said["standbys"]:
-        click.echo(f"standby   {_member(member)}")
-    for worker in said["workers"]:
-        where = f", process {worker['pid']} on {worker['host']}" if worker["pid"] else ""
-        click.echo(f"worker    {worker['worker']} {worker['status']}{where}")
-    _print_suspects(said["workers"])
-    _print_too_large(said["tooLarge"])
-
-
-def _print_suspects(workers: list[dict[str, Any]]) -> None:
-    for worker in workers:
-        if worker["suspicion"] is not None:
-            click.echo(suspicion_in_words(worker["worker"], worker["suspicion"]))
-
-
-def _member(member: dict[str, Any]) -> str:
-    return f"{member['id']}, process {member['pid']} on {member['host']}"
-
-
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def company() -> None:
     """Add, change, remove or list companies and their quotas."""
@@ -260,7 +120,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def limit() -> None:
     """Set or list limits of the cluster, companies and users."""
@@ -311,7 +171,7 @@ def limit_list(source: Source, *, as_json: bool) -> None:
     )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def resource() -> None:
     """Register or list kinds of resources beside cores and memory, such as gpu."""
@@ -340,7 +200,7 @@ def resource_list(session: Session, *, as_json: bool) -> None:
     )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @params.as_json
 @target_options()
 @click.pass_context
@@ -419,11 +279,11 @@ def workers(source: Source, *, as_json: bool) -> None:
     )
     if as_json:
         return
-    _print_suspects(found)
+    print_suspects(found)
     for worker in found:
         for excluded in worker["excludedApps"]:
             who = f"app {excluded['app']}"
-            click.echo(exclusion_in_words({**excluded, "worker": worker["worker"]}, who))
+            click.echo(localized(exclusion_in_words({**excluded, "worker": worker["worker"]}, who)))
         for hold in worker["holds"]:
             size = f"{hold['cores']} cores, {size_text(hold['memory'])}"
             click.echo(

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from fairlog.cli.groups import VerbGroup
 from scheduler.service.keyring import Keyring
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def keys() -> None:
     """Make files of keys, which sign messages, receipts and seals.
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fairlog.cli import render
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.params import (
     Seconds,
     flag,
@@ -28,6 +29,7 @@ from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
+from scheduler.service.signs import live_as
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -182,6 +184,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
     url, cluster, _ = locate(target)
     log_to_stderr()
     unsafe, archive_url = target.unsafe_store, target.archive
+    live_as(url, cluster, ["master (process {pid})"])
     run_master(
         url,
         cluster,
@@ -236,7 +239,7 @@ def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of
     run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url))
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
 @size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
@@ -314,6 +317,7 @@ def worker(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "
             f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
+    live_as(url, cluster, [f"worker {offer.worker}" for offer in offers])
     run_agent(url, cluster, offers, keyring_for(url))
 
 

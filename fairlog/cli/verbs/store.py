@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fairlog.cli import render
+from fairlog.cli.groups import VerbGroup
 from fairlog.cli.params import read_text
 from fairlog.cli.target import Target, target_options
 from scheduler.service.private import private_folder, write_private
@@ -17,7 +18,7 @@ from scheduler.store.connection import PASSWORD_FILE
 _USERS = {role.user: role for role in ROLES}
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @target_options()
 def store() -> None:
     """Prepare the store that masters, API servers and workers use."""

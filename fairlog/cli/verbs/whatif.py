@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -12,17 +13,14 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, matched, range_option, read_pair, read_size, read_text, text_option
 from fairlog.cli.verbs.cluster import read_value
-from recovery.replay.rebuild import unhindered
 from scheduler.model.commands import RegisterWorker
-from scheduler.model.errors import InvalidCommand
 from witness.swf import read_trace
-from witness.whatif import LoggedTurn, OtherWorld, Rules, World, as_logged, check_rules, compared, turns, work_of
+from witness.whatif import Rules, check_rules, compared, replayed, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from fairlog.cli.sources import Source
-    from witness.whatif import Work
 
 _WORKERS = re.compile(r"(?!0+x)(\d{1,5})x(?!0+x)(\d{1,7})x(\S+)", re.ASCII)
 _QUOTA = re.compile(r"([^=]+)=(\d{1,12}),(\S+)", re.ASCII)
@@ -96,31 +94,17 @@ def whatif(
         settings["placement"] = placement
     rules = Rules(settings, dict(quotas), list(_added(add_workers)))
     if trace is None:
-        taken = list(turns(render.counted(source)))
-        check_rules(rules, taken)
-        log = as_logged(taken)
-        other = _run(rules, taken, work_of(log), follows=True)
+        found = replayed(render.counted(source), rules, partial(render.counted, of="turns"))
     else:
         taken, work = read_trace(trace, companies)
         check_rules(rules, taken)
-        log = _run(Rules(), taken, work, follows=False)
-        other = _run(rules, taken, work, follows=False)
-    found = compared(log, other)
+        watched = partial(render.counted, of="turns")
+        log, other = (run(each, taken, work, follows=False, watched=watched) for each in (Rules(), rules))
+        found = compared(log, other)
     if as_json:
         render.print_json(found)
     else:
         _print(found)
-
-
-def _run(rules: Rules, taken: list[LoggedTurn], work: Mapping[str, Work], *, follows: bool) -> World:
-    if not taken:
-        raise InvalidCommand("the log is empty; there is nothing to replay")
-    world = OtherWorld(rules, work, follows=follows)
-    with unhindered():
-        for logged in render.counted(taken, of="turns"):
-            world.take(logged)
-        world.run_until()
-    return world
 
 
 def _added(groups: Iterable[tuple[int, int, int]]) -> Iterator[RegisterWorker]:

@@ -45,7 +45,7 @@ def client(shell: Shell) -> Iterator[StoreClient]:
 
 
 def submit(shell: Shell, *arguments: str) -> str:
-    return shell.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
+    return shell.submit(*arguments)
 
 
 def test_submit_prints_the_apps_id_alone_and_the_app_is_in_the_log_by_then(shell: Shell) -> None:
@@ -105,13 +105,24 @@ def test_wait_exits_with_0_when_the_app_finished(shell: Shell) -> None:
     assert re.search(r"^app-\w+ finished after ", answer.err, re.MULTILINE)
 
 
+def test_wait_prints_the_output_of_a_single_task_after_the_id(shell: Shell) -> None:
+    one, two = ("submit", "--company", "acme", "--user", "ann", "--wait"), ("--tasks", "2")
+    answer = shell.run(*one, "--", "sh", "-c", "echo here")
+    assert re.fullmatch(r"app-\w+\nhere\n", answer.out)
+    assert re.fullmatch(r"app-\w+\n", shell.ok(*one, *two, "--", "sh", "-c", "echo here"))
+
+
 @pytest.mark.parametrize(
-    ("command", "why"),
-    [(["sh", "-c", "exit 3"], "3"), (["no-such-program"], "command 'no-such-program' does not exist on worker")],
+    ("command", "why", "code"),
+    [
+        (["sh", "-c", "exit 3"], "3", 3),
+        (["sh", "-c", "kill -9 $$"], "SIGKILL", 137),
+        (["no-such-program"], "command 'no-such-program' does not exist on worker", 127),
+    ],
 )
-def test_wait_exits_with_1_and_says_why_when_the_app_failed(shell: Shell, command: list[str], why: str) -> None:
+def test_wait_exits_with_the_tasks_code_and_says_why(shell: Shell, command: list[str], why: str, code: int) -> None:
     answer = shell.run("submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--wait", "--", *command)
-    assert answer.code == 1
+    assert answer.code == code
     ended = re.search(r"^app-\w+ failed after .*: (.*)$", answer.err, re.MULTILINE)
     assert ended is not None, answer.err
     assert why in ended[1]
@@ -186,20 +197,23 @@ def test_status_warns_of_a_log_that_fills_the_store_and_not_before(shell: Shell)
 
 def test_status_counts_the_apps_that_no_live_worker_is_large_enough_for(shell: Shell) -> None:
     """Semantics N3: they wait under `never_fits=wait`."""
-    assert "apps " not in shell.ok("status")
+    assert shell.ok("status").startswith("health    all is well\n")
     shell.ok("settings", "set", "never_fits=wait")
     app = submit(shell, "--cores", "64", "--executor-cores", "64", "--", "true")
-    said = "apps      1 app needs a larger worker than is live; `fairlog explain APP` names the nearest\n"
-    assert said in shell.ok("status")
-    assert said in shell.ok("status", "--at", f"{shell.status()['head']}")
+    answer = shell.run("status")
+    assert answer.code == 3
+    assert answer.out.startswith("health    1 app can never start\nwarning   they need a larger worker than is live: ")
+    past = shell.ok("status", "--at", f"{shell.status()['head']}")
+    assert "apps      1 app needs a larger worker than was live\n" in past
     shell.ok("kill", app)
     shell.ok("settings", "set", "never_fits=refuse")
-    assert "apps " not in shell.ok("status")
+    assert shell.ok("status").startswith("health    all is well\n")
 
 
 def test_status_has_the_fields_that_programs_rely_on(shell: Shell) -> None:
     status = shell.status()
-    assert list(status) == ["cluster", "head", "master", "standbys", "workers", "tooLarge", "store"]
+    assert list(status) == ["cluster", "head", "health", "master", "standbys", "workers", "tooLarge", "store"]
+    assert status["health"] == {"severity": "ok", "sentence": "all is well", "conditions": []}
     assert set(status["master"]) == {"id", "pid", "host"}
     assert [set(standby) for standby in status["standbys"]] == [{"id", "pid", "host"}]
     assert [worker["worker"] for worker in status["workers"]] == ["worker-1", "worker-2"]
@@ -430,7 +444,10 @@ def test_without_a_master_what_can_be_read_is_read_from_the_log(lone: EmbeddedSt
     shell = Shell(tmp_path / "home")
     status = shell.run("status", "--json", "--store", lone.url)
     assert status.code == 1
-    assert status.json() == {
+    said = status.json()
+    health = said.pop("health")
+    assert (health["severity"], health["sentence"]) == ("critical", "no master is active")
+    assert said == {
         "cluster": "default",
         "head": 0,
         "master": None,
@@ -452,7 +469,9 @@ def test_a_log_that_cannot_be_read_is_named_with_its_position(lone: EmbeddedStor
         answer = shell.run(verb, "--store", lone.url)
         assert (answer.code, answer.out) == (1, "")
         assert answer.err.startswith("Error: log position 1: ")
-    assert shell.run("status", "--json", "--store", lone.url).json()["head"] == 1
+    status = shell.run("status", "--json", "--store", lone.url).json()
+    assert status["head"] == 1
+    assert status["health"]["sentence"].startswith("the log cannot be read: log position 1: ")
 
 
 @pytest.mark.parametrize("verb", [("status",), ("apps",), (*SUBMIT, "--", "true"), ("master",), ("worker",)])

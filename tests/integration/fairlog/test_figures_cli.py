@@ -103,7 +103,7 @@ def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -
         (["statement", "--company", "tiny", "--month", "2031-05"], 1, "the log has no entry in 2031-05"),
         (["statement", "--company", "tiny", "--month", "2031-13"], 2, "write it like 2026-03"),
         (["statement", "--company", "tiny", "--month", "1970-01", "--csv", "--json"], 2, "cannot be combined"),
-        (["fairness", "--from", "yesterday"], 2, "neither a log position (1 or more) nor a time"),
+        (["fairness", "--from", "soon"], 2, "neither a log position (1 or more) nor a time"),
         (["fairness", "--from", "999"], 1, "the log has no entry in that span"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -67,9 +67,9 @@ def test_the_schema_refuses_what_the_specification_does_not_know(tmp_path: Path)
     assert "perhaps" in checked.stdout
 
 
-def test_it_runs_one_store_two_masters_an_api_and_three_workers(compose: _Compose) -> None:
+def test_it_runs_a_store_two_masters_an_api_an_auditor_and_three_workers(compose: _Compose) -> None:
     verbs = [service["command"][0] for service in compose["services"].values()]
-    assert sorted(verbs) == ["api"] + ["master"] * 2 + ["valkey-server"] + ["worker"] * 3
+    assert sorted(verbs) == ["api", "audit"] + ["master"] * 2 + ["valkey-server"] + ["worker"] * 3
 
 
 def test_every_service_is_health_checked_and_started_again(compose: _Compose) -> None:
@@ -83,7 +83,7 @@ def test_a_live_master_is_healthy_and_a_worker_that_can_be_granted_something(
 ) -> None:
     checks = {"master": ["CMD", "fairlog", "status", "--live"], "worker": ["CMD", "fairlog", "status", "--ready"]}
     for name, service in compose["services"].items():
-        if name not in {"store", "api"}:
+        if name not in {"store", "api", "auditor"}:
             assert service["healthcheck"]["test"] == checks[service["command"][0]], name
 
 
@@ -120,7 +120,7 @@ def test_everybody_has_a_password_of_its_own_and_the_store_knows_nobody_else(com
         if name != "store":
             user = service["environment"]["FAIRLOG_STORE"].partition("://")[2].partition("@")[0]
             assert user in users, name
-            assert user == f"fairlog-{service['command'][0]}"
+            assert user == f"fairlog-{service['command'][0].replace('audit', 'auditor')}"
             assert service["environment"][PASSWORD_FILE] == f"/run/secrets/{user}"
             assert service["secrets"] == [user]
 

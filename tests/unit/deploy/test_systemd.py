@@ -30,8 +30,9 @@ def _verify(*units: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_there_is_a_unit_for_the_store_a_master_an_api_server_and_a_worker() -> None:
-    assert [unit.stem for unit in UNITS] == ["fairlog-api", "fairlog-master", "fairlog-store", "fairlog-worker"]
+def test_there_is_a_unit_for_everything_that_runs() -> None:
+    names = ["api", "auditor", "master", "store", "worker"]
+    assert [unit.stem for unit in UNITS] == [f"fairlog-{name}" for name in names]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

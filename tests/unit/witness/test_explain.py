@@ -155,7 +155,7 @@ def test_an_admission_by_priority_names_it() -> None:
     for executor in list(cluster.state.executors):
         cluster.ended(executor)
     why = told(cluster, "a3")["admission"]["why"]
-    text = "of 2 apps in ann's queue it was the first, with priority 2 and ready since 1970-01-01 00:00:05.000 (Q2)"
+    text = "of 2 apps in ann's queue it was the first, with priority 2 and ready since 1970-01-01 00:00:05.000Z (Q2)"
     assert {"rule": "F1", "text": text} in why
 
 
@@ -166,8 +166,8 @@ def test_an_app_waits_for_a_user_who_was_selected_longer_ago() -> None:
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("user-turn", "U1")
     assert text == (
-        "user bob is next, never selected, with an app pending since 1970-01-01 00:00:06.000; "
-        "ann was last selected at position 5, 1970-01-01 00:00:04.000"
+        "user bob is next, never selected, with an app pending since 1970-01-01 00:00:06.000Z; "
+        "ann was last selected at position 5, 1970-01-01 00:00:04.000Z"
     )
 
 
@@ -298,7 +298,7 @@ def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
     cluster.turn(ConfigureCluster(settings={"quota_patience_s": 5}))
     cluster.submit("a2", 24)
     cluster.turn(submission("a3", 4, user="bob"), after_s=9)
-    since = "1970-01-01 00:00:06.000"
+    since = "1970-01-01 00:00:06.000Z"
     text = f"the company's room is reserved for app a2, which its quota has held back since {since}"
     assert waits(cluster, "a3") == ("reserved", "C7", text)
 
@@ -343,7 +343,7 @@ def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
         "locality",
         "L5",
         (
-            "it has waited since 1970-01-01 00:00:07.000 for room on a host that its tasks prefer (w1.example): "
+            "it has waited since 1970-01-01 00:00:07.000Z for room on a host that its tasks prefer (w1.example): "
             "up to 60000 ms on these hosts, then up to 3000 ms in their racks"
         ),
     )
@@ -473,7 +473,7 @@ def test_a_time_that_is_still_to_come_is_refused_for_a_file_too(tmp_path: Path) 
     file.write_text(exported(full().records))
     answer = CliRunner().invoke(cli, ["explain", "a1", str(file), "--at", "2999-01-01"])
     assert answer.exit_code == 1
-    assert "; 2999-01-01 00:00:00.000 is in the future" in answer.output
+    assert "; 2999-01-01 00:00:00.000Z is in the future" in answer.output
 
 
 def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() -> None:

@@ -184,7 +184,7 @@ def waits(cluster: Cluster, app: str) -> tuple[str, str, str]:
 
 
 def test_a_claimant_waits_for_the_executors_that_are_to_leave() -> None:
-    since = "is held for it on w1 since 1970-01-01 00:00:05.000"
+    since = "is held for it on w1 since 1970-01-01 00:00:05.000Z"
     assert waits(reclaimed(), "y") == ("claim", "E5", f"room for 4 cores and 1024 MiB {since}; x.3 is to leave for it")
 
 

@@ -197,6 +197,7 @@ CASES: list[Case] = [
     *of_app("tasks", verb="read"),
     *of_app("explain", verb="read"),
     *(Case(name, "cluster-read", "") for name in ("audit", "fairness")),
+    Case("whatif", "cluster-read", "", body={"settings": {"placement": "pack"}}),
     *(each._replace(query={"month": f"{datetime.now(UTC):%Y-%m}"}) for each in of_company("statement", "statement")),
     *of_app("appEvents", verb="read"),
     *of_app("output", verb="private"),

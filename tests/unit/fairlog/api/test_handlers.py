@@ -11,7 +11,9 @@ import msgspec
 import pytest
 from msgspec import to_builtins
 
-from fairlog.api.handlers import Handlers, TooLong, Viewed, read_request
+from fairlog.api.figures import TooLong
+from fairlog.api.handlers import Handlers, Viewed, read_request
+from fairlog.api.questions import Added, Bought, OtherRules
 from fairlog.api.replica import NotReady, NotThatLong
 from scheduler.model.commands import (
     AddAccount,
@@ -245,11 +247,11 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
     assert api.replica.wait_for(receipt.seq, 10)
     rendered: list[str] = []
 
-    def summary(app: App) -> dict[str, str]:
+    def told(_: object, app: App) -> dict[str, str]:
         rendered.append(app.spec.app)
         return {"app": app.spec.app, "company": app.spec.company, "user": app.spec.user}
 
-    monkeypatch.setattr("scheduler.rules.views.summary", summary)
+    monkeypatch.setattr("fairlog.api.handlers.listed", told)
     monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
 
     def pages(who: By, **arguments: object) -> list[list[str]]:
@@ -375,6 +377,12 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
         api.statement(adm, "acme", month=month)
     with pytest.raises(UnknownCompany):
         api.statement(ROOT, "nobody", month=month)
+    other = value(api.whatif(adm, OtherRules(settings={"placement": "pack"}, workers=(Added(8, 8192, 2),))))
+    assert other["other"]["cluster"]["cores"] == pytest.approx(other["log"]["cluster"]["cores"] + 16)
+    with pytest.raises(UnknownCompany):
+        api.whatif(adm, OtherRules(quotas={"nobody": Bought(1, 1)}))
+    with pytest.raises(InvalidCommand, match="at most 1000 workers"):
+        api.whatif(adm, OtherRules(workers=(Added(1, 1, 501), Added(2, 2, 500))))
     for wrong in ("2026-13", "26-1", "9999-01", "2026-01-01"):
         with pytest.raises(InvalidCommand, match="a month is"):
             api.statement(ROOT, "acme", month=wrong)

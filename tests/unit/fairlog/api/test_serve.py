@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
     from fairlog.api.handlers import Handlers
 
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""httpx would load all certificate authorities for each client otherwise, even for a Unix socket."""
+
 
 @asynccontextmanager
 async def serving(api: Handlers, folder: Path) -> AsyncIterator[Path]:
@@ -41,8 +46,10 @@ async def serving(api: Handlers, folder: Path) -> AsyncIterator[Path]:
 
 
 def _ask(path: Path) -> int:
-    with suppress(httpx.TransportError), httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-        return client.get("http://a/v1/health").status_code
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(path))
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path), verify=NO_TLS)) as client:
+            return client.get("http://a/v1/health").status_code
     return 0
 
 
@@ -61,6 +68,24 @@ def test_a_client_that_never_ends_its_request_is_cut_off(
             writer.write(sent)
             with suppress(ConnectionResetError):
                 assert not await reader.read()
+            writer.close()
+
+    with served(fake) as api:
+        asyncio.run(story())
+
+
+def test_a_client_whose_headers_have_no_end_is_cut_off(fake: fakeredis.FakeRedis, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with serving(api, tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(b"GET /v1/health HTTP/1.1\r\nhost: a\r\n")
+            with suppress(ConnectionError):
+                while not writer.is_closing():
+                    writer.write(b"x: " + b"y" * 8000 + b"\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            with suppress(ConnectionError):
+                assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request")
             writer.close()
 
     with served(fake) as api:
@@ -98,7 +123,9 @@ def test_a_stop_answers_what_is_open_without_a_trace(
         over.wait(30)
 
     async def ask(path: Path, url: str) -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path)), timeout=30) as client:
+        async with httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(path), verify=NO_TLS), timeout=30
+        ) as client:
             return await client.request(
                 "POST" if "companies" in url else "GET", f"http://a{url}", json={"company": "a"}
             )

@@ -59,14 +59,28 @@ def test_what_is_no_size_is_refused_with_the_right_forms(text: str) -> None:
         read_size(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1D", 86400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("10m", 600),
+        ("2h", 7200),
+        ("1D", 86400),
+        ("1h30m", 5400),
+        ("1d2h3m4s", 93784),
+        ("00:10:00", 600),
+        ("36:00:01", 129_601),
+        ("1-12:00:00", 129_600),
+    ],
+)
 def test_a_duration_is_read_in_seconds(text: str, seconds: int) -> None:
     assert read_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "1x", "1.5h", "10 minutes"])
+@pytest.mark.parametrize("text", ["", "m", "1x", "1.5h", "10 minutes", "30m1h", "1:30", "00:60:00", "1h-5m", "٣s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="write it like 90s, 10m or 2h"):
+    with pytest.raises(click.BadParameter, match="write it like 90s, 1h30m or 00:10:00"):
         read_duration(text)
 
 
@@ -160,7 +174,7 @@ def test_sizes_times_and_shares_are_shown_as_people_write_them() -> None:
     assert [size_text(value) for value in (512, 2048, "8/3")] == ["512M", "2G", "8/3 M"]
     assert [render.duration(value) for value in (None, 300, 252_000, 7_500_000)] == ["-", "0.3s", "4m12s", "2h05m"]
     assert [render.percent(value) for value in ("1/8", "0/1", "1/0")] == ["12.5%", "0.0%", "no quota"]
-    assert render.moment(1_000) == "1970-01-01 00:00:01.000"
+    assert render.moment(1_000) == "1970-01-01 00:00:01.000Z"
 
 
 APPS = [
@@ -179,10 +193,11 @@ APPS = [
         (57, [16, 7, 18, 10]),
         (49, [16, 7, 10, 10]),
         (46, [16, 7, 10, 7]),
-        (45, [16, 7, 19, 10]),
+        (45, [16, 7, 9, 7]),
+        (20, [16, 6, 6, 6]),
     ],
 )
-def test_a_narrow_terminal_breaks_lines_in_cells_at_spaces_only_and_cuts_no_id(room: int, widths: list[int]) -> None:
+def test_a_narrow_terminal_breaks_lines_in_cells_first_at_spaces_and_never_an_id(room: int, widths: list[int]) -> None:
     assert render.column_widths(APPS, room=room) == widths
 
 

@@ -58,6 +58,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "command",
         "env",
         "cwd",
+        "array",
         "retries",
         "time_limit_s",
         "role",

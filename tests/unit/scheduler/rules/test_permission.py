@@ -275,6 +275,46 @@ def test_a_token_issues_no_token_that_may_more() -> None:
         decide(cluster.state, KillApp(app="ann-1"), None, sender)
 
 
+def test_a_token_without_all_scopes_of_its_role_hands_on_only_those_that_it_has() -> None:
+    cluster = inhabited()
+    for account, role in (("acme/adm", "admin"), ("op/root", "operator")):
+        scopes = ("users", "archive", "read") if role == "operator" else ("users", "read")
+        cluster.turn(IssueToken(token=f"{role}000", account=account, hash=HASH, scopes=scopes), by=by(account))
+    admin, operator = By("acme/adm", "admin000", "admin"), By("op/root", "operator000", "operator")
+    for sender in (admin, operator):
+        for more in (None, ("submit",), ("read", "kill")):
+            issue = IssueToken(token="more0000", account="acme/ann", hash=HASH, scopes=more, once=True)
+            with pytest.raises(NotAllowed, match="has no scope that it lacks"):
+                decide(cluster.state, issue, None, sender)
+        handed: list[Command] = [
+            GrantRole(account="acme/ann", role="admin"),
+            AddAccount(account="acme/new", role="admin"),
+            *([AddAccount(account="op/new")] if sender is operator else []),
+        ]
+        for given in handed:
+            with pytest.raises(NotAllowed, match="cannot give the role"):
+                decide(cluster.state, given, None, sender)
+        lawful: list[Command] = [
+            IssueToken(token="same0000", account="acme/ann", hash=HASH, scopes=("read",)),
+            AddAccount(account="acme/new"),
+            RevokeRole(account="acme/ann", role="user"),
+        ]
+        for allowed_to in lawful:
+            assert decide(cluster.state, allowed_to, None, sender)
+    for whole in (by("acme/adm"), OPERATOR, by("op/root")):
+        assert decide(cluster.state, IssueToken(token="more0000", account="acme/ann", hash=HASH), None, whole)
+
+
+def test_a_company_has_a_bounded_number_of_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = inhabited()
+    monkeypatch.setattr("scheduler.rules.membership.MOST_ACCOUNTS", len(cluster.state.accounts.of_company("acme")))
+    with pytest.raises(InvalidCommand, match="accounts, the most; remove one first"):
+        cluster.turn(AddAccount(account="acme/new"), by=OPERATOR)
+    cluster.turn(AddAccount(account="globex/new"), by=OPERATOR)
+    cluster.turn(RemoveAccount(account="acme/ann"), by=OPERATOR)
+    cluster.turn(AddAccount(account="acme/new"), by=OPERATOR)
+
+
 def test_an_invitation_is_good_for_one_token() -> None:
     cluster = inhabited()
     cluster.turn(IssueToken(token="invite00", account="worker/w2", hash=HASH, once=True), by=OPERATOR)

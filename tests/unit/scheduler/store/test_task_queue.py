@@ -171,6 +171,18 @@ def test_word_of_an_attempt_that_comes_twice_is_not_taken_for_word_of_the_next_o
     assert work.progress(APP).running == 1
 
 
+def test_what_the_attempts_of_a_task_took_is_kept_with_its_state_and_summed_by_app(work: Worklist) -> None:
+    fill(work, 2)
+    take(work, 2)
+    first = Completion(0, "failed", 1, attempt=1, cpu_ms=1500, peak_mb=300, output_bytes=1 << 33)
+    other = Completion(1, "succeeded", 0, attempt=1, cpu_ms=7, peak_mb=2)
+    work.step(APP, [first, other], worker=WORKER, executor="e", want=1, retries=1)
+    work.step(APP, [Completion(0, "succeeded", 0, attempt=2, cpu_ms=20, peak_mb=9)], worker=WORKER, executor="e")
+    took = [(state.cpu_ms, state.peak_mb, state.output_bytes) for state in work.states(APP)]
+    assert took == [(1520, 300, 1 << 33), (7, 2, 0)]
+    assert work.progress(APP) == Progress(tasks=2, succeeded=2, cpu_ms=1527, peak_mb=300, output_bytes=1 << 33)
+
+
 def test_a_task_that_cannot_be_started_comes_first_on_another_worker_and_is_no_retry(
     work: Worklist, fake: fakeredis.FakeRedis
 ) -> None:
@@ -484,6 +496,6 @@ def test_every_task_is_in_exactly_one_place(actions: list[tuple[str, str, int]])
         counted = [sum(state.state == name for state in states) for name in Progress._fields[1:5]]
         later = store.zcard(KEYS.later(APP))
         assert later == sum(state.state == "queued" and state.due_at is not None for state in states)
-        assert [progress.tasks, progress.queued + later, *progress[2:]] == [8, *counted, later]
+        assert [progress.tasks, progress.queued + later, *progress[2:6]] == [8, *counted, later]
         jobs = {int(as_text(key).rsplit("__", 1)[1]) for key in store.keys("rq:job:*")}
         assert jobs == set(range(8)) - set(over)

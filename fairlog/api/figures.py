@@ -1,0 +1,254 @@
+"""What is worked out from the whole log: explanations, audits, fairness, statements, comparisons.
+
+A server has them made by one process of its own (`Apart`), with a lower priority and a limit of time, so that they hold
+up nobody's commands. That process reads requests, a line of JSON each, and answers each with one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
+
+import msgspec
+from msgspec import Raw
+from redis.exceptions import RedisError
+
+from fairlog.api.questions import MAX_ADDED, OtherRules
+from recovery.archive.archive import open_log
+from recovery.replay.bounds import Bound
+from recovery.replay.window import measure
+from scheduler.model import errors
+from scheduler.model.commands import RegisterWorker
+from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, UnknownCompany, refusal_of
+from scheduler.service.child import run_module
+from scheduler.store.connection import clock_ms, connect
+from scheduler.store.keys import Keys
+from scheduler.store.transient import in_words
+from witness.audit.audit import Audit, Audited
+from witness.explain import explain as explained
+from witness.fairness import Fairness
+from witness.statement import statement as stated
+from witness.usage import Accounts
+from witness.whatif import Rules, replayed
+
+if TYPE_CHECKING:
+    from scheduler.store.codec import Fact
+    from scheduler.store.eventlog import EventLog
+
+LIMIT_S = 60
+"""How long an answer may take."""
+IDLE_S = 300
+"""How long the process waits for the next request before it ends."""
+NICE = 10
+MEMORY = 2 << 30
+"""The most bytes that the process may hold."""
+
+
+class TooLong(FairlogError):
+    """The log is too long to be read from its start for one answer."""
+
+
+class Failed(FairlogError):
+    """An answer was not made."""
+
+
+class Source(NamedTuple):
+    """The log up to a position, and the present time in ms."""
+
+    log: EventLog
+    to: int
+    now: Callable[[], int]
+
+    def facts(self) -> Iterator[Fact]:
+        """Its events."""
+        return self.log.facts(to=self.to)
+
+
+class Figures(Protocol):
+    """Makes an answer."""
+
+    def __call__(self, name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
+        """The answer `name` from the log up to position `to`, as JSON. Raises: as the functions below; TooLong."""
+
+
+def explain(source: Source, app: str) -> object:
+    """Why the app waits, or was placed as it was. Raises: UnknownApp."""
+    return explained(source.facts(), app, now=source.now)
+
+
+def audit(source: Source) -> object:
+    """The verdicts of an audit."""
+    audited = Audit()
+    for _ in audited.deviations(source.facts()):
+        pass
+    return {
+        "events": audited.events,
+        "decisions": audited.decisions,
+        "endsAt": audited.ends_at,
+        "digest": audited.digest,
+        "verdicts": [each.as_json() for each in audited.verdicts],
+    }
+
+
+def fairness(source: Source, by: Literal["company", "user"]) -> object:
+    """How fair the log was, as `fairlog fairness --json` prints it."""
+    meter, audited = Fairness(by=by), Audited(source.facts())
+    state, span = measure(audited, meter)
+    return {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
+
+
+def statement(source: Source, company: str, month: str) -> object:
+    """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
+
+    Raises: UnknownCompany; InvalidCommand if the log has no entry in the month.
+    """
+    first, last = month_of(month)
+    accounts, audited = Accounts(), Audited(source.facts())
+    _, span = measure(audited, accounts, first=first, last=last)
+    if company not in accounts.companies:
+        raise UnknownCompany(company)
+    return {"verdict": audited.verdict, **stated(accounts, span, company=company, month=month)}
+
+
+def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as JSON values)
+    """The log's inputs under other rules, as `fairlog whatif --json` prints it.
+
+    Raises: CommandRejected if a rule is not valid.
+    """
+    asked = msgspec.convert(rules, OtherRules)
+    count = sum(each.count for each in asked.workers)
+    if count > MAX_ADDED:
+        raise InvalidCommand(f"at most {MAX_ADDED} workers can be added, not {count}")
+    offers = [each for each in asked.workers for _ in range(each.count)]
+    names = [f"added-{number}" for number in range(1, count + 1)]
+    added = [
+        RegisterWorker(worker=name, node=name, host=name, cores=offer.cores, memory_mb=offer.memory_mb)
+        for name, offer in zip(names, offers, strict=True)
+    ]
+    quotas = {company: (each.cores, each.memory_mb) for company, each in asked.quotas.items()}
+    return replayed(source.facts(), Rules(asked.settings, quotas, added))
+
+
+ANSWERS: Mapping[str, Callable[..., object]] = {
+    each.__name__: each for each in (explain, audit, fairness, statement, whatif)
+}
+
+
+def month_of(text: str) -> tuple[Bound, Bound]:
+    """The begin and the end of a month in UTC, written `YYYY-MM`. Raises: InvalidCommand."""
+    if not re.fullmatch(r"(?!9999)[1-9]\d{3}-(0[1-9]|1[0-2])", text, re.ASCII):
+        raise InvalidCommand(f"a month is YYYY-MM, such as 2026-03, not {text[:20]!r}")
+    year, month = int(text[:4]), int(text[5:])
+    begin, end = (datetime(y, m, 1, tzinfo=UTC) for y, m in ((year, month), (year + month // 12, month % 12 + 1)))
+    return Bound(at=round(begin.timestamp() * 1000)), Bound(at=round(end.timestamp() * 1000))
+
+
+def here(log: EventLog, now: Callable[[], int]) -> Figures:
+    """Answers made by this process, without a limit of time."""
+
+    def make(name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
+        return msgspec.json.encode(ANSWERS[name](Source(log, to, now), **arguments))
+
+    return make
+
+
+class Apart:
+    """Answers made by another process, which is started when it is first needed; a context manager that ends it.
+
+    One answer is made at a time: whoever calls sees to that.
+    """
+
+    def __init__(self, store_url: str, cluster: str, archive_url: str = "") -> None:
+        self._about = msgspec.json.encode([store_url, cluster, archive_url])
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            _ended(self._process)
+
+    def __call__(self, name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
+        """Raises: as `Figures`; Failed if the process ends without an answer."""
+        request = msgspec.json.encode([name, to, arguments]) + b"\n"
+        said, code = self._asked(request)
+        if code == 0:  # it was idle for long, and ended when it was asked
+            said, code = self._asked(request)
+        if code == -signal.SIGALRM:
+            raise TooLong(f"the answer takes more than {LIMIT_S} s; use the verb of the command line")
+        if code is not None:
+            raise Failed(f"the answer was not made: the process for it ended with {code}")
+        title, detail, answer = msgspec.json.decode(said, type=tuple[str, str, Raw])
+        if title:
+            raise _error(title, detail)
+        return bytes(answer)
+
+    def _asked(self, request: bytes) -> tuple[bytes, int | None]:
+        """The answer, or the exit code of the process if it ends without one."""
+        if self._process is None:
+            self._process = subprocess.Popen(  # noqa: S603 (our own program)
+                run_module(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            request = self._about + b"\n" + request
+        to, answers = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+        with suppress(BrokenPipeError):
+            to.write(request)
+            to.flush()
+        said = answers.readline()
+        if said.endswith(b"\n"):
+            return said, None
+        ended, self._process = self._process, None
+        return b"", _ended(ended)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process that ends."""
+    with suppress(BrokenPipeError), process:
+        pass
+    return process.wait()
+
+
+def _error(title: str, detail: str) -> FairlogError:
+    kind: Any = getattr(errors, title, Failed)
+    return refusal_of(title, detail) if issubclass(kind, CommandRejected) else kind(detail)
+
+
+def main() -> None:
+    """Answer requests from stdin, until none comes for `IDLE_S`; SIGALRM ends the process if one takes too long."""
+    os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing but answers is written to the pipe
+    requests = os.fdopen(0, "rb", buffering=0)
+    url, cluster, archive_url = msgspec.json.decode(requests.readline())
+    with connect(url) as store:
+        make = here(open_log(store, Keys(cluster), elsewhere=archive_url), lambda: clock_ms(cast("Any", store.time())))
+        while select.select([requests], [], [], IDLE_S)[0] and (request := requests.readline()):
+            signal.alarm(LIMIT_S)
+            name, to, arguments = msgspec.json.decode(request)
+            said: tuple[str, str, Raw]
+            try:
+                said = "", "", Raw(make(name, to, arguments))
+            except FairlogError as error:
+                said = type(error).__name__, str(error), Raw(b"null")
+            except RedisError as error:
+                said = Failed.__name__, in_words(error), Raw(b"null")
+            answers.write(msgspec.json.encode(said) + b"\n")
+            answers.flush()
+            signal.alarm(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Jobs in files: options in the comments of a script, in a TOML file, and variables in a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import click
+
+DIRECTIVE = "#FAIRLOG"
+_HEAD_BYTES = 64 * 1024
+_VARIABLE = re.compile(r"(?:export\s+)?([^\s=]+)=(.*)", re.DOTALL)
+_OF_THE_SHELL = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
+
+
+class JobCommand(click.Command):
+    """A command whose options can also be written in the TOML file of `--file`, or in the script that is its CMD.
+
+    They are read by the same options. Those of the command line are stronger than those of the script, and these than
+    those of the file; what may be repeated adds up.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, after the options of the files. Raises: click.UsageError naming what is wrong in a file."""
+        return super().parse_args(ctx, args if ctx.resilient_parsing else [*self._of_files(ctx, args)])
+
+    def _of_files(self, ctx: click.Context, args: Sequence[str]) -> Iterator[str]:
+        try:
+            given: dict[str, Any] = self.make_parser(ctx).parse_args(list(args))[0]
+        except click.UsageError:
+            yield from args  # refused again where it is reported
+            return
+        command, file = _words(given), given.get("file")
+        job = read_job(Path(file)) if isinstance(file, str) else {}
+        its = job.pop("command", None)
+        yield from self._options_of(job, f"{file}")
+        if not command and its is not None:
+            command = shlex.split(its) if isinstance(its, str) else [str(word) for word in its]
+            if not command:
+                raise click.UsageError(f"{file}: the command is empty")
+            args = [*args, "--", *command]
+        if command:
+            for number, words in directives(command[0]):
+                where = f"line {number} of {command[0]}"
+                try:
+                    said: dict[str, Any] = self.make_parser(ctx).parse_args(list(words))[0]
+                except click.UsageError as error:
+                    raise click.UsageError(f"{where}: {error.format_message()}", ctx) from None
+                if wrong := _words(said):
+                    raise click.UsageError(f"{where} has {wrong[0]!r}, which belongs to no option", ctx)
+                if isinstance(said.get("file"), str):
+                    raise click.UsageError(f"{where} names a --file; name it on the command line", ctx)
+                yield from words
+        yield from args
+
+    def _options_of(self, job: Mapping[str, Any], file: str) -> Iterator[str]:
+        """The options that the values of the file stand for."""
+        known = {name: option for option in self.params for name in option.opts if name.startswith("--")}
+        for key, value in job.items():
+            name = f"--{key.replace('_', '-')}"
+            option = known.get(name)
+            if option is None or name == "--file":
+                near = get_close_matches(name, known, 1)
+                meant = (
+                    f"did you mean {near[0][2:]}?" if near else "the names are those of the options of `fairlog submit`"
+                )
+                raise click.UsageError(f"{file}: there is no {key[:40]!r}; {meant}")
+            if isinstance(option, click.Option) and option.is_flag:
+                if not isinstance(value, bool):
+                    raise click.UsageError(f"{file}: {key} is true or false, not {str(value)[:40]!r}")
+                yield from [name] if value else []
+                continue
+            values = value if isinstance(value, list) else [value]
+            if isinstance(value, dict):
+                values = [f"{each}={its}" for each, its in value.items()]
+            for each in values:
+                if isinstance(each, (bool, dict, list)):
+                    raise click.UsageError(
+                        f"{file}: {key} cannot be {str(each)[:40]!r}; write it as the option {name} takes it"
+                    )
+                yield from (name, str(each))
+
+
+def _words(given: Mapping[str, Any]) -> Sequence[str]:
+    """The command among what click's parser has found, which marks what is not given in a way of its own."""
+    found = given.get("command")
+    return found if isinstance(found, (tuple, list)) else ()
+
+
+def read_job(file: Path) -> dict[str, Any]:
+    """The options of a job file. Raises: click.UsageError if it cannot be read."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{file} is not TOML: {error}") from None
+
+
+def directives(program: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines `#FAIRLOG --option …` in the leading comments of a script, as words, with their numbers from 1.
+
+    None if the program is no readable file here. Raises: click.UsageError for words that cannot be told apart.
+    """
+    comments = takewhile(lambda line: not line.strip() or line.startswith("#"), _head(program).splitlines())
+    for number, line in enumerate(comments, 1):
+        name, _, words = line.partition(" ")
+        if name != DIRECTIVE:
+            continue
+        try:
+            yield number, shlex.split(words, comments=True)
+        except ValueError as error:
+            raise click.UsageError(f"line {number} of {program} cannot be read: {error}") from None
+
+
+def as_command(command: Sequence[str]) -> tuple[str, ...]:
+    """The command to run: a script of this folder by its path, by its interpreter if it is not executable."""
+    program = command[0]
+    head = _head(program)
+    if not head or (shutil.which(program) is not None and "/" not in program and not any(directives(program))):
+        return tuple(command)
+    path = program if "/" in program else f"./{program}"
+    if os.access(path, os.X_OK):
+        return (path, *command[1:])
+    if head.startswith("#!"):
+        return (*shlex.split(head.splitlines()[0][2:]), path, *command[1:])
+    return ("sh", path, *command[1:]) if any(directives(program)) or program.endswith(".sh") else tuple(command)
+
+
+def _head(program: str) -> str:
+    """The beginning of a text file; "" if it is none."""
+    try:
+        if not os.path.isfile(program):  # noqa: PTH113 (Path.is_file raises for some names)
+            return ""
+        with open(program, "rb") as file:  # noqa: PTH123 (likewise)
+            return file.read(_HEAD_BYTES).decode()
+    except (OSError, ValueError):
+        return ""
+
+
+def read_variables(file: Path) -> dict[str, str]:
+    """The variables of a file: a line each, `NAME=VALUE`, after `export ` or not, quoted as in a shell or not.
+
+    Raises: click.UsageError naming the line that cannot be read.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{file} is not UTF-8 text") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        said = _VARIABLE.fullmatch(text)
+        if said is None:
+            raise click.UsageError(f"line {number} of {file} is not of the form NAME=VALUE: {text[:40]!r}")
+        found[said[1]] = _unquoted(said[2].strip(), f"line {number} of {file}")
+    return found
+
+
+def _unquoted(value: str, where: str) -> str:
+    if value[:1] not in ("'", '"'):
+        return value
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise click.UsageError(f"{where} cannot be read: {error}") from None
+    if len(words) != 1:
+        raise click.UsageError(f"{where}: nothing may follow the closing quote")
+    return words[0]
+
+
+def exported(names: Sequence[str]) -> dict[str, str]:
+    """The variables of this process of those names; `ALL` = all but fairlog's own and the shell's.
+
+    Raises: click.UsageError for one that is not set.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        if name.upper() == "ALL":
+            own = {each for each in os.environ if each.startswith(("FAIRLOG_", "_FAIRLOG_"))} | _OF_THE_SHELL
+            found |= {each: value for each, value in os.environ.items() if each not in own}
+        elif name in os.environ:
+            found[name] = os.environ[name]
+        else:
+            raise click.UsageError(f"the environment variable {name[:40]!r} is not set; leave it out of --export")
+    return found

@@ -1,0 +1,123 @@
+"""The verb logs: the output of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlog.cli import render
+from fairlog.cli.choice import Choice, Filter, chosen_apps, full_ids, matching
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.params import flag, range_option, read_time, text_option
+from fairlog.cli.streams import Index, Printer, follow_output, last_lines, read_of
+from scheduler.model.arrays import position_of
+from scheduler.rules.permission import Subject
+
+if TYPE_CHECKING:
+    from fairlog.cli.outputs import RemoteTasks
+    from fairlog.cli.session import Session
+    from scheduler.store.task_queue import Worklist
+
+
+@click.command()
+@chosen_apps(asks=False)
+@range_option(
+    "--task", 0, metavar="I", help="Print the output of this task only, counted from 0, or by its index of --array."
+)
+@flag("--driver", help="Print the output of the driver instead.")
+@flag("--follow", "-f", "following", help="Keep printing new output of all tasks at once, until the app ends.")
+@range_option("--tail", 0, help="Print at most the last N lines of each task.")
+@click.option(
+    "--since",
+    type=read_time,
+    metavar="TIME",
+    help="Only tasks that have run since then: 09:30, yesterday or -2h.",
+)
+@click.option(
+    "--prefix/--no-prefix",
+    default=None,
+    help="Print each line after the number of its task.  [default: on a terminal, if several tasks are followed]",
+)
+@flag("--raw", help="Print the bytes as they are, escape sequences and control characters included.")
+@text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
+@on_cluster
+def logs(  # noqa: PLR0913 (the options)
+    session: Session,
+    *,
+    chosen: Choice,
+    task: int | None,
+    driver: bool,
+    following: bool,
+    tail: int | None,
+    since: int | None,
+    prefix: bool | None,
+    raw: bool,
+    reason: str,
+) -> None:
+    """Print the output of apps' tasks.
+
+    Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task. The workers keep the
+    complete output in files. Without --raw, also to a file or another program, the output is UTF-8 text without what
+    would control a terminal.
+
+    Of several apps, a line on stderr names each before its output.
+    """
+    if driver and task is not None:
+        raise click.UsageError("--driver and --task cannot be combined; give one of them")
+    if raw and prefix:
+        raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
+    names = full_ids(session, chosen.names)
+    if chosen.filter != Filter():
+        names = [each["app"] for each in matching(session, chosen)]
+        if not names:
+            render.say("no app matches; there is nothing to print")
+    if following and len(names) > 1:
+        raise click.UsageError(f"--follow follows one app, and {len(names)} are chosen")
+    for name in names:
+        if len(names) > 1:
+            render.say(f"==> {name} <==")
+        found = session.ask("app", app=name)
+        tasks = _chosen_tasks(found, task, driver=driver)
+        session.record_output(name, Subject(found["company"], found["user"]), reason)
+        work = _tasks(session, reason)
+        if since is not None and not driver:
+            ran = {one.task for one in work.states(name) if one.started_at and (one.ended_at or since) >= since}
+            tasks = [each for each in tasks if each in ran]
+        printer = Printer.of(found.get("array"), tasks, raw=raw, prefix=prefix, mixed=following)
+        if following:
+            follow_output(session, work, name, tasks, printer, tasks=found["tasks"], tail=tail)
+        else:
+            _print(work, name, tasks, printer, tail)
+
+
+def _print(work: Worklist | RemoteTasks, app: str, tasks: Sequence[Index], printer: Printer, tail: int | None) -> None:
+    for task in tasks:
+        output = last_lines(read_of(work, app, task), tail)
+        if output:
+            printer.part()
+            printer.write(task, output)
+            printer.end(task)
+
+
+def _chosen_tasks(found: dict[str, Any], task: int | None, *, driver: bool) -> list[Index]:
+    """The tasks to print. Raises: click.ClickException if the app does not have it."""
+    app, number, array = found["app"], found["tasks"], found.get("array")
+    if driver:
+        if not found["hasDriver"]:
+            raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
+        return [None]
+    if task is None:
+        return list(range(number))
+    position = position_of(array, task, number)
+    if position is None:
+        known = array or (f"0 to {number - 1}" if number else "none")
+        raise click.ClickException(f"app {app!r} has no task {task}; its tasks are {known}")
+    return [position]
+
+
+def _tasks(session: Session, reason: str = "") -> Worklist | RemoteTasks:
+    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+
+    return tasks_of(session, reason)

@@ -1,0 +1,207 @@
+"""The verb `status`: the health of the cluster, and health checks of this host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlog.cli import params, render
+from fairlog.cli.target import Target, in_the_past, target_options
+from fairlog.cli.times import localized
+from scheduler.model.errors import InvariantViolated, UnreadableRecord, UnsuitableStore
+from scheduler.model.resources import size_text
+from scheduler.service.program_log import masked
+
+if TYPE_CHECKING:
+    from fairlog.cli.health import Health
+    from fairlog.cli.session import Session
+
+EXIT = {"ok": 0, "critical": 1, "warning": 3}
+"""Severity -> the verb's exit code."""
+
+
+@click.command()
+@params.range_option(
+    "--warn-at",
+    *(0, 100),
+    default=50,
+    show_default=True,
+    metavar="PERCENT",
+    help="Warn if the log takes more than this percentage of the store's memory.",
+)
+@click.option(
+    "--ready",
+    "check",
+    flag_value="ready",
+    help="Health check: a master is active and this host takes part in the cluster.",
+)
+@click.option("--live", "check", flag_value="live", help="Health check: a master or worker of this host is running.")
+@in_the_past
+@params.as_json
+@target_options()
+@click.pass_context
+def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None) -> int:
+    """Show what is wrong, if anything, the active master, the standbys and the workers.
+
+    The first line says what is wrong. Exits with 0 if nothing is, with 3 if the cluster works but something needs
+    attention, and with 1 if it does not work. --ready and --live are health checks of this host: they print one
+    sentence and exit with 0 if the check passes, else with 1. --live needs no store.
+    """
+    from fairlog.cli.health import live, ready  # noqa: PLC0415 (help needs no store)
+    from fairlog.cli.session import Session  # noqa: PLC0415 (likewise)
+
+    target = ctx.ensure_object(Target)
+    if check is not None and target.at is not None:
+        raise click.UsageError(f"--{check} checks the present; leave out --at")
+    if check == "live":
+        return _print_health(check, live(target), as_json=as_json)
+    try:
+        session = Session(target)
+    except UnsuitableStore as error:
+        if check is not None or target.at is not None:
+            raise
+        return _print_away(error, target, as_json=as_json)
+    ctx.call_on_close(session.close)
+    if check is not None:
+        return _print_health(check, ready(session), as_json=as_json)
+    if target.at is not None:
+        return _past_status(session, as_json=as_json)
+    if session.api is not None:
+        said = {**session.api.read("/v1/status", fresh="true"), "store": {"url": "behind the API", "pid": None}}
+        return _print(said, as_json=as_json)
+    return _present_status(session, warn_at, as_json=as_json)
+
+
+def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
+    from fairlog.cli.health import around_of  # noqa: PLC0415 (as in `status`)
+    from fairlog.watch import conditions  # noqa: PLC0415 (likewise)
+    from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+    from scheduler.rules.views import look  # noqa: PLC0415 (likewise)
+
+    state, head = ClusterState(), session.log.head().seq
+    around = around_of(session)
+    try:
+        state = session.folded()
+        head = state.head
+    except (UnreadableRecord, InvariantViolated) as error:
+        around = around._replace(unreadable=str(error))
+    agents, workers, cluster = session.agents(), [], look(state, "cluster", {})
+    for worker in cluster["workers"]:
+        name, agent = worker["worker"], agents.get(worker["worker"], {})
+        place = {"pid": agent.get("pid"), "host": agent.get("host")}
+        workers.append({"worker": name, **place, "status": worker["status"], "suspicion": worker["suspicion"]})
+    said = {
+        "cluster": session.cluster,
+        "head": head,
+        "health": conditions.as_json(conditions.found(state, around)),
+        "master": around.serving and around.serving._asdict(),
+        "standbys": [member._asdict() for member in around.standing_by],
+        "workers": workers,
+        "tooLarge": cluster["tooLarge"],
+        "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
+    }
+    code = _print(said, as_json=as_json)
+    taken, limit = (0, 0) if around.store is None else (around.store.log_bytes, around.store.memory_limit)
+    if limit and taken * 100 > limit * warn_at:
+        sizes = f"{size_text(taken >> 20)} of {size_text(limit >> 20)}"
+        render.say(f"Warning: the log takes {sizes}, over {warn_at}% of the store's memory; see `fairlog archive`")
+    return code
+
+
+def _print_away(error: UnsuitableStore, target: Target, *, as_json: bool) -> int:
+    """Say that the store does not answer; of an `up`, also what it said last, and if its disk is full."""
+    from redis.exceptions import RedisError  # noqa: PLC0415 (as in `status`)
+
+    from fairlog.cli.health import around_without_store  # noqa: PLC0415 (as in `status`)
+    from fairlog.cli.session import locate  # noqa: PLC0415 (likewise)
+    from fairlog.watch import conditions  # noqa: PLC0415 (likewise)
+    from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+    from scheduler.store.transient import in_words  # noqa: PLC0415 (likewise)
+
+    url, cluster, up = locate(target)
+    why = in_words(error.__cause__) if isinstance(error.__cause__, RedisError) else str(error)
+    said: dict[str, Any] = {
+        "cluster": cluster,
+        "head": None,
+        "health": conditions.as_json(conditions.found(ClusterState(), around_without_store(why, up))),
+        "master": None,
+        "standbys": [],
+        "workers": [],
+        "tooLarge": 0,
+        "store": {"url": masked(url), "pid": up and up.store_pid},
+    }
+    return _print(said, as_json=as_json)
+
+
+def _print(said: dict[str, Any], *, as_json: bool) -> int:
+    """Print the status. Returns the exit code."""
+    health = said["health"]
+    if as_json:
+        render.print_json(said)
+        return EXIT[health["severity"]]
+    click.echo(f"health    {health['sentence']}")
+    for each in health["conditions"]:
+        alone = len(health["conditions"]) == 1 and each["sentence"] == health["sentence"]
+        click.echo(f"{each['severity']:<8}  {'' if alone else each['sentence'] + ': '}{each['do']}")
+    master = said["master"]
+    process = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
+    where = "" if said["head"] is None else f", log at {said['head']}"
+    click.echo(f"cluster   {said['cluster']}{where}")
+    click.echo(f"store     {said['store']['url']}{process}")
+    if said["head"] is not None:
+        click.echo(f"master    {_member(master) if master else 'none active'}")
+    for member in said["standbys"]:
+        click.echo(f"standby   {_member(member)}")
+    for worker in said["workers"]:
+        where = f", process {worker['pid']} on {worker['host']}" if worker["pid"] else ""
+        click.echo(f"worker    {worker['worker']} {worker['status']}{where}")
+    print_suspects(said["workers"])
+    return EXIT[health["severity"]]
+
+
+def _past_status(session: Session, *, as_json: bool) -> int:
+    """Print the elected master and the workers of a past state."""
+    from scheduler.rules.views import look, suspicion  # noqa: PLC0415 (the present needs no rules)
+
+    state = session.folded()
+    workers = [
+        {"worker": name, "pid": None, "host": worker.host, "status": worker.status, "suspicion": suspicion(worker)}
+        for name, worker in sorted(state.workers.items())
+    ]
+    too_large = look(state, "cluster", {})["tooLarge"]
+    if as_json:
+        master = state.master and {"id": state.master, "pid": None, "host": None}
+        head = {"cluster": session.cluster, "head": state.head, "at": state.at}
+        render.print_json({**head, "master": master, "standbys": [], "workers": workers, "tooLarge": too_large})
+        return 0
+    click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
+    click.echo(f"master    {state.master or 'none elected yet'}")
+    for worker in workers:
+        click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
+    print_suspects(workers)
+    if too_large:
+        needs = "app needs" if too_large == 1 else "apps need"
+        click.echo(f"apps      {too_large} {needs} a larger worker than was live")
+    return 0
+
+
+def _print_health(check: str, health: Health, *, as_json: bool) -> int:
+    if as_json:
+        render.print_json({check: health.ok, "why": health.why})
+    else:
+        click.echo(f"{check}: {health.why}" if health.ok else f"not {check}: {health.why}", err=not health.ok)
+    return 0 if health.ok else 1
+
+
+def print_suspects(workers: list[dict[str, Any]]) -> None:
+    """Say of each suspected worker why it is."""
+    from witness.failing import suspicion_in_words  # noqa: PLC0415 (as in `status`)
+
+    for worker in workers:
+        if worker["suspicion"] is not None:
+            click.echo(localized(suspicion_in_words(worker["worker"], worker["suspicion"])))
+
+
+def _member(member: dict[str, Any]) -> str:
+    return f"{member['id']}, process {member['pid']} on {member['host']}"

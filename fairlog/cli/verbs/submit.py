@@ -1,0 +1,533 @@
+"""The verbs that submit: submit, run, resubmit."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, reduce, wraps
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import click
+from msgspec.structs import replace
+
+from fairlog.cli import render
+from fairlog.cli.choice import app_argument, full_id
+from fairlog.cli.completion import complete
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.job_files import JobCommand, as_command, exported, read_variables
+from fairlog.cli.params import (
+    P,
+    R,
+    file_option,
+    flag,
+    kinds_option,
+    number_option,
+    read_array,
+    read_bounds,
+    read_cores,
+    read_dependency,
+    read_duration,
+    read_folder,
+    read_names,
+    read_pair,
+    read_share,
+    read_signal,
+    read_text,
+    read_warning,
+    size_option,
+    text_option,
+)
+from fairlog.cli.streams import Printer, follow_output, read_of
+from scheduler.model.arrays import index_of, indexes, written
+from scheduler.model.commands import KillApp, SubmitApp
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import Condition
+from scheduler.rules.validate import MAX_NAME
+from scheduler.service.receipts import write_receipts
+
+if TYPE_CHECKING:
+    from fairlog.cli.session import Session
+    from scheduler.service.client import Receipt
+
+JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
+    text_option(
+        "--company",
+        metavar="C",
+        envvar="FAIRLOG_COMPANY",
+        show_envvar=True,
+        shell_complete=complete("company"),
+        help="Company that the app belongs to.  [default: that of the account]",
+    ),
+    text_option(
+        "--user",
+        metavar="U",
+        envvar="FAIRLOG_USER",
+        show_envvar=True,
+        help="User who submits. Each user of a company has one queue.  [default: the account that is logged in]",
+    ),
+    number_option(
+        "--cores",
+        "-c",
+        type=read_cores,
+        help='Cores to hold at once, or "unlimited" if the setting admission is open.  [default: what the tasks need, '
+        "at most the setting default_cores]",
+    ),
+    number_option(
+        "--cores-per-task", help="Cores that each task needs.  [default: 1; with a single task, all that --cores gives]"
+    ),
+    size_option(
+        "--memory-per-task",
+        "-m",
+        "memory_per_task_mb",
+        help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]",
+    ),
+    number_option(
+        "--tasks",
+        "-n",
+        help="How many times to run CMD, in parallel where possible.  [default: 1; none beside a driver]",
+    ),
+    click.option(
+        "--array",
+        "-a",
+        type=read_array,
+        metavar="LIST",
+        help="Run CMD once for each index of a list such as 1-10,15,20-30:5, which FAIRLOG_TASK_INDEX holds. Instead "
+        "of --tasks.",
+    ),
+    text_option("--name", "-J", metavar="S", help="Display name of the app.  [default: the command's name]"),
+    click.option(
+        "--kind",
+        type=click.Choice(["batch", "sql"]),
+        default="batch",
+        show_default=True,
+        help="Kind of app. With the setting app_policy=sql-first, sql apps go first.",
+    ),
+    number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task."),
+    click.option(
+        "--time-limit",
+        "time_limit_s",
+        type=read_duration,
+        metavar="TIME",
+        help="Time limit for each task: 90s, 1h30m or 00:10:00.",
+    ),
+    click.option(
+        "--max-runtime",
+        "-t",
+        "max_runtime_s",
+        type=read_duration,
+        metavar="TIME",
+        help="How long the app may run in all. Then it is stopped.  [default: the company's, or the setting "
+        "default_max_runtime_s]",
+    ),
+    click.option(
+        "--warn",
+        type=read_warning,
+        metavar="SIGNAL@TIME",
+        help="Send the tasks a signal so long before --max-runtime is reached: USR1@60s.",
+    ),
+    click.option(
+        "--reclaim-signal",
+        type=read_signal,
+        metavar="SIGNAL",
+        help="Send the tasks a signal when their executor is told to leave for an app of another company: USR1. The "
+        "file named by FAIRLOG_STOP_AT_FILE then holds the deadline.",
+    ),
+    click.option(
+        "--sizing",
+        type=click.Choice(["computed", "fixed", "one-per-worker"]),
+        help="How executors are sized.  [default: fixed with --executor-cores, one-per-worker with --executor-memory "
+        "alone, else computed]",
+    ),
+    number_option("--executor-cores", help="Cores of each executor, for executors of fixed size."),
+    size_option(
+        "--executor-memory",
+        "executor_memory_mb",
+        help="Memory of each executor, unless the scheduler sizes them.  [default: 1G]",
+    ),
+    number_option(
+        "--max-executors", "executor_limit", help="Maximum number of executors at once. `fairlog scale` changes it."
+    ),
+    kinds_option(
+        "--executor-resource",
+        "executor_resources",
+        metavar="KIND=N",
+        help="Resources of a kind that each executor has, such as gpu=2, for executors that the app sizes. Repeatable.",
+    ),
+    kinds_option(
+        "--task-resource",
+        "task_resources",
+        read_share,
+        metavar="KIND=AMOUNT",
+        help="Resources of a kind that each task needs, such as gpu=1 or gpu=1/4, unless the app sizes its executors. "
+        "Repeatable.",
+    ),
+    flag("--driver", help="Run CMD once, on a worker, as the app's driver. The app ends with its driver."),
+    number_option("--driver-cores", help="Cores of the driver.  [default: 1]"),
+    size_option("--driver-memory", "driver_memory_mb", help="Memory of the driver.  [default: 1G]"),
+    kinds_option(
+        "--driver-resource",
+        "driver_resources",
+        metavar="KIND=N",
+        help="Resources of a kind for the driver. Repeatable.",
+    ),
+    flag("--supervise", help="Restart the driver when it fails or is lost."),
+    click.option(
+        "--env",
+        "-e",
+        type=read_pair,
+        multiple=True,
+        metavar="K=V",
+        help="Environment variable for the tasks. Can be repeated.",
+    ),
+    click.option(
+        "--env-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="File of such variables, a line NAME=VALUE each. --env is stronger. Repeatable.",
+    ),
+    click.option(
+        "--export",
+        type=read_names,
+        multiple=True,
+        metavar="NAME,...|ALL",
+        help="Variables of the present environment for the tasks; --env-file is stronger. Repeatable.",
+    ),
+    click.option(
+        "--elastic",
+        type=read_bounds,
+        metavar="MIN:MAX",
+        help="Adjust the number of executors to the remaining tasks, within these bounds.",
+    ),
+    number_option(
+        "--priority",
+        "-p",
+        default=0,
+        show_default=True,
+        help="Place among the user's own apps, from -1000 to 1000; higher goes first. `fairlog reprioritize` changes "
+        "it.",
+    ),
+    click.option(
+        "--after",
+        "-d",
+        type=read_dependency,
+        multiple=True,
+        metavar="APP[:ok|any|not-ok]",
+        help="Start after that app of the company has finished (ok, the default), ended (any), or ended otherwise than "
+        "finished (not-ok). Can be repeated.",
+    ),
+    flag("--hold", help="Do not start the app before `fairlog release`."),
+    file_option("--file", "-f", help="TOML file with these options by their names, and the command as `command`."),
+)
+"""What describes an app, in the order of the help. A value that is not made into another one here is the field of
+`SubmitApp` of the same name.
+"""
+_CMD = click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
+
+
+class Job(NamedTuple):
+    """An app as the options describe it: the fields of `SubmitApp`, and the values of its variables."""
+
+    fields: dict[str, Any]
+    secrets: dict[str, str]
+
+    def request(self, session: Session) -> SubmitApp:
+        """The submission, under a new id. Raises: click.UsageError if company or user are missing."""
+        who = _submitter(session, self.fields["company"], self.fields["user"])
+        return SubmitApp(app=new_id(), cwd=read_folder(), **{**self.fields, **who})
+
+
+def job_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Add the options that describe an app to a verb, which gets them as `job`."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        described: dict[str, Any] = {name: kwargs.pop(name) for name in list(kwargs) if name in _DESCRIBING}
+        kwargs["job"] = job_of(**described)
+        return function(*args, **kwargs)
+
+    made: Callable[P, R] = _described(run)
+    return made
+
+
+def _described(function: Any) -> Any:  # noqa: ANN401 (as a decorator's)
+    return reduce(lambda done, add: add(done), reversed(JOB_OPTIONS), _CMD(function))
+
+
+def job_of(
+    *,
+    name: str | None,
+    env: tuple[tuple[str, str], ...],
+    env_file: tuple[Path, ...],
+    export: tuple[tuple[str, ...], ...],
+    after: tuple[tuple[str, Condition], ...],
+    array: str | None,
+    command: tuple[str, ...],
+    file: Path | None,
+    **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
+) -> Job:
+    """The app that the options describe. Raises: click.UsageError."""
+    del file  # its options are among the others
+    if name == "":
+        raise click.BadParameter("a name must not be empty", param_hint="--name")
+    if array:
+        if asked["tasks"] is not None:
+            raise click.UsageError("--array and --tasks cannot be combined; the list says how many tasks there are")
+        asked["tasks"] = len(indexes(array))
+    if asked["tasks"] is None and not asked["driver"]:
+        asked["tasks"] = 1
+    conditions: dict[Condition, tuple[str, ...]] = {}
+    for earlier, condition in after:
+        conditions[condition] = (*conditions.get(condition, ()), earlier)
+    secrets = exported([each for names in export for each in names])
+    for variables in env_file:
+        secrets |= read_variables(variables)
+    secrets |= dict(env)
+    about = {
+        "name": _name_of(command[0]) if name is None else name,
+        "command": as_command(command),
+        "array": array or "",
+    }
+    return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
+
+
+_DESCRIBING = {param.name for param in _described(lambda: None).__click_params__}
+"""The names of the values that describe an app."""
+_submits = partial(click.command, cls=JobCommand, context_settings={"allow_interspersed_args": False})
+
+
+@_submits()
+@job_options
+@flag("--wait", "-w", help="Wait until the app ends, print the output of a single task, and exit with its code.")
+@file_option("--receipt", help="Append the master's signed receipt to this file, for `fairlog audit --receipts`.")
+@on_cluster
+def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None) -> int:
+    """Submit an app, which runs CMD one or more times.
+
+    CMD runs in a folder of the same path as the current one, on the worker it is assigned to. The app's id is printed
+    once the app is in the log; from then on no crash loses it. The values of --env are not written to the log.
+
+    --cores 8 runs CMD once with eight cores; --tasks 20 --cores 8 runs it 20 times, eight at once with a core each.
+
+    A script can hold its own options, in lines `#FAIRLOG --cores 4` of its leading comments, and a TOML file all of
+    them: `fairlog submit --file job.toml`. Options of the command line are stronger.
+
+    With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
+
+    With --after, the app stays pending until its conditions are met. If one cannot be met any more, the app ends as
+    unmet, and so do the apps that wait for it to finish.
+
+    With --wait, the exit code is 0 if the app has finished, else the largest of its tasks, or 1.
+    """
+    if receipt is not None:
+        write_receipts(receipt, [])  # fails before anything is submitted
+    request = job.request(session)
+    answer = _send(session, request, job.secrets, receipt)
+    click.echo(request.app)
+    sys.stdout.flush()
+    return _wait(session, request, answer.seq) if wait else 0
+
+
+@_submits()
+@job_options
+@flag("--raw", help="Print the bytes as they are, escape sequences and control characters included.")
+@click.option(
+    "--prefix/--no-prefix",
+    default=None,
+    help="Print each line after the number of its task.  [default: on a terminal, if there are several tasks]",
+)
+@on_cluster
+def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
+    """Submit an app, print its output as it is written, and exit with its code.
+
+    SIGINT, SIGTERM and SIGHUP kill the app; a second one ends the waiting for its end. Of several tasks, the exit code
+    is the largest.
+    """
+    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+
+    request = job.request(session)
+    with _signals() as stopped:
+        answer = _send(session, request, job.secrets)
+        try:
+            render.say(f"{request.app} submitted")
+            stopped.due = True
+            chosen = [None] if request.driver else list(range(request.tasks or 0))
+            printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True)
+            follow_output(session, tasks_of(session), request.app, chosen, printer, tasks=request.tasks or 0)
+            return _wait(session, request, answer.seq, shown=True)
+        except _Stopped as stop:
+            stopped.due = True
+            _kill(session, request.app)
+            _wait(session, request, answer.seq, shown=True)
+            return 128 + stop.number
+
+
+@click.command()
+@app_argument
+@flag("--failed", help="Run only the tasks that have not succeeded again.")
+@click.option(
+    "--env", "-e", type=read_pair, multiple=True, metavar="K=V", help="Value of one of its variables. Repeatable."
+)
+@click.option(
+    "--env-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="File of such values, a line NAME=VALUE each. Repeatable.",
+)
+@flag("--wait", "-w", help="Wait until the app ends, print the output of a single task, and exit with its code.")
+@text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
+@on_cluster
+def resubmit(
+    session: Session,
+    *,
+    app: str,
+    failed: bool,
+    env: tuple[tuple[str, str], ...],
+    env_file: tuple[Path, ...],
+    wait: bool,
+    reason: str,
+) -> int:
+    """Submit an app again as it was submitted, under a new id.
+
+    With --failed, an app that has ended, and only those of its tasks that have not succeeded; each finds the index in
+    its environment that it had. The values of its variables are not in the log, so they must be given again.
+    """
+    app = full_id(session, app)
+    request, number = _of_the_log(session, app, reason)
+    if failed:
+        request = _failed_of(session, request, number)
+    secrets: dict[str, str] = {}
+    for file in env_file:
+        secrets |= read_variables(file)
+    secrets |= dict(env)
+    if missing := [name for name in request.env if name not in secrets]:
+        raise click.UsageError(f"give the values of {', '.join(missing)} again with --env NAME=VALUE or --env-file")
+    request = replace(request, app=new_id(), after={}, env=tuple(sorted(secrets)))
+    answer = _send(session, request, secrets)
+    click.echo(request.app)
+    sys.stdout.flush()
+    return _wait(session, request, answer.seq) if wait else 0
+
+
+def _of_the_log(session: Session, app: str, reason: str) -> tuple[SubmitApp, int]:
+    """The submission of the app, from the log, and the number of its tasks. Raises: UnknownApp; NotFound."""
+    found = session.ask("app", app=app)
+    said = session.submission(found["submittedSeq"], reason)
+    if said is None or not said.command:
+        raise click.ClickException(
+            f"the command of app {app!r} is withheld from you; only its user can submit it again"
+        )
+    return said, found["tasks"]
+
+
+def _failed_of(session: Session, request: SubmitApp, number: int) -> SubmitApp:
+    """The submission of those tasks that have not succeeded. Raises: click.ClickException if there are none."""
+    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
+
+    app = request.app
+    if session.ask("app", app=app)["endedAt"] is None:
+        raise click.ClickException(f"app {app!r} has not ended; `fairlog kill {app}` ends it")
+    if request.driver:
+        raise click.ClickException(f"app {app!r} has a driver, which judges its tasks; leave out --failed")
+    done = {task.task for task in tasks_of(session).states(app) if task.state == "succeeded"}
+    left = [index_of(request.array, task) for task in range(number) if task not in done]
+    if not left:
+        raise click.ClickException(f"every task of app {app!r} has succeeded; nothing is left to run again")
+    return replace(request, array=written(left), tasks=len(left))
+
+
+def new_id() -> str:
+    """A new id of an app."""
+    return f"app-{uuid4().hex[:12]}"
+
+
+def _send(session: Session, request: SubmitApp, secrets: Mapping[str, str], receipt: Path | None = None) -> Receipt:
+    answer = session.submit(request, secrets)
+    if receipt is not None and answer.signed is not None:
+        write_receipts(receipt, [answer.signed])
+    elif receipt is not None:
+        render.say("note: there is no receipt, because the master has no key; see `fairlog keys --help`")
+    return answer
+
+
+def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False) -> int:
+    """Wait for the end; print the output of a single task unless it was `shown`. Returns the exit code."""
+    from fairlog.cli.waiting import exit_code_of, wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
+
+    end = wait_for(session, request.app, seq)
+    if not shown and (request.tasks == 1 or (request.driver and not request.tasks)):
+        from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
+
+        Printer().write(0, read_of(tasks_of(session), request.app, None if request.driver else 0))
+    return exit_code_of(session, request.app, end)
+
+
+def _submitter(session: Session, company: str | None, user: str | None) -> dict[str, str]:
+    """The company and the user, those of the account unless they are given. Raises: click.UsageError."""
+    if company is None or user is None:
+        account = session.account()
+        if account.role not in ("user", "admin"):
+            raise click.UsageError(f"give --company and --user: {account.account} belongs to no company")
+        of, _, name = account.account.partition("/")
+        company, user = company or of, user or name
+    return {"company": company, "user": user}
+
+
+def _name_of(program: str) -> str:
+    """The command's name without characters that the rules refuse in an app's name; may be empty."""
+    name = "".join(character for character in PurePath(program).name if character.isprintable())
+    return name[:MAX_NAME].strip()
+
+
+class _Stopped(BaseException):
+    """The process was sent the signal of that number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@dataclass
+class _Signals:
+    """What becomes of a signal: with `due`, the next one raises `_Stopped`, and those after it end the process."""
+
+    due: bool = False
+    kept: int = 0
+    """A signal that came before that."""
+
+
+@contextmanager
+def _signals() -> Iterator[_Signals]:
+    """While it lasts, signals that end a process raise `_Stopped` once that is due; then they end it."""
+    state = _Signals()
+
+    def heard(number: int, _frame: object) -> None:
+        if state.due:
+            state.due = False
+            raise _Stopped(number)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield state
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _kill(session: Session, app: str) -> None:
+    """Kill the app over a connection of its own; the other one may be in the middle of an answer."""
+    from fairlog.cli.session import Session  # noqa: PLC0415 (as the decorator does)
+
+    other = Session(session.target)
+    try:
+        other.send(KillApp(app=app, reason="interrupted"))
+    except CommandRejected:
+        return  # it has ended meanwhile
+    finally:
+        other.close()

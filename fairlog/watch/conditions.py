@@ -1,0 +1,367 @@
+"""The conditions that need attention: one table for `status`, the API, alerts and metrics.
+
+A condition is found in a state and its surroundings (`Around`), and says in one sentence what is wrong and what to do.
+Finding them reads no clock and no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from recovery.replay.bounds import moment
+from scheduler.model.resources import size_text
+
+if TYPE_CHECKING:
+    from recovery.failover.lease import Member
+    from scheduler.rules.state import ClusterState
+
+Severity = Literal["warning", "critical"]
+"""`critical`: the cluster does not work, or cannot be trusted; `warning`: it works and needs somebody."""
+WELL = "all is well"
+CLOCK_MS = 1_000
+"""How far the store's clock may be behind the log."""
+AUDITOR_SILENT_MS = 60_000
+"""An auditor that has said nothing for so long has stopped."""
+FAILOVER_SHOWN_MS = 600_000
+"""How long a failover is told of."""
+REWOUND_SHOWN_MS = 86_400_000
+"""How long it is told that the log lost entries which had been audited."""
+
+
+class Bounds(NamedTuple):
+    """From where on something needs attention: parts of the store's memory and disk, and seconds of being short."""
+
+    memory: float = 0.8
+    disk: float = 0.9
+    short_s: int = 900
+
+
+BOUNDS = Bounds()
+
+
+class Failover(NamedTuple):
+    """A master that took over from another one, and when that was seen (ms)."""
+
+    master: str
+    before: str
+    at: int
+
+
+class StoreFacts(NamedTuple):
+    """Memory and disk of the store in bytes, 0 where unknown; `write_error` is its own word on its last write, or "".
+
+    The disk is known if the store runs on this machine.
+    """
+
+    memory_used: int = 0
+    memory_limit: int = 0
+    log_bytes: int = 0
+    file_bytes: int = 0
+    disk_used: int = 0
+    disk_size: int = 0
+    write_error: str = ""
+
+
+class AuditedTo(NamedTuple):
+    """What the auditor wrote last, at the time `at` (ms): the position, and its findings; `trouble`: why it waits.
+
+    `rewound_from` is the last position that it had audited and the log then had no more, seen at `rewound_at` (ms).
+    """
+
+    seq: int
+    digest: str
+    at: int
+    events: int = 0
+    decisions: int = 0
+    deviations: int = 0
+    first: int = 0
+    """The position of the first deviation, 0 = none."""
+    verdict: str = ""
+    trouble: str = ""
+    rewound_from: int = 0
+    rewound_at: int = 0
+    host: str = ""
+    pid: int = 0
+
+
+class Around(NamedTuple):
+    """What surrounds a state: its masters, store and auditor at the time `now` (ms, the store's clock).
+
+    - `serving`: the active master, None if none answers; `standbys` is how many there should be at least.
+    - `store`: None if it does not answer, and `error` is why.
+    - `unreadable`: why the log cannot be read, "" if it can.
+    - `short_since`: company -> since when (ms) it has been short without a break, as seen by who looks repeatedly.
+    - `others`: the data folders of further `up`s on this machine.
+    """
+
+    now: int
+    serving: Member | None
+    standing_by: Sequence[Member] = ()
+    standbys: int = 1
+    store: StoreFacts | None = None
+    error: str = ""
+    unreadable: str = ""
+    audited: AuditedTo | None = None
+    short_since: Mapping[str, int] = {}
+    failover: Failover | None = None
+    others: Sequence[str] = ()
+    bounds: Bounds = BOUNDS
+
+
+class Found(NamedTuple):
+    """A condition that holds, about a worker, a company, … or "" for the cluster, in one sentence, and what to do."""
+
+    condition: str
+    severity: Severity
+    about: str
+    sentence: str
+    do: str
+
+    @property
+    def key(self) -> str:
+        """What tells it from the others that hold."""
+        return f"{self.condition}/{self.about}" if self.about else self.condition
+
+
+class Condition(NamedTuple):
+    """A row of the table: how it is found, as pairs of about and sentence, and what to do; `{}` in it is the about.
+
+    `many` counts them in the sentence of health, "" if there is one at most.
+    """
+
+    name: str
+    severity: Severity
+    find: Callable[[ClusterState, Around], Iterator[tuple[str, str]]]
+    do: str
+    many: str = ""
+
+
+def found(state: ClusterState, around: Around) -> list[Found]:
+    """The conditions that hold, the critical ones first. An empty state is that of a log that cannot be read."""
+    holding = [
+        Found(condition.name, condition.severity, about, sentence, condition.do.replace("{}", about))
+        for condition in CONDITIONS
+        for about, sentence in condition.find(state, around)
+    ]
+    return sorted(holding, key=lambda each: each.severity != "critical")
+
+
+def health(holding: Sequence[Found]) -> str:
+    """One sentence that says what is wrong: "2 workers are lost · no master stands by"."""
+    parts = []
+    for name in dict.fromkeys(each.condition for each in holding):
+        same = [each for each in holding if each.condition == name]
+        many = next((each.many for each in CONDITIONS if each.name == name), "")
+        parts.append(f"{len(same)} {many}" if len(same) > 1 and many else same[0].sentence)
+    return " · ".join(parts) or WELL
+
+
+def worst(holding: Sequence[Found]) -> Severity | Literal["ok"]:
+    """The severity of the whole."""
+    return "critical" if any(each.severity == "critical" for each in holding) else "warning" if holding else "ok"
+
+
+def as_json(holding: Sequence[Found]) -> dict[str, Any]:
+    """The health as JSON values: its severity, its sentence and each condition."""
+    return {
+        "severity": worst(holding),
+        "sentence": health(holding),
+        "conditions": [each._asdict() for each in holding],
+    }
+
+
+def ago(ms: int) -> str:
+    """How long ago, in the largest unit: "4 min ago"."""
+    return f"{duration(ms)} ago"
+
+
+def duration(ms: int) -> str:
+    """A time span in its largest unit: "4 min"."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if ms >= size:
+            return f"{ms // size} {unit}"
+    return f"{max(0, ms) // 1000} s"
+
+
+Holds = Iterator[tuple[str, str]]
+
+
+def _store(_: ClusterState, around: Around) -> Holds:
+    if around.error:
+        yield "", around.error
+
+
+def _log(_: ClusterState, around: Around) -> Holds:
+    if around.unreadable:
+        yield "", f"the log cannot be read: {around.unreadable}"
+
+
+def _no_master(_: ClusterState, around: Around) -> Holds:
+    if around.serving is None and not around.error:
+        waiting = len(around.standing_by)
+        behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
+        yield "", f"no master is active{behind}"
+
+
+def _deviation(_: ClusterState, around: Around) -> Holds:
+    audited = around.audited
+    if audited is not None and audited.deviations:
+        yield "", f"the audit has found that the log breaks its rules: {audited.verdict}"
+
+
+def _clock(state: ClusterState, around: Around) -> Holds:
+    behind_ms = state.at - around.now
+    if behind_ms > CLOCK_MS and not around.error:
+        yield "", f"the store's clock is {duration(behind_ms)} behind the log"
+
+
+def _disk(_: ClusterState, around: Around) -> Holds:
+    store = around.store
+    if store is None:
+        return
+    if store.write_error:
+        yield "write", f"the store cannot write to its disk: {store.write_error}"
+    if store.disk_size and store.disk_used >= around.bounds.disk * store.disk_size:
+        left = size_text((store.disk_size - store.disk_used) >> 20)
+        part = round(100 * store.disk_used / store.disk_size)
+        yield "space", f"the store's disk is {part} % full, {left} left"
+
+
+def _memory(_: ClusterState, around: Around) -> Holds:
+    store = around.store
+    if store is not None and store.memory_limit and store.memory_used >= around.bounds.memory * store.memory_limit:
+        of = f"{size_text(store.memory_used >> 20)} of {size_text(store.memory_limit >> 20)}"
+        yield "", f"the store uses {of} of its memory"
+
+
+def _worker_lost(state: ClusterState, around: Around) -> Holds:
+    for worker in sorted(state.lost.values(), key=lambda worker: (-worker.at, worker.id)):
+        yield worker.id, f"worker {worker.id} was lost {ago(around.now - worker.at)}"
+
+
+def _worker_suspect(state: ClusterState, around: Around) -> Holds:
+    for worker in state.suspects.values():
+        if worker.suspicion is not None:
+            since = ago(around.now - worker.suspicion.since)
+            yield worker.id, f"worker {worker.id} has been suspect since {moment(worker.suspicion.since)}, {since}"
+
+
+def _no_worker(state: ClusterState, _: Around) -> Holds:
+    waiting = sum(app.ended is None for app in state.apps.values()) if not state.fleet.live else 0
+    if waiting:
+        yield "", f"no worker is live, and {waiting} {'app needs' if waiting == 1 else 'apps need'} one"
+
+
+def _too_large(state: ClusterState, _: Around) -> Holds:
+    number = too_large(state)
+    if number:
+        yield "", f"{number} {'app' if number == 1 else 'apps'} can never start"
+
+
+def too_large(state: ClusterState) -> int:
+    """The number of apps that no live worker is large enough for; 0 while none is live (semantics N3)."""
+    return sum(not app.need.hostable for app in state.apps.values() if app.ended is None and state.fleet.live)
+
+
+def _no_standby(_: ClusterState, around: Around) -> Holds:
+    missing = around.standbys - len(around.standing_by)
+    if missing > 0 and around.serving is not None:
+        number = len(around.standing_by)
+        yield "", f"only {number} of {around.standbys} standbys" if number else "no standby"
+
+
+def _failover(_: ClusterState, around: Around) -> Holds:
+    seen = around.failover
+    if seen is not None and around.now - seen.at < FAILOVER_SHOWN_MS:
+        yield seen.master, f"master {seen.master} took over from {seen.before} {ago(around.now - seen.at)}"
+
+
+def _short(_: ClusterState, around: Around) -> Holds:
+    for company, since in sorted(around.short_since.items()):
+        if around.now - since >= around.bounds.short_s * 1000:
+            yield company, f"company {company} has been short of its entitlement for {duration(around.now - since)}"
+
+
+def _audit_stopped(state: ClusterState, around: Around) -> Holds:
+    audited = around.audited
+    if audited is None:
+        return
+    if around.now - audited.at > AUDITOR_SILENT_MS and state.head > audited.seq:
+        yield (
+            "",
+            f"the audit has stood at position {audited.seq} since {moment(audited.at)}; the log is at {state.head}",
+        )
+    elif audited.trouble:
+        yield "", f"the audit stands at position {audited.seq}: {audited.trouble}"
+
+
+def _rewound(_: ClusterState, around: Around) -> Holds:
+    audited = around.audited
+    if audited is not None and audited.rewound_at and around.now - audited.rewound_at < REWOUND_SHOWN_MS:
+        lost = f"position {audited.rewound_from}, which had been audited, is not in the log any more"
+        yield str(audited.rewound_from), f"{lost}: it was seen {ago(around.now - audited.rewound_at)}"
+
+
+def _other_up(_: ClusterState, around: Around) -> Holds:
+    for data in around.others:
+        yield data, f"another `fairlog up` runs on this machine, on the data in {data}"
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition("store", "critical", _store, "see the store's own log; nothing is lost that was acknowledged"),
+    Condition("log", "critical", _log, "keep a copy of the store's files and restore a backup; masters stop here"),
+    Condition(
+        "no_master", "critical", _no_master, "start one with `fairlog master`, or see the logs of those that run"
+    ),
+    Condition("deviation", "critical", _deviation, "run `fairlog audit` and keep a copy of the log"),
+    Condition(
+        "clock",
+        "critical",
+        _clock,
+        "set the clock of the store's machine; until it has caught up, nothing that waits for a time happens",
+    ),
+    Condition("disk", "critical", _disk, "free space on the store's disk, or move old entries with `fairlog archive`"),
+    Condition("memory", "warning", _memory, "move old entries with `fairlog archive`, or raise the store's maxmemory"),
+    Condition(
+        "worker_lost",
+        "warning",
+        _worker_lost,
+        "start its agent again, `fairlog worker --id {}` on its host; it is forgotten after the setting "
+        "remember_lost_s",
+        "workers are lost",
+    ),
+    Condition(
+        "worker_suspect",
+        "warning",
+        _worker_suspect,
+        "`fairlog workers` names the executors that failed on it; `fairlog drain {}` keeps it out until it is mended",
+        "workers are suspect",
+    ),
+    Condition("no_worker", "warning", _no_worker, "start one with `fairlog worker`"),
+    Condition(
+        "never_starts",
+        "warning",
+        _too_large,
+        "they need a larger worker than is live: `fairlog explain APP` names the nearest, `fairlog kill APP` ends one",
+    ),
+    Condition("no_standby", "warning", _no_standby, "start a second master: `fairlog master` on another machine"),
+    Condition("failover", "warning", _failover, "see the log of the master that was active before"),
+    Condition(
+        "short",
+        "warning",
+        _short,
+        "`fairlog explain APP` says why an app of it waits; `fairlog shares` who holds what",
+        "companies are short of their entitlements",
+    ),
+    Condition("audit_stopped", "warning", _audit_stopped, "start `fairlog audit --follow` again, and see its log"),
+    Condition(
+        "rewound",
+        "warning",
+        _rewound,
+        "a failover of the store lost the end of the log, or somebody has written it anew; compare it with receipts "
+        "and seals, `fairlog audit --receipts FILE --seals URL`",
+    ),
+    Condition("other_up", "warning", _other_up, "name the one that you mean with --data DIR"),
+)
+"""Every condition, in the order in which it is told."""

@@ -1,0 +1,154 @@
+"""What surrounds the state of a cluster, read from its store: masters, memory, disk, the auditor, the last backup."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import msgspec
+from redis.exceptions import ResponseError
+
+from fairlog.watch.conditions import BOUNDS, Around, AuditedTo, Bounds, Failover, StoreFacts
+from recovery.failover.lease import members
+from scheduler.store.connection import clock_ms
+from witness.fairness import Fairness, shortfall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from redis import Redis
+
+    from recovery.failover.lease import Member
+    from scheduler.rules.state import ClusterState
+    from scheduler.store.keys import Keys
+
+STANDBYS_VARIABLE = "FAIRLOG_STANDBYS"
+"""Environment variable: how many standbys there should be; 0 where one master is all there is by design."""
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+class BackedUp(NamedTuple):
+    """The last backup: up to which position, when it was made (ms), and where it lies."""
+
+    seq: int
+    at: int
+    url: str = ""
+
+
+def standbys_wanted() -> int:
+    """How many standbys there should be, by the environment."""
+    text = os.environ.get(STANDBYS_VARIABLE, "")
+    return int(text) if text.isdecimal() else 1
+
+
+def read_store(store: Redis, keys: Keys) -> StoreFacts:
+    """The store's memory and disk, as far as it says. Raises: redis-py's errors if it does not answer."""
+    memory, persistence = _info(store, "memory"), _info(store, "persistence")
+    failed = [name for name in ("aof_last_write_status", "aof_last_bgrewrite_status") if persistence.get(name) == "err"]
+    taken, disk = 0, StoreFacts()
+    with suppress(ResponseError):
+        taken = store.memory_usage(keys.log) or 0
+    with suppress(ResponseError):
+        disk = disk_of(Path(str(store.config_get("dir")["dir"]))) if is_here(store) else disk
+    return disk._replace(
+        memory_used=int(memory.get("used_memory") or 0),
+        memory_limit=int(memory.get("maxmemory") or memory.get("total_system_memory") or 0),
+        log_bytes=taken,
+        file_bytes=int(persistence.get("aof_current_size") or 0),
+        write_error=f"it reports {failed[0]}:err; see its log" if failed else "",
+    )
+
+
+def disk_of(folder: Path) -> StoreFacts:
+    """The disk that the store's folder is on, if this user can see it."""
+    with suppress(OSError):
+        whole = shutil.disk_usage(folder)
+        return StoreFacts(disk_used=whole.total - whole.free, disk_size=whole.total)
+    return StoreFacts()
+
+
+def _info(store: Redis, section: str) -> Mapping[str, Any]:
+    """What the store says of itself; nothing if it refuses."""
+    with suppress(ResponseError):
+        return store.info(section)
+    return {}
+
+
+def is_here(store: Redis) -> bool:
+    """Whether the store runs on this machine, as far as its address says."""
+    about = store.connection_pool.connection_kwargs
+    return "path" in about or about.get("host") in {"localhost", "127.0.0.1", "::1"}
+
+
+def audited_to(store: Redis, keys: Keys) -> AuditedTo | None:
+    """What the auditor wrote last; None if none ever did. Raises: redis-py's errors."""
+    return _read(store.get(keys.audited), AuditedTo)
+
+
+def backed_up(store: Redis, keys: Keys) -> BackedUp | None:
+    """The last backup; None if none was made. Raises: redis-py's errors."""
+    return _read(store.get(keys.backed_up), BackedUp)
+
+
+def _read(text: Any, form: type[T]) -> T | None:  # noqa: ANN401 (redis-py's answer)
+    """The record; None if there is none, or something else than one of ours wrote the text."""
+    with suppress(msgspec.DecodeError, TypeError):
+        return None if text is None else msgspec.convert([*form(**msgspec.json.decode(text))], form)
+    return None
+
+
+class Watched:
+    """What only repeated looks tell: since when a company is short, and that a master took over.
+
+    `since` and `master` can be kept between processes.
+    """
+
+    def __init__(self, since: Mapping[str, int] | None = None, master: str = "") -> None:
+        self.since: dict[str, int] = dict(since or {})
+        self.master = master
+        self.failover: Failover | None = None
+
+    def look(self, master: str | None, short: Mapping[str, float], now: int) -> None:
+        """Take note of the master that the log says was elected last, and of the companies that are short."""
+        self.since = {company: self.since.get(company, now) for company in short}
+        if master and self.master and master != self.master:
+            self.failover = Failover(master, self.master, now)
+        self.master = master or self.master
+
+
+def short_of(state: ClusterState) -> dict[str, float]:
+    """The companies that are short of at least the smallest executor, and of how many cores."""
+    least = state.settings.min_executor_cores
+    short = shortfall(Fairness().of_now(state))
+    return {company: cores for company, cores in short.items() if cores >= least}
+
+
+def look_around(
+    store: Redis,
+    keys: Keys,
+    *,
+    serving: Member | None = None,
+    known: tuple[Member | None, Sequence[Member]] | None = None,
+    watched: Watched | None = None,
+    standbys: int | None = None,
+    others: Sequence[str] = (),
+    bounds: Bounds = BOUNDS,
+) -> Around:
+    """The surroundings now; `known` are the masters if they were asked for. Raises: redis-py's errors."""
+    holder, standing_by = members(store, keys) if known is None else known
+    facts = read_store(store, keys)
+    return Around(
+        now=clock_ms(cast("Any", store.time())),
+        serving=serving or holder,
+        standing_by=standing_by,
+        standbys=standbys_wanted() if standbys is None else standbys,
+        store=facts,
+        audited=audited_to(store, keys),
+        short_since={} if watched is None else watched.since,
+        failover=None if watched is None else watched.failover,
+        others=others,
+        bounds=bounds,
+    )

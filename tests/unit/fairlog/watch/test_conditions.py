@@ -1,0 +1,216 @@
+"""Each condition: found where it holds, and not before; one sentence, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlog.watch.conditions import (
+    AUDITOR_SILENT_MS,
+    CONDITIONS,
+    WELL,
+    Around,
+    AuditedTo,
+    Failover,
+    StoreFacts,
+    as_json,
+    duration,
+    found,
+    health,
+    worst,
+)
+from fairlog.watch.surroundings import Watched, short_of
+from recovery.failover.lease import Member
+from scheduler.model.commands import (
+    ConfigureCluster,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+)
+from scheduler.model.events import WorkerRemoved
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from witness.fairness import Fairness, shortfall
+
+NOW = 1_000_000
+ONE, TWO = Member("one", 1, "h"), Member("two", 2, "h")
+GOOD = Around(now=NOW, serving=ONE, standing_by=(TWO,), store=StoreFacts(memory_used=1, memory_limit=10))
+MIN_MS = 60_000
+
+
+def a_state(*, workers: int = 1, apps: int = 0, cores: int = 8, at: int = NOW) -> ClusterState:
+    """A cluster of workers of 8 cores with apps of acme, after one turn."""
+    state = ClusterState()
+    turn = Turn(state, at)
+    turn.take(ConfigureCluster(settings={"never_fits": "wait"}))
+    turn.take(RegisterCompany(company="acme", cores=64, memory_mb=1 << 20))
+    for number in range(workers):
+        turn.take(RegisterWorker(worker=f"w{number}", node="n", host="h", cores=8, memory_mb=1 << 14))
+    for number in range(apps):
+        turn.take(
+            SubmitApp(
+                app=f"a{number}",
+                company="acme",
+                user="ann",
+                cores=cores,
+                tasks=1,
+                executor_cores=cores,
+                command=("true",),
+            )
+        )
+    turn.settle()
+    return state
+
+
+def names(state: ClusterState, around: Around) -> list[str]:
+    return [each.condition for each in found(state, around)]
+
+
+def test_nothing_is_found_where_all_is_well() -> None:
+    assert found(a_state(apps=1), GOOD) == []
+    assert as_json([]) == {"severity": "ok", "sentence": WELL, "conditions": []}
+
+
+@pytest.mark.parametrize(
+    ("changed", "condition", "sentence"),
+    [
+        ({"error": "the store is out of memory"}, "store", "the store is out of memory"),
+        ({"unreadable": "log position 7: altered"}, "log", "the log cannot be read: log position 7: altered"),
+        ({"serving": None}, "no_master", "no master is active, though 1 stands by"),
+        ({"serving": None, "standing_by": ()}, "no_master", "no master is active"),
+        ({"now": NOW - 7_200_000}, "clock", "the store's clock is 2 h behind the log"),
+        (
+            {"store": StoreFacts(write_error="it reports x:err")},
+            "disk",
+            "the store cannot write to its disk: it reports x:err",
+        ),
+        (
+            {"store": StoreFacts(disk_used=95 << 30, disk_size=100 << 30)},
+            "disk",
+            "the store's disk is 95 % full, 5G left",
+        ),
+        (
+            {"store": StoreFacts(memory_used=9 << 30, memory_limit=10 << 30)},
+            "memory",
+            "the store uses 9G of 10G of its memory",
+        ),
+        ({"standing_by": ()}, "no_standby", "no standby"),
+        ({"standbys": 2}, "no_standby", "only 1 of 2 standbys"),
+        (
+            {"failover": Failover("two", "one", NOW - 5 * MIN_MS)},
+            "failover",
+            "master two took over from one 5 min ago",
+        ),
+        (
+            {"short_since": {"acme": NOW - 15 * MIN_MS}},
+            "short",
+            "company acme has been short of its entitlement for 15 min",
+        ),
+        (
+            {"audited": AuditedTo(2, "d", NOW, deviations=3, first=2, verdict="From 2 on …")},
+            "deviation",
+            "the audit has found that the log breaks its rules: From 2 on …",
+        ),
+        (
+            {"audited": AuditedTo(2, "d", NOW - AUDITOR_SILENT_MS - 1)},
+            "audit_stopped",
+            "the audit has stood at position 2 since 1970-01-01 00:15:39.999; the log is at 3",
+        ),
+        (
+            {"audited": AuditedTo(2, "d", NOW, trouble="the archive is away")},
+            "audit_stopped",
+            "the audit stands at position 2: the archive is away",
+        ),
+        (
+            {"audited": AuditedTo(5, "d", NOW, rewound_from=9, rewound_at=NOW - MIN_MS)},
+            "rewound",
+            "position 9, which had been audited, is not in the log any more: it was seen 1 min ago",
+        ),
+        ({"others": ("/data",)}, "other_up", "another `fairlog up` runs on this machine, on the data in /data"),
+    ],
+)
+def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], condition: str, sentence: str) -> None:
+    state = a_state()
+    holding = found(state, GOOD._replace(**changed))
+    assert [(each.condition, each.sentence) for each in holding] == [(condition, sentence)]
+    assert "{}" not in holding[0].do
+    assert health(holding) == sentence
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"now": NOW - 900},
+        {"store": StoreFacts(disk_used=89, disk_size=100, memory_used=79, memory_limit=100)},
+        {"standbys": 0, "standing_by": ()},
+        {"failover": Failover("two", "one", NOW - 11 * MIN_MS)},
+        {"short_since": {"acme": NOW - 14 * MIN_MS}},
+        {"audited": AuditedTo(5, "d", NOW - 10 * AUDITOR_SILENT_MS)},
+        {"store": None},
+    ],
+)
+def test_what_is_within_its_bounds_is_no_condition(changed: dict[str, Any]) -> None:
+    assert found(a_state(), GOOD._replace(**changed)) == []
+
+
+def test_lost_and_suspect_workers_are_named_and_counted() -> None:
+    state = a_state(workers=3)
+    for worker in ("w0", "w1"):
+        state.apply(WorkerRemoved(worker=worker, reason="lost"), NOW)
+    holding = found(state, GOOD._replace(now=NOW + 4 * MIN_MS, standing_by=()))
+    assert [each.key for each in holding] == ["worker_lost/w0", "worker_lost/w1", "no_standby"]
+    assert holding[0].sentence == "worker w0 was lost 4 min ago"
+    assert "`fairlog worker --id w0`" in holding[0].do
+    assert health(holding) == "2 workers are lost · no standby"
+    assert worst(holding) == "warning"
+
+
+def test_apps_that_can_never_start_are_told_from_those_that_lack_any_worker() -> None:
+    assert [each.sentence for each in found(a_state(apps=2, cores=16), GOOD)] == ["2 apps can never start"]
+    without = found(a_state(workers=0, apps=1), GOOD)
+    assert [each.sentence for each in without] == ["no worker is live, and 1 app needs one"]
+
+
+def test_critical_conditions_come_first() -> None:
+    holding = found(a_state(), GOOD._replace(standing_by=(), store=StoreFacts(write_error="x")))
+    assert [each.condition for each in holding] == ["disk", "no_standby"]
+    assert worst(holding) == "critical"
+
+
+def test_names_of_conditions_are_distinct_and_fit_into_labels() -> None:
+    known = [condition.name for condition in CONDITIONS]
+    assert len(set(known)) == len(known)
+    assert all(name.replace("_", "").isalpha() and name.islower() for name in known)
+
+
+@pytest.mark.parametrize(("ms", "text"), [(0, "0 s"), (59_999, "59 s"), (MIN_MS, "1 min"), (90 * MIN_MS, "1 h")])
+def test_time_spans_are_told_in_their_largest_unit(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_a_company_is_short_where_another_holds_what_is_due_to_it() -> None:
+    """Whether its app waits for admission or for executors; apps that can never start demand nothing."""
+    state = a_state(workers=2, apps=2)  # acme holds both workers
+    turn = Turn(state, NOW)
+    turn.take(RegisterCompany(company="globex", cores=64, memory_mb=1 << 20))
+    turn.take(SubmitApp(app="g", company="globex", user="bob", cores=8, tasks=1, command=("true",)))
+    turn.settle()
+    assert shortfall(Fairness().of_now(state)) == {"acme": 0.0, "globex": 8.0}
+    assert short_of(state) == {"globex": 8.0}
+    turn = Turn(state, NOW)
+    turn.take(SubmitApp(app="b", company="acme", user="ann", cores=32, tasks=1, executor_cores=32, command=("x",)))
+    turn.settle()
+    assert short_of(state) == {"globex": 8.0}
+
+
+def test_repeated_looks_tell_since_when_a_company_is_short_and_who_took_over() -> None:
+    watched = Watched()
+    watched.look("one", {"acme": 4.0}, 10)
+    watched.look("one", {"acme": 8.0, "globex": 4.0}, 20)
+    assert (watched.since, watched.failover) == ({"acme": 10, "globex": 20}, None)
+    watched.look("one", {"globex": 4.0}, 30)
+    watched.look("two", {"acme": 4.0, "globex": 4.0}, 40)
+    assert watched.since == {"acme": 40, "globex": 20}
+    assert watched.failover == Failover("two", "one", 40)
+    assert Watched(watched.since, watched.master).master == "two"

@@ -1,0 +1,44 @@
+"""The apps that ended in a span of time, from the log, also those that the state has forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from recovery.replay.rebuild import fold, unhindered
+from scheduler.model.events import AppRemoved
+from scheduler.rules.state import ClusterState
+from scheduler.rules.views import summary
+from scheduler.store.codec import Fact
+from witness.usage import Account, Accounts
+
+
+def ended(facts: Iterable[Fact], *, since: int = 0, until: int | None = None) -> list[dict[str, Any]]:
+    """The apps that ended between `since` and `until` (ms), in the order of their ends, as the view `apps` has them.
+
+    With `startedAt`, its first grant; `waitedMs` until it was admitted, `tookMs` from then to the end, and `coreMs`
+    that it was granted in all. Raises: as `fold`.
+    """
+    state, accounts = ClusterState(), Accounts()
+    accounts.first_at = 0
+    found: list[tuple[dict[str, Any], Account]] = []
+    with unhindered():
+        for fact in facts:
+            app = state.apps.get(fact.event.app) if isinstance(fact.event, AppRemoved) else None
+            account = accounts.observe(state, fold(state, fact))
+            if app is not None and account is not None and since <= fact.at <= (fact.at if until is None else until):
+                found.append((summary(app), account))
+    for _ in accounts.accrued(state.at):
+        pass
+    return [_told(app, account) for app, account in found]
+
+
+def _told(app: dict[str, Any], account: Account) -> dict[str, Any]:
+    begun = app["admittedAt"] or app["endedAt"]
+    return {
+        **app,
+        "startedAt": account.started_at,
+        "waitedMs": begun - app["submittedAt"],
+        "tookMs": app["endedAt"] - begun,
+        "coreMs": account.granted_ms.cores,
+    }
