@@ -89,7 +89,7 @@ class Agent:
         *,
         clock: Callable[[], float] = time.monotonic,
         keyring: Keyring | None = None,
-        token: Callable[[], str] = lambda: "",
+        token: str = "",
     ) -> None:
         self.offer = offer
         self._clock = clock
@@ -398,15 +398,17 @@ def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
     return ExitNote(app=holder.app, reason="failed")
 
 
-def run_agent(address: str, cluster: str, offers: Sequence[Offer], keyring: Keyring | None = None) -> None:
+def run_agent(
+    address: str, cluster: str, offers: Sequence[Offer], keyring: Keyring | None = None, token: str = ""
+) -> None:
     """Run an agent for each of `offers` until SIGTERM or SIGINT: one in this process, several in child processes.
 
-    `address` and `keyring` are as of an `Agent`.
+    `address`, `keyring` and `token` are as of an `Agent`; with a token there is one offer.
 
     Raises: CommandRejected if the master refuses the worker, WorkerBusy if it has an agent already.
     """
     if len(offers) == 1:
-        agent = Agent(address, cluster, offers[0], keyring=keyring)
+        agent = Agent(address, cluster, offers[0], keyring=keyring, token=token)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()

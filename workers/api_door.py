@@ -31,6 +31,7 @@ from workers import door
 from workers.bell import Bell, ring
 from workers.door import Ended, Held, Registrant
 from workers.store_door import Turns
+from workers.token import WorkerToken
 
 ANSWER_S = 10.0
 """How long a server may take to answer."""
@@ -176,12 +177,17 @@ def error_of(status: int, content: bytes) -> FairlogError:
 
 
 class ApiAgentDoor:
-    """The door of one worker's agent through API servers (`AgentDoor`); `folder` is the worker's, for its bell."""
+    """The door of one worker's agent through API servers (`AgentDoor`), with the `token` that its operator has given.
 
-    def __init__(self, urls: str, worker: str, token: Callable[[], str], folder: Path) -> None:
-        self._urls, self._token = urls, token
+    `folder` is the worker's, for its bell and its token.
+    """
+
+    def __init__(self, urls: str, worker: str, token: str, folder: Path) -> None:
+        self._urls = urls
+        self._token = WorkerToken(worker, folder, token, at_home=all(url.startswith(UNIX) for url in urls.split(",")))
         self._path = f"/v1/workers/{quote(worker, safe='')}"
-        self._calls, self._news = Servers(urls, token), Servers(urls, token)
+        self._calls, self._news = (Servers(urls, lambda: self._token.present) for _ in range(2))
+        self._settled = False
         self._polling: HTTPConnection | None = None
         self._bell = Bell(folder)
         self._held: Held | None = None
@@ -200,11 +206,21 @@ class ApiAgentDoor:
     def listen(self, answer: Callable[[], None]) -> None:
         """As `AgentDoor.listen`, by asking a server for what is new and waiting for the bell meanwhile."""
         self._hang_up()
-        if not self._stopped:
-            answer()
+        at_once = True
         while not self._stopped:
-            self._wait()
-            answer()
+            try:
+                if not self._settled:
+                    self._token.settle(self._calls)
+                    self._settled = True
+                if not at_once:
+                    self._wait()
+                answer()
+                self._token.renew(self._calls)
+                at_once = False
+            except NotAuthenticated:
+                if not (self._settled and self._token.present):
+                    raise
+                self._settled = False
 
     def stop(self) -> None:
         """As `AgentDoor.stop`."""

@@ -23,7 +23,7 @@ from typing import NamedTuple, Self, cast
 import click
 from redis.exceptions import RedisError
 
-from fairlog.api.addresses import UNIX
+from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX
 from fairlog.api.client import ApiClient, Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
@@ -189,7 +189,10 @@ class Tree:
     def _worker(self, number: int) -> Child:
         name = f"worker-{number}"
         offer = ["--id", name, "--cores", str(self.plan.cores), "--memory", str(self.plan.memory_mb)]
-        return self._child(name, ["worker", *offer, "--run-dir", str(self.plan.data / "workers"), "--no-outlive"])
+        arguments = ["worker", *offer, "--run-dir", str(self.plan.data / "workers"), "--no-outlive"]
+        api = [*arguments, "--api", f"{UNIX}{self.store.api_socket}"]
+        nobody = {TOKEN_VARIABLE: "", TOKEN_FILE_VARIABLE: ""}  # the owner of the socket needs no token
+        return Child(name, partial(as_fairlog, api, os.getpid(), nobody), self._logs / f"{name}.log")
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]

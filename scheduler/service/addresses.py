@@ -2,7 +2,7 @@
 
 UNIX = "http+unix:"
 """What the URL of an API on a Unix socket begins with; its path follows."""
-URL_VARIABLE, TOKEN_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN"
+URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN", "FAIRLOG_TOKEN_FILE"
 
 
 def is_api(address: str) -> bool:
