@@ -10,8 +10,9 @@ TEST_PROCESSES ?= 5
 .PHONY: demo test simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
+# KEEP=1: the cluster stays up afterwards, until Ctrl-C.
 demo: $(VENV)/.run
-	$(BIN)/fairlog demo
+	$(BIN)/fairlog demo $(if $(KEEP),--keep)
 
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test

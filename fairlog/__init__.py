@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairlog import errors
-    from fairlog.api.client import AsyncApiClient as AsyncClient
-    from fairlog.client import Client
+    from fairlog import errors, models
+    from fairlog.client import AsyncClient, Client
     from scheduler.model.commands import (
         ChangeCompany,
         ConfigureCluster,
@@ -58,10 +57,11 @@ __all__ = [
     "UndrainWorker",
     "__version__",
     "errors",
+    "models",
 ]
 
 _ELSEWHERE = {
-    "AsyncClient": ("fairlog.api.client", "AsyncApiClient"),
+    "AsyncClient": ("fairlog.client", "AsyncClient"),
     "Client": ("fairlog.client", "Client"),
     "Receipt": ("scheduler.service.client", "Receipt"),
 }
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> object:
         return version("fairlog")
     if name not in __all__:
         raise AttributeError(f"module 'fairlog' has no attribute {name!r}")
-    if name == "errors":
-        return import_module("fairlog.errors")
+    if name in ("errors", "models"):
+        return import_module(f"fairlog.{name}")
     module, found = _ELSEWHERE.get(name, ("scheduler.model.commands", name))
     return getattr(import_module(module), found)

@@ -1,23 +1,46 @@
-"""The clients of a cluster: through its API, or, for those who hold the store's credentials, through its store."""
+"""The clients of a cluster: `Client`, and `AsyncClient`, its asyncio twin.
+
+They speak to the cluster's API, or, for those who hold the store's credentials, to its store. What they do is written
+once, as generators of calls; a client only carries the calls out.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shlex
+import time
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+from uuid import uuid4
+
+from msgspec import convert
 
 from fairlog.api.addresses import UNIX
-from fairlog.api.client import ApiClient
+from fairlog.api.client import ApiClient, AsyncApiClient
 from fairlog.credentials import named
+from fairlog.errors import NoCluster
 from fairlog.local.running import find_running, keyring_for
+from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
-from scheduler.model.errors import FairlogError
+from scheduler.model.arrays import indexes
+from scheduler.model.commands import Command, KillApp, SubmitApp
+from scheduler.model.errors import CommandRejected, InvalidCommand
+from scheduler.model.sender import By
 from scheduler.service import client as service
+from scheduler.service.client import Receipt
+from scheduler.store.codec import lines_of
+from scheduler.store.eventlog import EventLog, Position
+from scheduler.store.task_queue import Worklist
 
-
-class NoCluster(FairlogError):
-    """No cluster is named, and no `up` runs."""
+LOOK_S = (0.05, 1.0)
+"""The first and the longest pause between two looks at an app."""
+T = TypeVar("T")
+Named = str | Submitted | App
+"""An app: its id, or what has it."""
 
 
 class StoreClient(service.Client):
@@ -27,12 +50,24 @@ class StoreClient(service.Client):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         self.store.close()
+
+    @cached_property
+    def _log(self) -> EventLog:
+        return open_log(self.store, self.keys)
 
     @cached_property
     def reader(self) -> Reader:
         """The views; the first one folds the whole log."""
-        return Reader(open_log(self.store, self.keys))
+        return Reader(self._log)
+
+    @cached_property
+    def _work(self) -> Worklist:
+        return Worklist(self.store, self.keys.cluster)
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """The view `name` (`scheduler.rules.views`) of the state at the end of the log.
@@ -41,27 +76,601 @@ class StoreClient(service.Client):
         """
         return self.reader.view(name, **arguments)
 
+    def account(self) -> By:
+        """Who sends the commands."""
+        return self.by
 
-def Client(  # noqa: N802 (used like a class)
-    url: str | None = None, cluster: str = "default", *, token: str | None = None, timeout_s: float = 30
-) -> ApiClient | StoreClient:
-    """A client of the API at `url`, as `ApiClient`; or, for operators, of the store at `url` (redis://…, unix://PATH).
+    def states(self, app: str) -> list[dict[str, Any]]:
+        """The states of the app's tasks, by index; empty before its first executor."""
+        return [task._asdict() for task in self._work.states(app)]
 
-    Without `url`, of the store that FAIRLOG_STORE names; else of the API that FAIRLOG_API names or `fairlog login` was
-    given, with its token; else of the API of the running `up`. `cluster` is the name in a store, whose masters take
-    only what is signed by the keys in FAIRLOG_KEYS if they have keys.
+    def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:  # noqa: ARG002 (the API's)
+        """The last 64 KiB of the output of a task, or of the driver (None)."""
+        return self._work.driver_output(app) if task is None else self._work.output(app, task)
+
+    def explain(self, app: str) -> dict[str, Any]:
+        """Why the app waits, or was admitted and placed as it was, from the log. Raises: UnknownApp."""
+        from witness.explain import explain  # noqa: PLC0415 (slow to import)
+
+        return explain(self._log.facts(), app)
+
+    def log(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """The events of the log after position `after`, as `fairlog log --json` prints them."""
+        yield from self._events(self._log.before(after), after)
+
+    def follow(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """As `log`, and further ones as they are committed, without end."""
+        place = self._log.before(after)
+        while True:
+            for record in self._log.read(place):
+                yield from (line.as_json() for line in lines_of(record) if line.seq > after)
+                place = Position(record.last, record.digest)
+            time.sleep(LOOK_S[1] / 4)
+
+    def _events(self, place: Position, after: int) -> Iterator[dict[str, Any]]:
+        for record in self._log.read(place):
+            yield from (line.as_json() for line in lines_of(record) if line.seq > after)
+
+
+class _Call(NamedTuple):
+    """A step: call the method of what the client speaks through, and give back what it returns."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = {}
+
+
+class _Pause(NamedTuple):
+    """A step: wait."""
+
+    seconds: float
+
+
+_Steps = Generator[_Call | _Pause, Any, T]
+
+
+def _submit(request: SubmitApp | None, fields: dict[str, Any], env: Mapping[str, str]) -> _Steps[Submitted]:
+    if request is None:
+        if fields.get("company") is None or fields.get("user") is None:
+            by: By = yield _Call("account")
+            if by.role not in ("user", "admin"):
+                raise InvalidCommand(f"name the company and the user of the app: {by.account} belongs to no company")
+            company, _, user = by.account.partition("/")
+            fields = {**fields, "company": fields.get("company") or company, "user": fields.get("user") or user}
+        request = SubmitApp(**fields)
+    receipt: Receipt = yield _Call("submit", (request, env))
+    return Submitted(app=request.app, seq=receipt.seq, command_id=receipt.command_id)
+
+
+def _wait(app: str, timeout_s: float | None) -> _Steps[AppDetails]:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s, longest_s = LOOK_S
+    while True:
+        found = yield _Call("view", ("app",), {"app": app})
+        if found["endedAt"] is not None:
+            return convert(found, AppDetails)
+        if deadline is not None and time.monotonic() + pause_s > deadline:
+            raise TimeoutError(f"app {app!r} is {found['state']} and has not ended within {timeout_s:g} s")
+        yield _Pause(pause_s)
+        pause_s = min(longest_s, pause_s * 1.5)
+
+
+def _logs(app: str, task: int | None, *, driver: bool, reason: str) -> _Steps[str]:
+    found = yield _Call("view", ("app",), {"app": app})
+    chosen: list[int | None] = [None]
+    if not driver:
+        if task is not None and not 0 <= task < found["tasks"]:
+            raise InvalidCommand(f"app {app!r} has no task {task}; its tasks are 0 to {found['tasks'] - 1}")
+        chosen = list(range(found["tasks"])) if task is None else [task]
+    output = b""
+    for each in chosen:
+        output += yield _Call("output", (app, each), {"reason": reason} if reason else {})
+    return output.decode(errors="replace")
+
+
+def _tasks(app: str) -> _Steps[list[Task]]:
+    return convert((yield _Call("states", (app,))), list[Task])
+
+
+def _app(app: str) -> _Steps[AppDetails]:
+    return convert((yield _Call("view", ("app",), {"app": app})), AppDetails)
+
+
+def _apps(wanted: Mapping[str, str | None], *, everything: bool) -> _Steps[list[App]]:
+    found = convert((yield _Call("view", ("apps",), {"everything": everything})), list[App])
+    return [app for app in found if all(each in (None, getattr(app, name)) for name, each in wanted.items())]
+
+
+def _explain(app: str) -> _Steps[Explanation]:
+    return convert((yield _Call("explain", (app,))), Explanation)
+
+
+def _id(app: Named) -> str:
+    return app if isinstance(app, str) else app.app
+
+
+def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a submission: a new id, the present folder, one task unless there is a driver."""
+    words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    asked = {"app": f"app-{uuid4().hex[:12]}", "cwd": str(Path.cwd()), "env": tuple(sorted(env)), **fields}
+    if asked.get("array"):
+        asked["tasks"] = len(indexes(asked["array"]))
+    if not asked.get("driver"):
+        asked.setdefault("tasks", 1)
+    if words:
+        asked.setdefault("name", Path(words[0]).name)
+    return {**asked, "command": words}
+
+
+def _place(url: str | None, token: str | None) -> tuple[str, str | None]:
+    """The URL and the token that are given, or those that the verbs of the command line use. Raises: NoCluster."""
+    url = url or os.environ.get("FAIRLOG_STORE")
+    if url is not None:
+        return url, token
+    data = os.environ.get("FAIRLOG_DATA")
+    found = named(Path(data) if data else None)
+    if found is not None:
+        return found.api, token or found.token
+    running = find_running(Path(data) if data else None)
+    if running is None:
+        raise NoCluster("no cluster found: give a URL, run `fairlog login`, or start one with `fairlog up`")
+    return f"{UNIX}{running.socket}", token
+
+
+def _is_store(url: str) -> bool:
+    return not url.startswith(("http://", "https://", UNIX))
+
+
+def _store_client(url: str, cluster: str | None, timeout_s: float) -> StoreClient:
+    name = cluster or os.environ.get("FAIRLOG_CLUSTER") or "default"
+    return StoreClient(url, name, keyring=keyring_for(url), timeout_s=timeout_s)
+
+
+class Client:
+    """A client of the cluster that the verbs of the command line would use; a context manager.
+
+    `url` is that of an API (https://HOST, http+unix:PATH), or, for operators, of a store (redis://…, unix://PATH), in
+    which `cluster` names the cluster. Without it: the store that FAIRLOG_STORE names; else the API that FAIRLOG_API
+    names or `fairlog login` was given, with its token; else the `up` running here. A store's masters take only what is
+    signed by the keys in FAIRLOG_KEYS if they have keys.
+
+    Every method raises CommandRejected for what the rules refuse, and NoMaster without an answer within `timeout_s`.
+    A command is then carried out or not; sending it again is safe only under the same id.
+
+    >>> with fairlog.Client() as client:
+    ...     app = client.submit("echo hello", company="acme", user="ann")
+    ...     client.wait(app).state
+    'finished'
 
     Raises: NoCluster if there is none, BadCredentials.
     """
-    url = url or os.environ.get("FAIRLOG_STORE")
-    if url is not None and not url.startswith(("http://", "https://", UNIX)):
-        return StoreClient(url, cluster, keyring=keyring_for(url), timeout_s=timeout_s)
-    found = named() if url is None else None
-    if found is not None:
-        url, token = found.api, token or found.token
-    elif url is None:
-        running = find_running()
-        if running is None:
-            raise NoCluster("no cluster found: give a URL, run `fairlog login`, or start one with `fairlog up`")
-        url = f"{UNIX}{running.socket}"
-    return ApiClient(url, token=token, timeout_s=timeout_s)
+
+    def __init__(
+        self,
+        url: str | None = None,
+        cluster: str | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30,
+    ) -> None:
+        found, token = _place(url, token)
+        self.through: ApiClient | StoreClient
+        """What it speaks through."""
+        if _is_store(found):
+            self.through = _store_client(found, cluster, timeout_s)
+        else:
+            self.through = ApiClient(found, token=token, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections.
+
+        >>> client = fairlog.Client()
+        >>> client.close()
+        """
+        self.through.close()
+
+    def submit(
+        self,
+        command: str | Sequence[str] | SubmitApp,
+        *,
+        company: str | None = None,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
+    ) -> Submitted:
+        r"""Submit an app that runs `command`, under a new id; returns once it is in the log, which no crash loses.
+
+        `company` and `user` are those of the account unless given, and the folder is the present one. The values of
+        `env` are not written to the log. Further `fields` are those of `SubmitApp`, such as `tasks` and `cores`.
+
+        >>> app = client.submit(["sh", "-c", "echo $WORD"], company="acme", user="ann", env={"WORD": "hello"}, cores=2)
+        >>> client.wait(app).requested_cores, client.logs(app)
+        (4, 'hello\n')
+
+        A submission that was made elsewhere is sent as it is:
+
+        >>> client.submit(fairlog.SubmitApp(app="mine", company="acme", user="ann", tasks=1, command=("true",))).app
+        'mine'
+        """
+        request = command if isinstance(command, SubmitApp) else None
+        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, env or {})
+        return self._do(_submit(request, {**about, "company": company, "user": user}, env or {}))
+
+    def wait(self, app: Named, *, timeout_s: float | None = None) -> AppDetails:
+        """The app once it has ended. Raises: TimeoutError if it has not after `timeout_s` seconds, UnknownApp.
+
+        >>> app = client.submit("sh -c 'exit 3'", company="acme", user="ann")
+        >>> ended = client.wait(app, timeout_s=60)
+        >>> ended.state, ended.detail
+        ('failed', 'task 0 ended with exit code 3')
+        """
+        return self._do(_wait(_id(app), timeout_s))
+
+    def kill(self, app: Named, *, reason: str = "") -> Receipt:
+        """End an app; an operator states the `reason` where there are accounts.
+
+        >>> app = client.submit("sleep 600", company="acme", user="ann")
+        >>> receipt = client.kill(app)
+        >>> client.wait(app).state
+        'killed'
+        """
+        return self._do(_kill(_id(app), reason))
+
+    def logs(self, app: Named, *, task: int | None = None, driver: bool = False, reason: str = "") -> str:
+        r"""The end of the output of the task, counted from 0, or of the driver; by default of all tasks in their order.
+
+        >>> app = client.submit("sh -c 'echo task $FAIRLOG_TASK_INDEX'", company="acme", user="ann", tasks=2)
+        >>> print(client.wait(app) and client.logs(app), end="")
+        task 0
+        task 1
+        >>> client.logs(app, task=1)
+        'task 1\n'
+        """
+        return self._do(_logs(_id(app), task, driver=driver, reason=reason))
+
+    def tasks(self, app: Named) -> list[Task]:
+        """The states of the app's tasks, by index; empty before its first executor.
+
+        >>> app = client.submit("true", company="acme", user="ann", tasks=2)
+        >>> _ = client.wait(app)
+        >>> [(task.task, task.state, task.exit_code) for task in client.tasks(app)]
+        [(0, 'succeeded', 0), (1, 'succeeded', 0)]
+        """
+        return self._do(_tasks(_id(app)))
+
+    def app(self, app: Named) -> AppDetails:
+        """The app. Raises: UnknownApp.
+
+        >>> app = client.submit("true", company="acme", user="ann", hold=True)
+        >>> found = client.app(app)
+        >>> found.state, found.ready, found.command
+        ('pending', False, ['true'])
+        """
+        return self._do(_app(_id(app)))
+
+    def apps(
+        self,
+        *,
+        everything: bool = False,
+        company: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        state: str | None = None,
+    ) -> list[App]:
+        """The apps that have not ended, or `everything` that is known, in order of submission; those that are meant.
+
+        >>> app = client.submit("true", company="acme", user="ann", name="nightly", hold=True)
+        >>> [found.app == app.app for found in client.apps(name="nightly", state="pending")]
+        [True]
+        """
+        wanted = {"company": company, "user": user, "name": name, "state": state}
+        return self._do(_apps(wanted, everything=everything))
+
+    def explain(self, app: Named) -> Explanation:
+        """Why the app waits, or was admitted and placed as it was, from the log.
+
+        >>> app = client.submit("true", company="acme", user="ann", hold=True)
+        >>> why = client.explain(app).waits_for
+        >>> why.cause, why.rule
+        ('hold', 'J3')
+        """
+        return self._do(_explain(_id(app)))
+
+    def log(self, after: int = 0, *, follow: bool = False) -> Iterator[Event]:
+        """The events of the log after position `after`; with `follow` also those to come, without end.
+
+        >>> events = list(client.log())
+        >>> [event.seq for event in events] == list(range(1, len(events) + 1))
+        True
+        >>> following = client.log(events[-1].seq, follow=True)
+        >>> app = client.submit("true", company="acme", user="ann", hold=True)
+        >>> next(following).data["app"] == app.app
+        True
+        """
+        events = self.through.follow(after=after) if follow else self.through.log(after)
+        return (convert(event, Event) for event in events)
+
+    def send(self, command: Command) -> Receipt:
+        """Carry out a command; returns once it is on disk.
+
+        >>> client.send(fairlog.RegisterCompany(company="globex")).seq > 0
+        True
+        """
+        return self.through.send(command)
+
+    def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+        """Carry out commands in order, in batches; the result of a refused one is its refusal.
+
+        >>> answers = client.send_many([fairlog.KillApp(app="nobody"), fairlog.RegisterCompany(company="initech")])
+        >>> isinstance(answers[0], fairlog.errors.UnknownApp), answers[1].seq > 0
+        (True, True)
+        """
+        return self.through.send_many(commands)
+
+    def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
+        """A view as JSON values: apps, app, workers, resources, companies, shares, limits, settings, cluster ….
+
+        >>> client.view("settings")["placement"]
+        'spread'
+        """
+        return self.through.view(name, **arguments)
+
+    def _do(self, steps: _Steps[T]) -> T:
+        got: Any = None
+        while True:
+            try:
+                step = steps.send(got)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, _Pause):
+                time.sleep(step.seconds)
+                got = None
+            else:
+                got = getattr(self.through, step.method)(*step.arguments, **step.named)
+
+
+def _kill(app: str, reason: str) -> _Steps[Receipt]:
+    receipt: Receipt = yield _Call("send", (KillApp(app=app, reason=reason),))
+    return receipt
+
+
+class AsyncClient:
+    """As `Client`, for asyncio; an asynchronous context manager.
+
+    >>> async def main():
+    ...     async with fairlog.AsyncClient() as client:
+    ...         app = await client.submit("echo hello", company="acme", user="ann")
+    ...         return (await client.wait(app)).state
+    >>> asyncio.run(main())
+    'finished'
+
+    Raises: NoCluster if there is none, BadCredentials.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        cluster: str | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30,
+    ) -> None:
+        found, token = _place(url, token)
+        self.through: AsyncApiClient | StoreClient
+        """What it speaks through; a store in threads."""
+        if _is_store(found):
+            self.through = _store_client(found, cluster, timeout_s)
+        else:
+            self.through = AsyncApiClient(found, token=token, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections.
+
+        >>> async def main():
+        ...     await fairlog.AsyncClient().close()
+        >>> asyncio.run(main())
+        """
+        await self._call(_Call("close"))
+
+    async def submit(
+        self,
+        command: str | Sequence[str] | SubmitApp,
+        *,
+        company: str | None = None,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
+    ) -> Submitted:
+        """As `Client.submit`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit(["true"], company="acme", user="ann", hold=True)
+        ...         return app.seq > 0
+        >>> asyncio.run(main())
+        True
+        """
+        request = command if isinstance(command, SubmitApp) else None
+        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, env or {})
+        return await self._do(_submit(request, {**about, "company": company, "user": user}, env or {}))
+
+    async def wait(self, app: Named, *, timeout_s: float | None = None) -> AppDetails:
+        """As `Client.wait`; other coroutines run meanwhile.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         apps = [await client.submit("true", company="acme", user="ann") for _ in range(2)]
+        ...         return [app.state for app in await asyncio.gather(*(client.wait(app) for app in apps))]
+        >>> asyncio.run(main())
+        ['finished', 'finished']
+        """
+        return await self._do(_wait(_id(app), timeout_s))
+
+    async def kill(self, app: Named, *, reason: str = "") -> Receipt:
+        """As `Client.kill`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit("sleep 600", company="acme", user="ann")
+        ...         await client.kill(app)
+        ...         return (await client.wait(app)).state
+        >>> asyncio.run(main())
+        'killed'
+        """
+        return await self._do(_kill(_id(app), reason))
+
+    async def logs(self, app: Named, *, task: int | None = None, driver: bool = False, reason: str = "") -> str:
+        r"""As `Client.logs`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit("echo hello", company="acme", user="ann")
+        ...         await client.wait(app)
+        ...         return await client.logs(app)
+        >>> asyncio.run(main())
+        'hello\n'
+        """
+        return await self._do(_logs(_id(app), task, driver=driver, reason=reason))
+
+    async def tasks(self, app: Named) -> list[Task]:
+        """As `Client.tasks`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit("true", company="acme", user="ann")
+        ...         await client.wait(app)
+        ...         return [task.state for task in await client.tasks(app)]
+        >>> asyncio.run(main())
+        ['succeeded']
+        """
+        return await self._do(_tasks(_id(app)))
+
+    async def app(self, app: Named) -> AppDetails:
+        """As `Client.app`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit("true", company="acme", user="ann", hold=True)
+        ...         return (await client.app(app)).on_hold
+        >>> asyncio.run(main())
+        True
+        """
+        return await self._do(_app(_id(app)))
+
+    async def apps(
+        self,
+        *,
+        everything: bool = False,
+        company: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        state: str | None = None,
+    ) -> list[App]:
+        """As `Client.apps`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         await client.submit("true", company="acme", user="ann", name="weekly", hold=True)
+        ...         return [app.reason for app in await client.apps(name="weekly")]
+        >>> asyncio.run(main())
+        ['hold']
+        """
+        wanted = {"company": company, "user": user, "name": name, "state": state}
+        return await self._do(_apps(wanted, everything=everything))
+
+    async def explain(self, app: Named) -> Explanation:
+        """As `Client.explain`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit("true", company="acme", user="ann", hold=True)
+        ...         return (await client.explain(app)).waits_for.rule
+        >>> asyncio.run(main())
+        'J3'
+        """
+        return await self._do(_explain(_id(app)))
+
+    async def log(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[Event]:
+        """As `Client.log`, an asynchronous iterator.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         return [event.seq async for event in client.log()][:3]
+        >>> asyncio.run(main())
+        [1, 2, 3]
+        """
+        if isinstance(self.through, AsyncApiClient):
+            async for event in self.through.follow(after=after) if follow else self.through.log(after):
+                yield convert(event, Event)
+            return
+        events = self.through.follow(after) if follow else self.through.log(after)
+        while (found := await asyncio.to_thread(lambda: next(events, None))) is not None:
+            yield convert(found, Event)
+
+    async def send(self, command: Command) -> Receipt:
+        """As `Client.send`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         return (await client.send(fairlog.RegisterCompany(company="hooli"))).seq > 0
+        >>> asyncio.run(main())
+        True
+        """
+        receipt: Receipt = await self._call(_Call("send", (command,)))
+        return receipt
+
+    async def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+        """As `Client.send_many`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         return len(await client.send_many([fairlog.KillApp(app="nobody")] * 2))
+        >>> asyncio.run(main())
+        2
+        """
+        answers: list[Receipt | CommandRejected] = await self._call(_Call("send_many", (commands,)))
+        return answers
+
+    async def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
+        """As `Client.view`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         return (await client.view("cluster"))["cores"]
+        >>> asyncio.run(main())
+        8
+        """
+        return await self._call(_Call("view", (name,), arguments))
+
+    async def _call(self, step: _Call) -> Any:  # noqa: ANN401 (as the method)
+        method = getattr(self.through, step.method)
+        if isinstance(self.through, StoreClient):
+            return await asyncio.to_thread(method, *step.arguments, **step.named)
+        return await method(*step.arguments, **step.named)
+
+    async def _do(self, steps: _Steps[T]) -> T:
+        got: Any = None
+        while True:
+            try:
+                step = steps.send(got)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, _Pause):
+                await asyncio.sleep(step.seconds)
+                got = None
+            else:
+                got = await self._call(step)

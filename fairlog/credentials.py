@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,10 @@ import platformdirs
 from msgspec.structs import replace
 
 from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
+from fairlog.errors import BadCredentials
 from fairlog.local.running import find_running
-from scheduler.model.errors import FairlogError, NoMaster
-from scheduler.service.private import private_file, private_folder
-
-
-class BadCredentials(FairlogError):
-    """The file of credentials cannot be used, or a token has no API to go to."""
+from scheduler.model.errors import NoMaster
+from scheduler.service.private import NotPrivate, drafted, private_folder, read_private
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -38,14 +34,11 @@ def kept() -> Credentials | None:
     """The credentials that the last `fairlog login` has kept. Raises: BadCredentials if others can read them."""
     path = credentials_file()
     try:
-        with path.open("rb") as file:
-            about, text = os.fstat(file.fileno()), file.read()
+        text = read_private(path)
     except FileNotFoundError:
         return None
-    if about.st_uid != os.getuid():
-        raise BadCredentials(f"{path} belongs to another user; remove it, and run `fairlog login`")
-    if (mode := stat.S_IMODE(about.st_mode)) & 0o077:
-        raise BadCredentials(f"{path} holds a token and has mode {mode:04o}; run `chmod 600 {path}`")
+    except NotPrivate as error:
+        raise BadCredentials(str(error)) from None
     try:
         return msgspec.json.decode(text, type=Credentials)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -60,20 +53,14 @@ def keeping(credentials: Credentials) -> Iterator[None]:
     """
     path = credentials_file()
     private_folder(path.parent)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(private_file(draft, os.O_WRONLY | os.O_EXCL), "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(credentials)) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        yield
+    text = msgspec.json.format(msgspec.json.encode(credentials)) + b"\n"
+    with drafted(path, text) as draft:
+        try:
+            yield
+        except NoMaster:
+            draft.replace(path)
+            raise
         draft.replace(path)
-    except NoMaster:
-        draft.replace(path)
-        raise
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def forget() -> None:

@@ -35,8 +35,30 @@ from scheduler.model.errors import (
     UnsuitableStore,
 )
 
+
+class NoCluster(FairlogError):
+    """No cluster is named, and no `up` runs."""
+
+
+class BadCredentials(FairlogError):
+    """The file of credentials cannot be used, or a token has no API to go to."""
+
+
+class Unreachable(NoMaster):
+    """No API server answered in time. A command may still be carried out; sending it again under its id is safe."""
+
+
+class Refused(FairlogError):
+    """The API refused a request for another reason than a rule; `title` is the problem's."""
+
+    def __init__(self, title: str, why: str) -> None:
+        super().__init__(why)
+        self.title = title
+
+
 __all__ = [
     "AppEnded",
+    "BadCredentials",
     "CommandRejected",
     "CompanyInUse",
     "DuplicateAccount",
@@ -49,12 +71,14 @@ __all__ = [
     "LimitExceeded",
     "MessageTooOld",
     "NeverFits",
+    "NoCluster",
     "NoMaster",
     "NotAllowed",
     "NotAuthenticated",
     "NotPending",
     "NotSigned",
     "QuotaExceeded",
+    "Refused",
     "RuntimeTooLong",
     "UnknownAccount",
     "UnknownApp",
@@ -64,5 +88,6 @@ __all__ = [
     "UnknownKind",
     "UnknownToken",
     "UnknownWorker",
+    "Unreachable",
     "UnsuitableStore",
 ]

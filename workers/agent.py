@@ -63,7 +63,7 @@ class NotInvited(FairlogError):
         why = str(refusal).partition(";")[0]
         super().__init__(
             f"worker {worker!r} may not act any more: {why}; an operator invites it again with "
-            f"`fairlog worker invite {worker}`"
+            f"`fairlog token new worker/{worker} --invitation`"
         )
 
 
@@ -191,7 +191,8 @@ class Agent:
             self._look()
             for executor in self._running:
                 self._stop_executor(executor)
-            deadline_s = time.monotonic() + self.offer.grace_s + 2
+            graces_s = (holder.grace_s for holder in self._running.values())
+            deadline_s = time.monotonic() + max([self.offer.grace_s, *graces_s]) + 2
             while self._running and time.monotonic() < deadline_s:
                 time.sleep(0.02)
                 self._look()
@@ -346,7 +347,8 @@ class Agent:
             launcher=offer.launcher,
             pin=hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) >= offer.cores,
             outlive_agent=offer.outlive_agent,
-            grace_s=offer.grace_s,
+            grace_s=offer.grace_s if grant.grace_s is None else grant.grace_s,
+            host=offer.host,
             **self._door.spec_of(grant.executor),
         )
         try:
@@ -355,7 +357,7 @@ class Agent:
             _log.warning("the forkserver does not answer and is started again", worker=offer.worker)
             return
         if pid is not None:
-            self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
+            self._running[grant.executor] = Holder(grant.executor, grant.app, pid, grace_s=spec.grace_s)
             if grant.role == "executor":
                 self._unsent.append(grant.executor)
 
@@ -371,7 +373,7 @@ class Agent:
         if not pid:
             return
         if executor not in self._stopping:
-            self._stopping[executor] = self._clock() + self.offer.grace_s + 3
+            self._stopping[executor] = self._clock() + (self._running[executor].grace_s or self.offer.grace_s) + 3
             send_signal([pid], signal.SIGTERM)
         elif self._clock() > self._stopping[executor]:
             kill_until_gone(lambda: [*in_session(pid), *descendants(pid)])

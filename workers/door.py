@@ -125,7 +125,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """The output tails of running tasks as base64; that of a driver is of task 0."""
+    """The output tails of running tasks as base64; that of a driver or a program is of task 0."""
 
     tails: list[tuple[int, bytes]] = []
 
@@ -216,7 +216,7 @@ class ExecutorDoor(Protocol):
         """Remove the record by which RQ's tools show it; with `put_back`, return its running tasks to the queue."""
 
     def keep_output(self, tails: Mapping[int, bytes]) -> bool:
-        """Keep the output tails of running tasks, or of a driver, task 0; whether the executor is granted."""
+        """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted."""
 
     def backlog(self, *, waiting: int, running: int, idle: bool) -> None:
         """Report the backlog of an elastic app (semantics L6)."""

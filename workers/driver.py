@@ -30,7 +30,7 @@ class Driver:
 
     def __init__(self, spec: ExecutorSpec, door: ExecutorDoor) -> None:
         self._grant = spec.grant.model_copy(update={"time_limit_s": None})
-        self._worker = spec.worker
+        self._worker, self._host = spec.worker, spec.host
         self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
@@ -51,7 +51,8 @@ class Driver:
                 if not begun:
                     if not self._door.fill():
                         break
-                    starter = TaskStarter(self._grant, self._worker, self._files, self._door.secrets)
+                    secrets = self._door.secrets
+                    starter = TaskStarter(self._grant, self._worker, self._files, secrets, host=self._host)
                     self._group.add(starter.start(Begun(0, 1)))
                     begun = True
                 self._check_store()

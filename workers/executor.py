@@ -72,6 +72,8 @@ class ExecutorSpec(BaseModel):
     pin: bool = False
     outlive_agent: bool = True
     grace_s: float = 5
+    host: str = ""
+    """The worker's, as its peers reach it."""
     keys: str | None = Field(default=None, repr=False)
     """The keys that sign its messages and open the secrets of apps (`Keyring.as_json`)."""
 
@@ -165,7 +167,8 @@ class Executor:
             self._filled = True
             self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
         if self._starter is None:
-            self._starter = TaskStarter(grant, self._spec.worker, self._files, self._door.secrets)
+            secrets, host = self._door.secrets, self._spec.host
+            self._starter = TaskStarter(grant, self._spec.worker, self._files, secrets, host=host)
         want = 0 if leaving is not None or self._unstartable else grant.tasks_at_once - len(self._group)
         self._idle = leaving is not None
         if want or self._group.ended:
@@ -273,7 +276,7 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor], ExitN
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
-    size = grant.cores, grant.memory_mb, grant.addresses
+    size = grant.cores, grant.memory_mb, grant.addresses, spec.grace_s
     files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid(), *size))
     if spec.pin:
         cpus = files.claim_cpus(grant.cores)

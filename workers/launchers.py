@@ -11,6 +11,7 @@ from scheduler.service.child import run_module
 from scheduler.service.program_log import log_to_stderr
 from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
+from workers.program import run_program
 
 Launcher = Callable[[ExecutorSpec, int], int]
 """Runs the executor or driver of a spec in this process, given the descriptor of its lock. Returns the exit code."""
@@ -18,6 +19,8 @@ Launcher = Callable[[ExecutorSpec, int], int]
 
 def preloaded(spec: ExecutorSpec, lock: int) -> int:
     """Run in this process, with all modules loaded: milliseconds from grant to first task."""
+    if spec.grant.program:
+        return run_program(spec, lock)
     return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
 
 

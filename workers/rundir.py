@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,7 +25,7 @@ from workers.locks import is_locked, try_lock
 
 
 class Holder(NamedTuple):
-    """The process that holds an executor's lock, its app, its size and its addresses; 0 means not known yet."""
+    """The process that holds an executor's lock, its app, its size, addresses and grace; 0 means not known yet."""
 
     executor: str
     app: str
@@ -32,6 +33,7 @@ class Holder(NamedTuple):
     cores: int = 0
     memory_mb: int = 0
     addresses: Mapping[str, Sequence[str]] = {}
+    grace_s: float = 0
 
 
 class ExitNote(BaseModel):
@@ -104,6 +106,10 @@ class RunDir:
         """Note that the executor got the warning that was due at `at` (ms)."""
         self._file(executor, "warned").write_text(str(at))
 
+    def scratch(self, executor: str) -> Path:
+        """The executor's own folder, deleted when its end is in the log."""
+        return self.path / "scratch" / _file_name(executor)
+
     def program_log(self) -> Path:
         """The file with the executors' own messages."""
         return self.path / "executors.log"
@@ -154,6 +160,7 @@ class RunDir:
         """Remove the files of an executor whose end is in the log."""
         for path in self._executors.glob(f"{_file_name(executor)}.draft-*"):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.scratch(executor), ignore_errors=True)
         for kind in ("exit", "stop-at", "warned", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 

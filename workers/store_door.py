@@ -19,7 +19,7 @@ from scheduler.model import commands
 from scheduler.model.errors import NotAllowed
 from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant
-from scheduler.model.ids import app_of, is_driver
+from scheduler.model.ids import app_of, is_driver, number_of
 from scheduler.model.sender import By, worker_sender
 from scheduler.service.client import Client
 from scheduler.service.grant_tokens import Claims, claims_of
@@ -136,6 +136,7 @@ class WorkerStore:
                 done=done,
                 finished=finished,
                 unstartable=end.unstartable if end.reason == "failed" else "",
+                detail=end.detail if end.verdict is None else "",
             )
         )
         self.client.notify(*reports, by=by)
@@ -152,7 +153,7 @@ class WorkerStore:
     def fill(self, claims: Claims) -> bool:
         """As `ExecutorDoor.fill`; RQ's tools show the executor from now on."""
         self.show_life(claims)
-        if claims.driver:
+        if claims.runs != "tasks":
             return self.work.is_granted(claims.worker, claims.executor)
         return self.work.fill(claims.app, claims.tasks, worker=claims.worker, executor=claims.executor)
 
@@ -181,16 +182,19 @@ class WorkerStore:
         """As `ExecutorDoor.finish`."""
         if put_back:
             self.work.put_back(claims.app, claims.executor)
-        if not claims.driver:
+        if claims.runs == "tasks":
             self._record(claims).withdraw()
 
     def keep_output(self, claims: Claims, tails: Mapping[int, bytes]) -> bool:
         """As `ExecutorDoor.keep_output`."""
         granted = self.work.is_granted(claims.worker, claims.executor)
-        if claims.driver and 0 in tails:
+        if claims.runs == "tasks":
+            if tails:
+                self.work.keep_output(claims.app, claims.executor, tails)
+        elif claims.runs == "driver" and 0 in tails:
             self.work.keep_driver_output(claims.app, tails[0])
-        elif tails and not claims.driver:
-            self.work.keep_output(claims.app, claims.executor, tails)
+        elif 0 in tails:
+            self.work.keep_program_output(claims.app, number_of(claims.executor), tails[0])
         return granted
 
     def backlog(self, by: By, claims: Claims, *, waiting: int, running: int, idle: bool) -> None:
@@ -204,7 +208,7 @@ class WorkerStore:
 
     def show_life(self, claims: Claims) -> None:
         """As `ExecutorDoor.show_life`."""
-        if not claims.driver:
+        if claims.runs == "tasks":
             self._record(claims).show_life()
 
     def _record(self, claims: Claims) -> _RqRecord:

@@ -124,6 +124,8 @@ class TaskGroup:
 
     def _too_much_memory(self, used_mb: int) -> str:
         grant = self._grant
+        if grant.program:
+            return f"used {used_mb} MiB, above the {grant.memory_mb} MiB granted"
         return f"the tasks of {grant.role} {grant.executor} used {used_mb} MiB; {grant.memory_mb} MiB are granted"
 
 

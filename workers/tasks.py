@@ -38,6 +38,10 @@ DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
 RESOURCES_VARIABLE = "FAIRLOG_RESOURCES"
 """JSON: kind of resources -> addresses (semantics R5)."""
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+HOST_VARIABLE = "FAIRLOG_HOST"
+"""The worker's host, as peers reach it; the name that preferences use."""
+SCRATCH_VARIABLE = "FAIRLOG_SCRATCH"
+"""The executor's own folder, deleted when it is gone. Programs of executors begin in it (semantics G1)."""
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
@@ -71,7 +75,9 @@ def task_environment(grant: Grant, lock: Path, secrets: Mapping[str, str]) -> di
         "FAIRLOG_CORES": str(grant.cores),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),
         **(
-            {DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {CORES_VARIABLE: str(grant.cores_per_task)}
+            {DRIVER_VARIABLE: grant.executor}
+            if grant.role == "driver"
+            else {CORES_VARIABLE: str(grant.cores if grant.program else grant.cores_per_task)}
         ),
     }
 
@@ -109,11 +115,11 @@ class Task:
         log: int,
         log_start: int,
         *,
-        is_driver: bool = False,
+        name: str = "",
         kept: int = output_bytes(1),
     ) -> None:
         self.index = begun.task
-        self.name = "its driver" if is_driver else f"task {self.index}"
+        self.name = name or f"task {self.index}"
         self.attempt = begun.attempt
         self.process = process
         self.began_s = time.monotonic()
@@ -170,13 +176,21 @@ class Task:
 class TaskStarter:
     """Starts the tasks of one executor. `read_secrets` returns its app's, or raises UnreadableSecrets."""
 
-    def __init__(self, grant: Grant, worker: str, files: RunDir, read_secrets: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        grant: Grant,
+        worker: str,
+        files: RunDir,
+        read_secrets: Callable[[], Mapping[str, str]],
+        *,
+        host: str = "",
+    ) -> None:
         self._grant = grant
         self._worker = worker
         self._files = files
         self._is_driver = grant.role == "driver"
         self._unreadable = ""
-        """Why the app's secrets cannot be read."""
+        """Why the app's secrets cannot be read, or its folder cannot be created."""
         secrets: Mapping[str, str] = {}
         try:
             secrets = read_secrets()
@@ -184,6 +198,13 @@ class TaskStarter:
             self._unreadable = str(error)
         self._environment = task_environment(grant, files.lock_file(grant.executor), secrets)
         self._environment[STOP_AT_VARIABLE] = str(files.stop_at_file(grant.executor))
+        scratch = files.scratch(grant.executor)
+        try:
+            private_folder(scratch)
+        except OSError as error:
+            self._unreadable = f"the folder {scratch} cannot be created: {error.strerror}"
+        self._environment |= {HOST_VARIABLE: host, SCRATCH_VARIABLE: str(scratch)}
+        self._cwd = str(scratch) if grant.program else grant.cwd
         self._slots: dict[int, Task] = {}
         """Slot -> the task that was started in it last."""
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -195,8 +216,8 @@ class TaskStarter:
         grant = self._grant
         if self._unreadable:
             return self._refuse(begun, "unstartable", 126, f"{self._unreadable} (worker {self._worker})")
-        if grant.cwd is not None and not os.path.isdir(grant.cwd):  # noqa: PTH112 - Path.is_dir raises for some errors
-            reason = f"directory {grant.cwd!r} does not exist or is not accessible on worker {self._worker}"
+        if self._cwd is not None and not os.path.isdir(self._cwd):  # noqa: PTH112 - Path.is_dir raises for some errors
+            reason = f"directory {self._cwd!r} does not exist or is not accessible on worker {self._worker}"
             return self._refuse(begun, "unstartable", 126, reason)
         if self._program is None:
             return self._missing(begun)
@@ -215,15 +236,16 @@ class TaskStarter:
                 stdin=self._nothing,
                 stdout=log,
                 stderr=log,
-                cwd=grant.cwd,
+                cwd=self._cwd,
                 env={**self._environment, **index},
                 close_fds=False,
             )
         except OSError as error:
             os.close(log)
             return self._not_started(begun, error)
-        kept = output_bytes(1 if self._is_driver else grant.tasks)
-        self._slots[slot] = Task(begun, process, log, log_start, is_driver=self._is_driver, kept=kept)
+        kept = output_bytes(1 if self._is_driver or grant.program else grant.tasks)
+        name = "its driver" if self._is_driver else "its program" if grant.program else ""
+        self._slots[slot] = Task(begun, process, log, log_start, name=name, kept=kept)
         return self._slots[slot]
 
     def _open_log(self, begun: Begun) -> int:
@@ -234,7 +256,7 @@ class TaskStarter:
     def _not_started(self, begun: Begun, error: OSError) -> Completion:
         reason = error.strerror or str(error)
         if isinstance(error, FileNotFoundError):
-            if not os.path.isfile(Path(self._grant.cwd or ".", self._program or "")):  # noqa: PTH113 - as above
+            if not os.path.isfile(Path(self._cwd or ".", self._program or "")):  # noqa: PTH113 - as above
                 return self._missing(begun)
             reason = "its interpreter does not exist"
         message = f"command {self._command!r} cannot be run on worker {self._worker}: {reason}"

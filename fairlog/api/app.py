@@ -7,12 +7,14 @@ describe the API from pydantic models, which our commands are not, and costs thr
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -26,9 +28,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 from starlette.routing import compile_path
 
+from fairlog.api.audit_file import MAX_FILE, audit_file
+from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, request_of
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.openapi import description
+from fairlog.api.past import NotReady
 from fairlog.api.problems import (
     MEDIA,
     BadRequest,
@@ -41,10 +46,13 @@ from fairlog.api.problems import (
     problem_of,
     status_of,
 )
-from fairlog.api.replica import NotReady
+from fairlog.api.questions import SignIn
 from fairlog.api.routes import ROUTES
 from fairlog.api.work import Bells
-from scheduler.model.errors import FairlogError
+from fairlog.page.assets import routes as page_routes
+from fairlog.page.cookies import check_origin, cookie_names, set_cookie
+from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
+from scheduler.model.errors import FairlogError, NotAllowed, NotAuthenticated
 from scheduler.service.client import Receipt
 from workers import door as structs
 from workers.door import Holding
@@ -55,8 +63,10 @@ if TYPE_CHECKING:
 
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
+    from fairlog.api.oidc import Provider
     from fairlog.api.routes import Param, Route
     from fairlog.api.work import Caller
+    from fairlog.page.sessions import Session
     from scheduler.model.sender import By
     from scheduler.store.codec import Record
 
@@ -65,11 +75,15 @@ MAX_STREAMS = 2_000
 WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
+VIEWS_AT_ONCE = 2
+"""How many reads are computed at once: they share the interpreter with commands, which wait for each of them."""
+SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
+"""How many reads wait at once for the store, a past state or another process."""
 WORK_AT_ONCE = 32
 SETTLES_S = 0.01
 """How often the store is asked whether its replicas have what a worker is to start."""
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 OPERATIONS = {
@@ -100,12 +114,19 @@ _batch_of = Decoder(dict[str, list[Raw]]).decode
 class Door:
     """What the routes share: the handlers, the feed, the rates, and the threads in which handlers run."""
 
-    def __init__(self, handlers: Handlers, feed: Feed, rates: Rates | None = None) -> None:
-        self.handlers, self.feed, self.rates = handlers, feed, rates or Rates()
+    def __init__(
+        self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: Provider | None = None
+    ) -> None:
+        self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
+        self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
         self.bells = Bells()
         self._work = CapacityLimiter(WORK_AT_ONCE)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
+        self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
+        self._catching_up = CapacityLimiter(1)
+        self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
+        self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
     def heard(self, record: Record | None) -> None:
         """Pass a turn on to streams and to the workers that it concerns; called by the replica's thread."""
@@ -119,15 +140,39 @@ class Door:
 
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
-        return self.handlers.principal(_token_of(request), at_home=request.app.state.at_home)
+        at_home = request.app.state.at_home
+        if "authorization" not in request.headers and not at_home and (session := self.session(request)) is not None:
+            return session.who
+        return self.handlers.principal(_token_of(request), at_home=at_home)
+
+    def session(self, request: Request) -> Session | None:
+        """The session of the page that the request shows by a cookie, None without one.
+
+        Raises: NotAuthenticated if it is good no longer; NotAllowed if another server's page asks for a change.
+        """
+        value = next((value for name in cookie_names(request) if (value := request.cookies.get(name))), None)
+        if value is None:
+            return None
+        self.handlers.replica.check_fresh()
+        now = round(time.time() * 1000)
+        session = self.handlers.replica.peek(lambda state: self.sessions.of(value, state, now))
+        if request.method not in ("GET", "HEAD"):
+            check_origin(request)
+        return session
 
     async def command(self, call: Callable[[], T]) -> T:
         """Run a handler that waits for the master."""
         return await to_thread.run_sync(call, limiter=self._commands, abandon_on_cancel=True)
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Run a handler that reads."""
+        """Run a handler that waits for more than the present state."""
         return await to_thread.run_sync(call, limiter=self._reads, abandon_on_cancel=True)
+
+    async def view(self, who: By, call: Callable[[], T]) -> T:
+        """Run a handler that computes on what is in memory, one at a time of a company's."""
+        company = company_of(who) or who.account
+        async with self._of_company.setdefault(company, CapacityLimiter(1)):
+            return await to_thread.run_sync(call, limiter=self._views, abandon_on_cancel=True)
 
     async def reach(self, seq: int) -> None:
         """Wait until the replica has folded the log up to `seq`. Raises: NotReady."""
@@ -153,10 +198,9 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        if route.answer == "open":
-            return await self._open(route)
-        if route.answer == "work":
-            return await self._work_of(route, request)
+        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of}
+        if (answer := of_their_own.get(route.answer)) is not None:
+            return await answer(route, request)
         who = self.who(request)
         self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
@@ -164,17 +208,23 @@ class Door:
             return await self._command(route, request, who, values)
         if route.answer == "answers":
             return await self._batch(request, who, values)
+        if route.answer == "metrics":
+            accept = request.headers.get("accept", "")
+            text, media = await self.read(partial(self.handlers.metrics, who, accept))
+            return Response(text, media_type=media)
         if route.answer == "events":
-            return await self._events(request, who, values)
+            return await self._events(route, request, who, values)
         if values.pop("fresh", False):
             await self.reach((await self.read(self.handlers.replica.log.head)).seq)
         if route.name != "log":
             await self.reach(values.get("after", 0))
         return await self._read(route, request, who, values)
 
-    async def _open(self, route: Route) -> Response:
+    async def _open(self, route: Route, request: Request) -> Response:
         if route.name == "openapi":
             return _json(description())
+        if route.name in {"provider", "signIn"}:
+            return await self._sign_in(route, request)
         self.handlers.replica.check()
         return _json({"seq": self.handlers.replica.head})
 
@@ -213,6 +263,70 @@ class Door:
             finally:
                 self.bells.forget(worker, rung)
 
+    async def _sign_in(self, route: Route, request: Request) -> Response:
+        provider = self.provider
+        if provider is None:
+            raise NotFound("this server knows no OpenID provider; `fairlog login` takes a token or an invitation")
+        self.rates.charge_stranger("" if request.client is None else request.client.host)
+        call: Callable[[], object] = provider.description
+        if route.asks is not None:
+            asked = _asked(await _body(request), SignIn)
+            call = partial(self.handlers.sign_in, provider.settings.token, partial(provider.account_of, asked), asked)
+        said = await to_thread.run_sync(call, limiter=self._signing_in, abandon_on_cancel=True)
+        return _json({"value": said}, {"cache-control": "no-store"})
+
+    async def _session(self, route: Route, request: Request) -> Response:
+        """Log in, renew, show or end a session of the page, or make a link to one."""
+        now = round(time.time() * 1000)
+        if route.name == "link":
+            who = self.who(request)
+            self.rates.charge(who.token, company_of(who))
+            key = self.sessions.link(who, now)
+            return _json({"key": key, "account": who.account, "until": now + LINK_MS})
+        if route.name == "logIn":
+            check_origin(request)
+            body = await _body(request)
+            fields = _decoded(body) if body else {}
+            if not isinstance(fields, dict) or not all(isinstance(each, str) for each in fields.values()):
+                raise BadRequest('the body must be {"token": "fl_…"}, {"key": "…"} or nothing')
+            if fields.keys() not in ({"token"}, {"key"}, set()):
+                raise BadRequest('the body must be {"token": "fl_…"}, {"key": "…"} or nothing')
+            known = None if fields else self.session(request)
+            if "token" in fields:
+                who = self.handlers.principal(fields["token"].strip() or "-", at_home=False)
+            elif "key" in fields:
+                who = self.sessions.redeem(fields["key"], now)
+            elif known is not None:
+                who = known.who
+            else:
+                raise NotAuthenticated("nobody is logged in; log in with a token")
+            self.rates.charge(who.token, company_of(who))
+            self._check_visitor(who)
+            made = self.sessions.cookie(who, now, identity=known.id if known else "")
+            answer = _json(await self.read(partial(self.board.session, who, now + SESSION_MS)))
+            set_cookie(answer, request, made, SESSION_MS // 1000)
+            return answer
+        session = self.session(request)
+        if session is None:
+            raise NotAuthenticated("nobody is logged in; log in with a token")
+        if route.name == "logOut":
+            self.sessions.end(session)
+            answer = _json({})
+            set_cookie(answer, request, "", 0)
+            return answer
+        self.rates.charge(session.who.token, company_of(session.who))
+        return _json(await self.read(partial(self.board.session, session.who, session.until)))
+
+    def _check_visitor(self, who: By) -> None:
+        """Raises: NotAllowed if the page is not for the holder of such a token."""
+        token = self.handlers.replica.peek(lambda state: state.accounts.tokens.get(who.token))
+        if token is not None and token.once:
+            raise NotAllowed(
+                "this is an invitation: run `fairlog login` with it, then `fairlog page` prints a link here"
+            )
+        if who.role == "worker":
+            raise NotAllowed(f"{who.account} is the account of a worker; the page is for people")
+
     async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)
         fields = _decoded(body) if body else {}
@@ -249,10 +363,10 @@ class Door:
         if route.view:
             shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
             known = values.pop("If-None-Match", "")
-            viewed = await self.read(partial(handlers.view, who, route.view, {**path, **values}, **shared))
-            return _viewed(viewed, known)
+            call = partial(handlers.view, who, route.view, {**path, **values}, **shared)
+            return _viewed(await (self.read(call) if "at" in shared else self.view(who, call)), known)
         if route.answer == "output":
-            task = _task(path["task"]) if "task" in path else None
+            task = _whole(path["task"]) if "task" in path else None
             output = await self.read(partial(handlers.output, who, path["app"], task, **values))
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
@@ -260,26 +374,52 @@ class Door:
             self.rates.charge(who.token, company_of(who), LONG_COST)
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
+        if route.name == "auditFile":
+            self.board.check(who)
+            body = await _body(request, most=MAX_FILE, media="application/x-ndjson")
+            seen = (await self.read(partial(handlers.replica.read, lambda _: None)))[0]
+            return _viewed(Viewed(seen, msgspec.Raw(_to_json(await self.read(partial(audit_file, body))))))
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
+        board = self.board
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
-            "fairness": handlers.fairness,
+            "fairness": board.fairness,
             "audit": handlers.audit,
             "whatif": handlers.whatif,
             "status": handlers.status,
             "whoami": handlers.whoami,
+            "overview": board.overview,
+            "board": board.apps,
+            "card": board.app,
+            "timeline": board.timeline,
+            "companyCard": board.company,
+            "fleet": board.fleet,
+            "history": board.history,
+            "entries": board.entries,
+            "decision": board.decision,
+            "moment": board.moment,
         }
-        return _viewed(await self.read(partial(calls[route.name], who, **path, **values)), known)
+        if route.name == "decision":
+            path = {"position": _whole(path["position"], "position")}
+        if route.name == "moment" and "time" not in values:
+            raise BadRequest("name the time in ms, ?time=MS")
+        asked = partial(calls[route.name], who, **path, **values)
+        return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
-    async def _events(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
         handlers, path = self.handlers, request.path_params
+        if route.name == "pulse":
+            await self.read(partial(self.board.check, who))
+            beats = self.feed.pulse(handlers.replica, partial(self.who, request))
+            return _stream(beats, {})
         reason = values.get("reason", "")
         await self.read(partial(handlers.open_stream, who, path, reason))
 
@@ -293,9 +433,13 @@ class Door:
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")
         after = handlers.replica.head if start is None else int(start)
-        events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._reads)
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", POSITION: str(after)}
-        return StreamingResponse(_until_refused(events), media_type="text/event-stream", headers=headers)
+        events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._catching_up)
+        return _stream(events, {POSITION: str(after)})
+
+
+def _stream(events: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+    return StreamingResponse(_until_refused(events), media_type="text/event-stream", headers=headers)
 
 
 async def _until_refused(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -325,7 +469,10 @@ def make_app(door: Door, *, at_home: bool) -> Starlette:
 
         return answer
 
+    if at_home:
+        door.sessions.at_home = True
     routes = [Mounted(_pattern(route), endpoint(route), methods=[route.method], name=route.name) for route in ROUTES]
+    routes += page_routes()
     handlers: Mapping[Any, ExceptionHandler] = {
         HTTPException: _not_routed,
         ClientDisconnect: _problem,
@@ -362,22 +509,22 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     return await _problem(request, BadRequest(str(raised.detail)))
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, *, most: int = MAX_BODY, media: str = "application/json") -> bytes:
     """The body. Raises: TooLarge, WrongMedia."""
-    too_large = TooLarge(f"a request has at most {MAX_BODY} bytes; send a batch in parts")
+    too_large = TooLarge(f"a request has at most {most} bytes; send a batch in parts")
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MAX_BODY:
+    if not length.isdecimal() or int(length) > most:
         raise too_large
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > MAX_BODY:
+        if size > most:
             raise too_large
         parts.append(part)
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if size and media != "application/json":
-        raise WrongMedia("send the body as application/json")
+    said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if size and said != media:
+        raise WrongMedia(f"send the body as {media}")
     return b"".join(parts)
 
 
@@ -432,9 +579,9 @@ def _value(param: Param, text: str) -> Any:  # noqa: ANN401 (as its schema says)
     return text
 
 
-def _task(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise BadRequest(f"a task is a number, not {text[:40]!r}")
+def _whole(text: str, what: str = "task") -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise BadRequest(f"a {what} is a number, not {text[:40]!r}")
     return int(text)
 
 

@@ -19,9 +19,11 @@ import msgspec
 
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.api.routes import ROUTES
+from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
+from scheduler.model.sender import By
 from scheduler.service.client import Receipt
 from scheduler.service.receipts import SignedReceipt
 
@@ -32,18 +34,6 @@ LATER_S = 2.0
 """How much longer than a server waits for a master the client waits for the server."""
 _VIEWS = {route.view: route for route in ROUTES if route.view}
 T = TypeVar("T")
-
-
-class Unreachable(NoMaster):
-    """No API server answered in time. A command may still be carried out; sending it again under its id is safe."""
-
-
-class Refused(FairlogError):
-    """The API refused a request for another reason than a rule; `title` is the problem's."""
-
-    def __init__(self, title: str, why: str) -> None:
-        super().__init__(why)
-        self.title = title
 
 
 class _Request(NamedTuple):
@@ -152,11 +142,20 @@ class _Talk:
             if cursor is None:
                 return found
 
+    def question(self, path: str, asked: Mapping[str, Any]) -> _Steps[Any]:
+        headers = {"content-type": "application/json"}
+        answer = yield from self.ask(_Request("POST", path, {}, msgspec.json.encode(asked), headers))
+        return msgspec.json.decode(answer.content)["value"]
+
     def entries(self, after: int, reason: str) -> _Steps[list[dict[str, Any]]]:
         why = {"reason": reason} if reason else {}
         answer = yield from self.ask(_Request("GET", "/v1/log", {"after": after, "fresh": "true", **why}))
         items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
         return items
+
+    def beat(self, app: str) -> _Steps[str]:
+        answer = yield from self.ask(_Request("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
+        return str(msgspec.json.decode(answer.content)["value"]["state"])
 
     def follow(self, path: str, after: int) -> _Send:
         """The request for a stream, to the server that answered last."""
@@ -261,9 +260,18 @@ class ApiClient(_Base):
         """The value, or all items, that GET `path` answers."""
         return self._do(self._talk.read(path, query))
 
+    def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+        """The value that POST `path` answers to a question, such as `/v1/whatif`."""
+        return self._do(self._talk.question(path, asked))
+
     def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None)."""
         return self._do(self._talk.output(app, task, reason))
+
+    def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = self._do(self._talk.beat(app))
+        return state
 
     def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
@@ -287,6 +295,26 @@ class ApiClient(_Base):
                             yield event
             except httpx.TransportError:
                 time.sleep(RETRY_S)
+
+    def account(self) -> By:
+        """The account of the token, or of this process over a Unix socket."""
+        said = self.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
+    def states(self, app: str) -> list[dict[str, Any]]:
+        """The states of the app's tasks, by index; empty before its first executor."""
+        found: list[dict[str, Any]] = self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
+        return found
+
+    def explain(self, app: str) -> dict[str, Any]:
+        """Why the app waits, or was admitted and placed as it was, from the log."""
+        said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+        return said
+
+    def link(self) -> str:
+        """The key of a link that opens one session of the page, for whoever asks."""
+        answer = self._do(self._talk.ask(_Request("POST", "/v1/links")))
+        return str(msgspec.json.decode(answer.content)["key"])
 
     def check(self) -> None:
         """Return once a server can answer."""
@@ -352,6 +380,15 @@ class AsyncApiClient(_Base):
         """The value, or all items, that GET `path` answers."""
         return await self._do(self._talk.read(path, query))
 
+    async def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = await self._do(self._talk.beat(app))
+        return state
+
+    async def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+        """As `ApiClient.ask`."""
+        return await self._do(self._talk.question(path, asked))
+
     async def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None)."""
         return await self._do(self._talk.output(app, task, reason))
@@ -381,6 +418,21 @@ class AsyncApiClient(_Base):
                             yield event
             except httpx.TransportError:
                 await asyncio.sleep(RETRY_S)
+
+    async def account(self) -> By:
+        """The account of the token, or of this process over a Unix socket."""
+        said = await self.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
+    async def states(self, app: str) -> list[dict[str, Any]]:
+        """The states of the app's tasks, by index; empty before its first executor."""
+        found: list[dict[str, Any]] = await self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
+        return found
+
+    async def explain(self, app: str) -> dict[str, Any]:
+        """Why the app waits, or was admitted and placed as it was, from the log."""
+        said: dict[str, Any] = await self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+        return said
 
     async def check(self) -> None:
         """Return once a server can answer."""

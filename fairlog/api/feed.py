@@ -6,15 +6,15 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio import to_thread
 from msgspec.json import Encoder
 
 from fairlog.api.handlers import encode_line
 from scheduler.model.ids import app_of
-from scheduler.store.codec import lines_of
+from scheduler.store.codec import lines_of, told
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
@@ -28,6 +28,10 @@ KEPT_TURNS = 2_000
 HEARTBEAT_S = 15.0
 TOGETHER_S = 0.02
 """Turns within this time wake the streams once."""
+PULSE_S, STILL_S = 1.0, 5.0
+"""The least and the longest time between two events of a pulse."""
+NAMED = 50
+"""The most apps that an event of a pulse names."""
 AT_ONCE, PAUSE_S = 50, 0.005
 """So many streams are woken at a time, with a pause in between for the answers to other requests."""
 _to_json = Encoder().encode
@@ -50,6 +54,11 @@ class Told(NamedTuple):
         return self.whole if self.owner is not None and allowed(*self.owner) else self.public
 
 
+_TOPICS = {"App": "apps", "Executor": "apps", "Driver": "apps", "Ro": "apps", "Hold": "apps", "Re": "apps"}
+_TOPICS |= {"Worker": "workers", "LostW": "workers", "Company": "companies", "Command": "log", "Log": "log"}
+"""How the names of event types begin -> what they change."""
+
+
 class _Turn:
     """A turn, written once for all streams."""
 
@@ -57,6 +66,18 @@ class _Turn:
         self.first, self.last = record.first, record.last
         self._record = record
         self._events: list[Told] | None = None
+
+    @cached_property
+    def touched(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The kinds of things that the turn changed, and the apps."""
+        topics, apps = set(), set()
+        for fact in told(self._record):
+            name = type(fact.event).__name__
+            topics.add(next((topic for begin, topic in _TOPICS.items() if name.startswith(begin)), "settings"))
+            app = getattr(fact.event, "app", "") or app_of(getattr(fact.event, "executor", ""))
+            if app:
+                apps.add(app)
+        return frozenset(topics), frozenset(apps)
 
     def events(self, state: ClusterState) -> list[Told]:
         if self._events is None:
@@ -143,6 +164,42 @@ class Feed:
                         yield part
                 elif not await self.wait(HEARTBEAT_S):
                     yield b":\n\n"
+        finally:
+            self.streams -= 1
+
+    async def pulse(self, replica: Replica, allowed: Callable[[], object]) -> AsyncIterator[bytes]:
+        """Server-sent events that say how far the log is and what it changed, one at most every `PULSE_S`.
+
+        While nothing changes, one comes every `STILL_S`. `allowed` ends the stream by raising.
+        """
+        after, lost = replica.head, self._lost
+        self.streams += 1
+        try:
+            yield b"retry: 1000\n\n"
+            while not self.closed:
+                allowed()
+                head, whole = replica.head, lost != self._lost
+                lost = self._lost
+                if head < after or (self._turns and after < self._turns[0].first - 1):
+                    whole = True
+                topics: set[str] = set()
+                apps: set[str] = set()
+                for turn in (
+                    () if whole else self._turns[bisect_right(self._turns, after, key=lambda each: each.last) :]
+                ):
+                    topics |= turn.touched[0]
+                    apps |= turn.touched[1]
+                    if len(apps) > NAMED:
+                        break
+                said: dict[str, Any] = {"seq": head, "topics": None if whole else sorted(topics)}
+                said["apps"] = None if whole or len(apps) > NAMED else sorted(apps)
+                said["trouble"] = replica.trouble
+                yield b"event: pulse\ndata: %b\n\n" % _to_json(said)
+                after = head
+                until = self.now() + STILL_S
+                await asyncio.sleep(PULSE_S)
+                while not self.closed and replica.head == after and (left_s := until - self.now()) > 0:
+                    await self.wait(left_s)
         finally:
             self.streams -= 1
 

@@ -36,6 +36,7 @@ from witness.audit.audit import Audit, Audited
 from witness.explain import explain as explained
 from witness.fairness import Fairness
 from witness.statement import statement as stated
+from witness.timeline import Timeline
 from witness.usage import Accounts
 from witness.whatif import Rules, replayed
 
@@ -89,6 +90,11 @@ def audit(source: Source) -> object:
     audited = Audit()
     for _ in audited.deviations(source.facts()):
         pass
+    return audited_as_json(audited)
+
+
+def audited_as_json(audited: Audit) -> dict[str, Any]:
+    """What an audit has found."""
     return {
         "events": audited.events,
         "decisions": audited.decisions,
@@ -137,8 +143,15 @@ def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as
     return replayed(source.facts(), Rules(asked.settings, quotas, added))
 
 
+def timeline(source: Source, app: str, *, past: bool) -> object:
+    """The life of an app, up to now or to the position that is `past`. Raises: UnknownApp."""
+    found = Timeline(app)
+    found.hear(source.facts())
+    return found.told(0 if past else source.now())
+
+
 ANSWERS: Mapping[str, Callable[..., object]] = {
-    each.__name__: each for each in (explain, audit, fairness, statement, whatif)
+    each.__name__: each for each in (explain, audit, fairness, statement, whatif, timeline)
 }
 
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import islice
 from threading import Lock
@@ -20,15 +20,25 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
+from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, OtherRules
-from fairlog.api.replica import NotReady, Replica, Seen
+from fairlog.api.questions import PAGE, OtherRules, SignIn
+from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
-from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
+from scheduler.model.commands import (
+    BATCH,
+    Command,
+    IssueToken,
+    LoseOwner,
+    LoseWorker,
+    SubmitApp,
+    command_of,
+    read_command,
+)
 from scheduler.model.errors import (
     CommandRejected,
     InvalidCommand,
@@ -43,6 +53,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look, page_of_apps, without_private
 from scheduler.service.client import Client, Receipt
 from scheduler.service.keyring import Keyring
+from scheduler.service.owners import beat
 from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
@@ -54,6 +65,7 @@ from witness.listing import listed
 if TYPE_CHECKING:
     from redis import Redis
 
+    from fairlog.watch.metrics import Metrics
     from scheduler.rules.entities import App
     from scheduler.store.codec import Line
 
@@ -113,6 +125,7 @@ class Handlers:
     ) -> None:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
+        self.keyring = keyring
         self.work = Worklist(store, cluster)
         self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
@@ -146,6 +159,21 @@ class Handlers:
     def _of_token(self, token: str) -> By:
         self.replica.check_fresh()
         return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
+
+    def sign_in(self, token: str, prove: Callable[[], str], asked: SignIn) -> dict[str, object]:
+        """Issue, by this server's `token`, the token that is asked for of the account that `prove` returns.
+
+        Raises: NotAuthenticated if there is no such account; Failed if `token` is not valid; as `send`, and as `prove`.
+        """
+        account = prove()
+        try:
+            who = self.principal(token, at_home=False)
+        except NotAuthenticated as error:
+            raise Failed(f"this server's own token cannot issue others: {error}") from None
+        if account not in self._present().accounts.known:
+            raise NotAuthenticated(f"there is no account {account}; an admin of the company adds it")
+        receipt = self.send(who, IssueToken(token=asked.token, account=account, hash=asked.hash))
+        return {"account": account, "seq": receipt.seq}
 
     # Commands
 
@@ -211,12 +239,17 @@ class Handlers:
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):
             raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
+        if isinstance(command, LoseOwner):
+            raise NotAllowed("only the master declares an owner lost; `fairlog finish` ends an app")
 
         def refuse(state: ClusterState) -> None:
             if state.closed:
                 permit(state, command, who, _now_ms())
 
-        self.replica.read(refuse)
+        if who.role == "worker":  # whose grants are looked through
+            self.replica.read(refuse)
+        else:
+            self.replica.peek(refuse)
 
     # Reads
 
@@ -246,7 +279,7 @@ class Handlers:
             lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
         if name == "app":
-            body = self._private_of(who, arguments["app"], cast("Raw", body), reason)
+            body = self.private_of(who, arguments["app"], cast("Raw", body), reason)
         return Viewed(seen, body, following)
 
     def _apps(
@@ -262,26 +295,38 @@ class Handlers:
     ) -> Viewed:
         """A page of the apps that `who` may see; it costs its own items, however many others there are."""
         submitted = _number(cursor)
+        shown, public = self.shown_to(who, reason)
 
         def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
-            present = self._present()
-
-            @cache
-            def may(verb: Verb, company: str, user: str) -> bool:
-                return _may(present, who, verb, Subject(company, user), reason)
-
-            def shown(app: App) -> bool:
-                own = may("read", app.spec.company, app.spec.user)
-                return own or (who.role == "worker" and self._may_see(state, who, app.spec.app))
-
-            page, following = page_of_apps(state, after=submitted, most=limit, shown=shown, tell=listed, **arguments)
-            known = [each if may("private", each["company"], each["user"]) else without_private(each) for each in page]
-            return known, following
+            page, following = page_of_apps(
+                state, after=submitted, most=limit, shown=shown(state), tell=listed, **arguments
+            )
+            return [public(each) for each in page], following
 
         seen, (page, following) = self.replica.read(find, at=at, after=after)
         return Viewed(seen, [Raw(_to_json(each)) for each in page], None if following is None else str(following))
 
-    def _private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
+    def shown_to(
+        self, who: By, reason: str = ""
+    ) -> tuple[Callable[[ClusterState], Callable[[App], bool]], Callable[[dict[str, Any]], dict[str, Any]]]:
+        """Which apps of a state `who` may see now, and the view of one with what of it `who` may see."""
+        present = self._present()
+
+        @cache
+        def may(verb: Verb, company: str, user: str) -> bool:
+            return _may(present, who, verb, Subject(company, user), reason)
+
+        def shown(state: ClusterState) -> Callable[[App], bool]:
+            if who.role == "worker":
+                return lambda app: self.may_see(state, who, app.spec.app)
+            return lambda app: may("read", app.spec.company, app.spec.user)
+
+        def public(view: dict[str, Any]) -> dict[str, Any]:
+            return view if may("private", view["company"], view["user"]) else without_private(view)
+
+        return shown, public
+
+    def private_of(self, who: By, app: str, body: Raw, reason: str) -> Raw:
         """The view of an app without its private part, unless `who` may see it, which is recorded then."""
         shown, present = _plain(body), self._present()
         subject = Subject(shown["company"], shown["user"])
@@ -318,14 +363,14 @@ class Handlers:
         if not owned:
             may_read(self._present(), who, "cluster-read", Subject(), _now_ms())
         if isinstance(found, _Item):
-            if owned and not self._may_see(state, who, found.key, name):
+            if owned and not self.may_see(state, who, found.key, name):
                 raise UnknownApp(found.key)
             return found.body, None
         page: list[Raw] = []
         last = ""
         start = _after_cursor(found, cursor)
         for place, item in enumerate(islice(found, start, None), start + 1):
-            if not owned or self._may_see(state, who, item.key, name):
+            if not owned or self.may_see(state, who, item.key, name):
                 if len(page) == limit:
                     return page, last
                 page.append(item.body)
@@ -354,7 +399,7 @@ class Handlers:
         """Whether the kept views are of this state; another state may have the same position."""
         return self._views_of[0] is state and self._views_of[1] == state.head
 
-    def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
+    def may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
         """Whether `who` may now see the item of a view: an app, an account, or a token as its account."""
         present = self._present()
         if not present.closed:
@@ -367,7 +412,7 @@ class Handlers:
         """Whose the app is. Raises: UnknownApp unless `who` may see it; NotAllowed unless `who` may read `verb`."""
 
         def find(state: ClusterState) -> Subject:
-            if app not in state.apps or not self._may_see(state, who, app):
+            if app not in state.apps or not self.may_see(state, who, app):
                 raise UnknownApp(app)
             subject = _subject(state, who, app)
             may_read(state, who, verb, subject, _now_ms(), reason=reason)
@@ -439,6 +484,16 @@ class Handlers:
         self._note(who, "output", _named(who, app, owner), reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
 
+    def beat(self, who: By, app: str) -> Viewed:
+        """A sign of life of the app's owner (semantics G4). `state` says whether it goes on.
+
+        Raises: UnknownApp, NotAllowed.
+        """
+        self.check_app(who, app, "submit")
+        seen, state = self.replica.read(lambda state: state.apps[app].state)
+        beat(self.store, self.keys, app)
+        return Viewed(seen, Raw(_to_json({"state": state})))
+
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
         self.check_app(who, app)
@@ -449,10 +504,10 @@ class Handlers:
         self._check_may(who, "cluster-read")
         return self._from_log("audit")
 
-    def fairness(self, who: By, *, by: Literal["company", "user"] = "company") -> Viewed:
+    def fairness(self, who: By, *, by: Literal["company", "user"] = "company", at: int | None = None) -> Viewed:
         """How fair the log was, as `fairlog fairness --json` prints it. Raises: NotAllowed, TooLong, NotReady."""
         self._check_may(who, "cluster-read")
-        return self._from_log("fairness", by=by)
+        return self._from_log("fairness", to=at, by=by)
 
     def statement(self, who: By, company: str, *, month: str) -> Viewed:
         """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
@@ -474,9 +529,15 @@ class Handlers:
     def _check_may(self, who: By, verb: Verb, company: str = "") -> None:
         self.replica.read(lambda state: may_read(state, who, verb, Subject(company), _now_ms()))
 
-    def _from_log(self, name: str, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
-        """An answer from the whole log. Raises: TooLong; NotReady while another such answer is made."""
-        seen, _ = self.replica.read(lambda _: None)
+    def timeline(self, who: By, app: str, *, to: int) -> Viewed:
+        """The life of an app up to log position `to`. Raises: UnknownApp, NotAllowed, TooLong, NotReady."""
+        self.check_app(who, app)
+        return self._from_log("timeline", to=to, app=app, past=to < self.replica.head)
+
+    def _from_log(self, name: str, *, to: int | None = None, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
+        """An answer from the log, up to `to` if it is given. Raises: TooLong; NotReady while another one is made."""
+        seen, _ = self.replica.read(lambda _: None, after=to or 0)
+        seen = seen if to is None else seen._replace(seq=to)
         if seen.seq > TOLD:
             raise TooLong(
                 f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
@@ -510,6 +571,18 @@ class Handlers:
             "tooLarge": said["tooLarge"],
         }
         return Viewed(seen, Raw(_to_json(told)))
+
+    def metrics(self, who: By, accept: str = "") -> tuple[bytes, str]:
+        """The metrics for Prometheus, in a format that `accept` names, and their media type. Raises: NotAllowed."""
+        self.replica.read(lambda state: may_read(state, who, "cluster-read", Subject(), _now_ms()))
+        return self._metrics.text(accept)
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        from fairlog.watch.metrics import Metrics  # noqa: PLC0415 (prometheus_client takes long to load)
+
+        read = lambda look: self.replica.read(look)[1]  # noqa: E731
+        return Metrics(self.store, self.keys, self.replica.tally, read=read, around=self.look_around)
 
     def look_around(self) -> Around:
         """What surrounds the state now; the companies that are short now are taken note of."""

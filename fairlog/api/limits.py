@@ -17,6 +17,8 @@ TOKEN_RATE, TOKEN_BURST = 20.0, 100.0
 COMPANY_RATE, COMPANY_BURST = 200.0, 200.0
 WORK_RATE, WORK_BURST = 2_000.0, 4_000.0
 """How often a worker may ask, with all its executors."""
+STRANGER_RATE, STRANGER_BURST = 0.5, 10.0
+"""How often somebody may ask who has no token yet, by the address."""
 KEPT = 10_000
 """The most buckets that are remembered; one that was not used for long is full anyway."""
 
@@ -50,6 +52,7 @@ class Rates:
         self._tokens = Buckets(TOKEN_RATE, TOKEN_BURST, clock)
         self._companies = Buckets(COMPANY_RATE, COMPANY_BURST, clock)
         self._workers = Buckets(WORK_RATE, WORK_BURST, clock)
+        self._strangers = Buckets(STRANGER_RATE, STRANGER_BURST, clock)
 
     def charge(self, token: str, company: str, cost: float = 1.0) -> None:
         """Charge a request of `cost`. Raises: TooMany."""
@@ -61,6 +64,11 @@ class Rates:
         """Charge a request of a worker or one of its executors. Raises: TooMany."""
         if wait_s := self._workers.take(worker, 1.0):
             raise TooMany(f"worker {worker} asks too often; ask again in {wait_s:.1f} s", wait_s)
+
+    def charge_stranger(self, address: str) -> None:
+        """Charge a request to sign in. Raises: TooMany."""
+        if wait_s := self._strangers.take(address, 1.0):
+            raise TooMany(f"too many requests to sign in; ask again in {wait_s:.0f} s", wait_s)
 
 
 def cost_of(commands: int) -> int:

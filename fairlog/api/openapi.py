@@ -10,7 +10,7 @@ from msgspec.json import schema_components
 
 from fairlog.api.problems import MEDIA, STATUS
 from fairlog.api.routes import ROUTES, Param, Route
-from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp
+from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
 from workers import door
 
 _REFS = "#/components/schemas/{name}"
@@ -72,14 +72,22 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "events": ("text/event-stream", _TEXT),
     "output": ("application/octet-stream", {}),
+    "metrics": ("text/plain", _TEXT),
     "open": ("application/json", {"type": "object"}),
+    "session": ("application/json", {"type": "object"}),
+}
+_LOG_IN = {
+    "type": "object",
+    "description": "A token, or the key of a link; neither renews the session of the request.",
+    "properties": {"token": _TEXT, "key": _TEXT},
+    "additionalProperties": False,
 }
 
 
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
     """The description as JSON values."""
-    types = [each for each in _kinds() if each is not LoseWorker]
+    types = [each for each in _kinds() if each not in (LoseWorker, LoseOwner)]
     asked = [route.asks for route in ROUTES if route.asks is not None]
     asked += [getattr(door, name) for route in ROUTES for name in (route.reads, route.tells) if name]
     _, structs = schema_components([*types, *asked], ref_template=_REFS)
@@ -145,6 +153,10 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         said["security"] = []
     if route.takes is not None:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
+    elif route.name == "auditFile":
+        said["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
+    elif route.name == "logIn":
+        said["requestBody"] = _content(_LOG_IN)
     elif route.asks is not None:
         said["requestBody"] = _content({"$ref": _REFS.format(name=route.asks.__name__)})
     elif route.reads:
@@ -164,7 +176,7 @@ def _told(route: Route) -> dict[str, Any]:
 
 
 def _path(name: str) -> dict[str, Any]:
-    if name == "task":
+    if name in ("task", "position"):
         return {"type": "integer", "minimum": 0, "maximum": 10**6}
     return {"type": "string", "minLength": 1, "maxLength": 128}
 

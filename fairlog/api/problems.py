@@ -7,7 +7,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from fairlog.api.figures import Failed, TooLong
-from fairlog.api.replica import NotReady, NotThatLong
+from fairlog.api.past import NotReady
+from fairlog.api.replica import NotThatLong
 from scheduler.model import errors
 from scheduler.store.transient import RETRY_S as FULL_S
 from scheduler.store.transient import LaneFull, in_words

@@ -1,4 +1,4 @@
-"""What is asked with a body and changes nothing, and the bounds of answers."""
+"""What is asked with a body that is no command, and the bounds of answers."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ class OtherRules(Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any] = {}
     quotas: dict[str, Bought] = {}
     workers: Annotated[tuple[Added, ...], Meta(max_length=MAX_ADDED)] = ()
+
+
+class SignIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """A code of the OpenID provider, with the PKCE verifier, the redirection and the nonce that belong to it.
+
+    `token` and `hash` are those of the token that is to be issued, as in `IssueToken`.
+    """
+
+    code: Annotated[str, Meta(min_length=1, max_length=4096)]
+    verifier: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._~-]{43,128}$")]
+    redirect: Annotated[str, Meta(pattern=r"^http://127\.0\.0\.1:[0-9]{1,5}/$")]
+    nonce: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{22,128}$")]
+    token: Annotated[str, Meta(max_length=64)]
+    hash: Annotated[str, Meta(max_length=64)]

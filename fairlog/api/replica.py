@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from redis.exceptions import RedisError
 
+from fairlog.api.past import NotReady, Past
+from fairlog.watch.tally import Tally
 from recovery.failover.follower import Follower
-from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, InvariantViolated, UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import program_log
-from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.eventlog import GENESIS
 from scheduler.store.transient import in_words
 
 if TYPE_CHECKING:
@@ -28,13 +29,7 @@ STALE_S = 1.0
 """The oldest state by which a token is judged: a token that is revoked is refused within this time."""
 UNREADABLE_S = 5.0
 """Pause before a log that cannot be read is folded again."""
-FOLDING_S = 0.1
-"""The longest wait for the turn to read a past state."""
 T = TypeVar("T")
-
-
-class NotReady(FairlogError):
-    """The replica has no state to answer from now; ask again later."""
 
 
 class NotThatLong(FairlogError):
@@ -79,22 +74,23 @@ class Replica:
 
     Only the thread changes the state, a whole turn at a time, while it holds the guard. Everyone else looks at it
     through `read`, which holds the guard as well, and keeps nothing of it that can change. `heard` is called in the
-    thread with each turn after it is folded, and with None when the log has lost turns that were told.
+    thread with each turn after it is folded, and with None when the log has lost turns that were told. `tally` counts
+    what happens.
     """
 
     def __init__(self, log: EventLog, heard: Callable[[Record | None], object] = lambda _: None) -> None:
+        self.tally = Tally()
         self.log = log
         self.heard = heard
         self._guard = Guard()
-        self._follower = Follower(log, self._guard)
+        self._follower = Follower(log, self._guard, self.tally.hear)
         self._outage = Outage(replica=log.keys.cluster)
         self._trouble = "the log is being read"
         self._fresh_s = 0.0
         """When the log was asked whose end is folded."""
         self._told = False
         """Whether the log has had an entry."""
-        self._past: tuple[Position, ClusterState] | None = None
-        self._folding = threading.Lock()
+        self.past = Past(log)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="replica", daemon=True)
 
@@ -141,7 +137,9 @@ class Replica:
                 return None
             return Seen(self.head, state.at), look(state)
 
-        return self._guard.read(now) or self._look_back(look, at or 0)
+        if (seen := self._guard.read(now)) is not None:
+            return seen
+        return self.past.read(at or 0, lambda state: (Seen(at or 0, state.at), look(state)))
 
     def check(self) -> None:
         """Raises: NotReady if the state may be behind the log."""
@@ -167,22 +165,6 @@ class Replica:
         with self._guard.changed:
             return self._guard.changed.wait_for(lambda: self.head >= seq and not self.trouble, wait_s)
 
-    def _look_back(self, look: Callable[[ClusterState], T], at: int) -> tuple[Seen, T]:
-        """As `read`, of a past state. One is folded at a time, and the last one is kept.
-
-        Raises: NotReady while another one is folded, so that whoever reads the present finds a thread free.
-        """
-        if not self._folding.acquire(timeout=FOLDING_S):
-            raise NotReady("another past state is being read; ask again later")
-        try:
-            if self._past is None or self._past[0].seq != at:
-                state, position = rebuild(self.log, to=at)
-                self._past = position, state
-            position, state = self._past
-            return Seen(position.seq, state.at), look(state)
-        finally:
-            self._folding.release()
-
     def catch_up(self) -> None:
         """Fold the log to its end; for who has no thread running. Raises: as `Follower.catch_up`."""
         asked_s = time.monotonic()
@@ -202,13 +184,13 @@ class Replica:
                 self._follower.check_against_log()
                 self.catch_up()
                 self._outage.is_over()
-                self.heard(None)
+                self._lose()
             before = self.head
             self._told = self._told or before > 0
             records = self._follower.follow(WAIT_MS)
             self._fresh_s = asked_s
             if not records and self.head != before:
-                self.heard(None)
+                self._lose()
             for record in records:
                 self.heard(record)
         except RedisError as error:
@@ -220,3 +202,8 @@ class Replica:
             self._follower.resume(ClusterState(), GENESIS)
             return UNREADABLE_S
         return 0.0
+
+    def _lose(self) -> None:
+        """The log may have lost turns that were told."""
+        self.past.forget()
+        self.heard(None)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fairlog.api.questions import PAGE, OtherRules
+from fairlog.api.questions import PAGE, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
+from witness.board import SORTS, STATES
+from witness.pending_reasons import CAUSES
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "open", "work"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session", "work"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, JSON to anyone, without authentication, or what a worker is told."""
+bytes, Prometheus' text, JSON to anyone, who needs no token, a session of the page, or what a worker is told."""
 
 
 class Param(NamedTuple):
@@ -110,13 +112,27 @@ def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
 
 _TAG = Param("after", {"type": "string", "maxLength": 64}, "The tag of the answer that the worker has.")
 _WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 30_000}, "Wait so long (ms) for another one.")
+
+
+def _show(path: str, name: str, text: str, *more: Param, verb: Verb = "cluster-read") -> Route:
+    """A part of the page."""
+    return Route("GET", path, name, verb, text, "value", params=(_AT, *more, _SEEN))
+
+
 _FLAG = {"type": "boolean"}
 _OF_WORKER = "/v1/workers/{worker}"
 _OF_EXECUTOR = "/v1/workers/{worker}/executors/{executor}"
 _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
+_COMPANY, _USER, _APP = (Param(name, _NAMED, f"Only those of this {name}.") for name in ("company", "user", "app"))
+_MOST = Param("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "The most items.")
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
     Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
+    Route("GET", "/v1/sign-in", "provider", "", "The OpenID provider at which people sign in.", "open"),
+    Route(
+        "POST", "/v1/sign-in", "signIn", "", "Issue a token for whoever the provider's code names.", "open", asks=SignIn
+    ),
+    Route("GET", "/metrics", "metrics", "cluster-read", "Figures of the cluster for Prometheus.", "metrics"),
     Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
     Route(
         "GET",
@@ -144,6 +160,15 @@ ROUTES: tuple[Route, ...] = (
     _do("POST", "/v1/apps/{app}/reprioritize", commands.ReprioritizeApp, "submit", "Change an app's priority."),
     _do("POST", "/v1/apps/{app}/extend", commands.ExtendApp, "submit", "Let an app run longer."),
     _do("POST", "/v1/apps/{app}/kill-executors", commands.KillExecutors, "submit", "Kill executors of an app."),
+    _do("POST", "/v1/apps/{app}/finish", commands.FinishApp, "submit", "End an app of executor programs."),
+    Route(
+        "POST",
+        "/v1/apps/{app}/beat",
+        "beat",
+        "submit",
+        "Give a sign of life of the owner of an app, which has a lease.",
+        "value",
+    ),
     _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
     _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
     _do("DELETE", "/v1/companies/{company}", commands.RemoveCompany, "cluster", "Remove a company."),
@@ -202,7 +227,7 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "The states of an app's tasks.",
         "list",
-        params=(_CURSOR, _LIMIT),
+        params=(_FRESH, _CURSOR, _LIMIT),
     ),
     Route(
         "GET",
@@ -222,7 +247,15 @@ ROUTES: tuple[Route, ...] = (
         "output",
         params=(_REASON,),
     ),
-    Route("GET", "/v1/apps/{app}/explain", "explain", "read", "Why an app waits, or was placed as it was.", "value"),
+    Route(
+        "GET",
+        "/v1/apps/{app}/explain",
+        "explain",
+        "read",
+        "Why an app waits, or was placed as it was.",
+        "value",
+        params=(_FRESH,),
+    ),
     _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
     _see(
         "/v1/workers",
@@ -268,7 +301,10 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "How fair the log was to companies or users.",
         "value",
-        params=(Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),),
+        params=(
+            Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),
+            Param("at", _SEQ, "Up to this log position."),
+        ),
     ),
     Route(
         "POST",
@@ -287,4 +323,52 @@ ROUTES: tuple[Route, ...] = (
         "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)
     ),
     _follow("/v1/log/events", "logEvents", "cluster-read", "The events of the log as they are committed."),
+    Route("POST", "/v1/audit", "auditFile", "cluster-read", "The verdicts of an audit of a log in the body.", "value"),
+    Route("GET", "/v1/session", "session", "", "Who looks at the page.", "session"),
+    Route("POST", "/v1/session", "logIn", "", "Exchange a token or a link for a session.", "session"),
+    Route("DELETE", "/v1/session", "logOut", "", "End the session.", "session"),
+    Route("POST", "/v1/links", "link", "", "A link that opens one session of the caller.", "session"),
+    Route("GET", "/v1/pulse", "pulse", "cluster-read", "What has changed, at most once a second.", "events"),
+    _show("/v1/overview", "overview", "The cluster at a glance.", _AFTER),
+    _show(
+        "/v1/board",
+        "board",
+        "The apps that pass, sorted, with what they wait for.",
+        _AFTER,
+        _COMPANY,
+        _USER,
+        Param("state", {"type": "string", "enum": [*STATES]}, "In which state; without it, those that have not ended."),
+        Param("reason", {"type": "string", "enum": [*CAUSES]}, "Only those that wait for this cause."),
+        Param("text", _NAMED, "Only those with this in their id."),
+        Param("sort", {"type": "string", "enum": [*SORTS]}, "By what they are sorted."),
+        Param("descending", _FLAG, "The largest first."),
+        Param("start", {"type": "integer", "minimum": 0, "maximum": 10**6}, "The number of the first one, from 0."),
+        _MOST,
+        verb="read",
+    ),
+    _show("/v1/apps/{app}/card", "card", "An app, why it waits and what would help.", _AFTER, _REASON, verb="read"),
+    _show("/v1/apps/{app}/timeline", "timeline", "The life of an app.", verb="read"),
+    _show("/v1/companies/{company}/card", "companyCard", "What a company holds, is due and waits for.", _AFTER),
+    _show("/v1/fleet", "fleet", "The workers with what runs on them.", _AFTER),
+    _show("/v1/history", "history", "Who changed settings, companies, accounts and workers.", _MOST),
+    _show(
+        "/v1/entries",
+        "entries",
+        "Events of the log, the newest first.",
+        Param("before", _SEQ, "Events before this log position."),
+        _COMPANY,
+        _APP,
+        Param("kind", _NAMED, "Only events of this type."),
+        _MOST,
+    ),
+    _show("/v1/entries/{position}", "decision", "An event of the log, and the candidates that there were."),
+    Route(
+        "GET",
+        "/v1/moment",
+        "moment",
+        "cluster-read",
+        "The last turn at or before a time.",
+        "value",
+        params=(Param("time", _SEQ, "In ms."), _SEEN),
+    ),
 )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 import uvicorn
@@ -52,6 +52,9 @@ SWITCH_S = 0.001
 """How long a thread computes while others wait, so that folding does not hold up answers."""
 _log = structlog.get_logger()
 
+if TYPE_CHECKING:
+    from fairlog.api.oidc import Provider
+
 
 class CannotListen(FairlogError):
     """The address cannot be used, or not safely."""
@@ -78,24 +81,36 @@ def run_api(
     archive_url: str = "",
     keyring: Keyring | None = None,
     timeout_s: float = 30,
+    oidc: Path | None = None,
 ) -> None:
     """Serve the API until SIGTERM or SIGINT; by the `keyring` it signs what it sends to the master.
 
-    Raises: CannotListen, UnsuitableStore.
+    `oidc` is the file about the OpenID provider at which people sign in (`fairlog.api.oidc`).
+
+    Raises: CannotListen, UnsuitableStore, BadProvider.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most if most != resource.RLIM_INFINITY else 2 * MAX_CONNECTIONS, most))
     gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_S)
+    provider = None if oidc is None else _provider(oidc)
     sockets = _sockets(where)
     feed = Feed()
     with connect(store_url) as store, Apart(store_url, cluster, archive_url) as figures:
         replica = Replica(open_log(store, Keys(cluster), elsewhere=archive_url))
         handlers = Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s, figures=figures)
-        door = Door(handlers, feed)
+        door = Door(handlers, feed, provider=provider)
         replica.heard = door.heard
         with replica, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(_serve(door, where, sockets))
+
+
+def _provider(path: Path) -> Provider:
+    try:
+        from fairlog.api.oidc import Provider, Settings  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise CannotListen(f"to sign in at an OpenID provider, run `pip install 'fairlog[oidc]'`: {error}") from None
+    return Provider(Settings.load(path))
 
 
 class Impatient(HttpToolsProtocol):

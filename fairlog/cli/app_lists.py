@@ -22,6 +22,8 @@ Record = Mapping[str, Any]
 WATCH_S = 2.0
 """How often a list is shown anew by `--watch`."""
 USUAL = ("app", "company", "user", "name", "state", "reason", "wait", "cores", "memory", "submitted")
+SPARE = ("memory", "submitted", "core-h", "cores", "company", "name")
+"""What is left out on a narrow terminal, unless `-o` asks for it."""
 USUAL_ENDED = ("app", "company", "user", "name", "state", "submitted", "wait", "took", "core-h", "cpu", "peak")
 
 
@@ -195,7 +197,8 @@ def show_apps(source: Source, wanted: Wanted, columns: Columns, *, as_json: bool
     elif wanted.everything:
         empty = "No app is known."
     headings = [name.upper() for name in columns.names]
-    render.print_table(headings, rows(columns, records), empty=empty)
+    spare = [name.upper() for name in SPARE] if columns.names in (USUAL, USUAL_ENDED) else ()
+    render.print_table(headings, rows(columns, records), empty=empty, spare=spare)
 
 
 def found(source: Source, wanted: Wanted, columns: Columns) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from fairlog.cli.follow import follow
 from scheduler.model.events import AppRemoved
@@ -29,7 +28,7 @@ class RemoteTasks:
 
     def states(self, app: str) -> list[TaskState]:
         """The states of the app's tasks, by index; empty before its first executor."""
-        return [TaskState(**task) for task in self._api.read(f"/v1/apps/{quote(app, safe='')}/tasks")]
+        return [TaskState(**task) for task in self._api.states(app)]
 
     def progress(self, app: str) -> Progress:
         """The numbers of the app's tasks by state."""

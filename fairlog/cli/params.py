@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial, wraps
@@ -80,10 +81,12 @@ def read_cores(text: str) -> int | Literal["unlimited"]:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds within bounds; NaN is out of bounds."""
+    """A number of seconds within bounds, or a duration such as 1m30s; NaN is out of bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (click's)
         """The number. Raises: click.BadParameter naming the bounds."""
+        if isinstance(value, str) and (said := seconds_of(value)) is not None:
+            value = said
         seconds: float = super().convert(value, param, ctx)
         if isnan(seconds):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
@@ -220,6 +223,17 @@ def read_array(text: str) -> str:
     except InvalidCommand as error:
         raise click.BadParameter(str(error)) from None
     return text
+
+
+def read_words(text: str) -> tuple[str, ...]:
+    """A command with its arguments, quoted as for a shell. Raises: click.BadParameter."""
+    try:
+        words = tuple(shlex.split(read_text(text)))
+    except ValueError as error:
+        raise click.BadParameter(f"{_short(text)} cannot be read as a command: {error}") from None
+    if not words:
+        raise click.BadParameter("a command must not be empty")
+    return words
 
 
 def read_bounds(text: str) -> tuple[int, int]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
 NARROWEST = 6
-"""Columns that a cell keeps on the narrowest terminal."""
+"""The width that a cell keeps on the narrowest terminal."""
 STYLES = {
     **dict.fromkeys(("failed", "lost", "expired", "unmet", "none active"), "red"),
     **dict.fromkeys(
@@ -44,8 +44,17 @@ def print_json(value: object) -> None:
     click.echo(in_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, err: bool = False) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    err: bool = False,
+    spare: Sequence[str] = (),
+) -> None:
     """Print rows under column headings, numbers right-aligned, or the sentence `empty` if there are no rows.
+
+    On a terminal that is too narrow, columns that are `spare` are left out, the first ones first.
 
     Nothing is cut. On a narrow terminal, cells wrap, at spaces if that suffices; the first column never does, so that
     ids can be copied. On a terminal, states that need attention have a colour, unless NO_COLOR is set.
@@ -58,7 +67,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         return
     console = Console(file=terminal(sys.stderr if err else sys.stdout), markup=False, highlight=False, emoji=False)
     cells = [[name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
-    widths = column_widths(cells, room=console.width if console.is_terminal else _WIDE)
+    room = console.width if console.is_terminal else _WIDE
+    for name in spare:
+        if name in columns and sum(column_widths(cells, room=_WIDE)) + 2 * (len(columns) - 1) > room:
+            number = list(columns).index(name)
+            columns, cells = [each for each in columns if each != name], cells[:number] + cells[number + 1 :]
+            lines = [line[:number] + line[number + 1 :] for line in lines]
+    widths = column_widths(cells, room=room)
     console.width = _WIDE
     with console.capture() as captured:
         console.print(table_of(columns, lines, widths))

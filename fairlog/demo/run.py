@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,10 @@ _ANSWER_S = 1.0
 _LINE_EVERY_S = 2.0
 
 
-def run_demo() -> int:
+def run_demo(*, keep: bool = False) -> int:
     """Run the demo, printing progress, results and checks. Returns exit code 0.
+
+    With `keep`, the cluster stays up afterwards until SIGINT or SIGTERM.
 
     Raises: Broken naming the failed check, FairlogError if the cluster does not start.
     """
@@ -63,6 +65,7 @@ def run_demo() -> int:
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
         with Tree(plan, say=render.say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
+            click.echo(f"Watch it in a browser, by a link that is good once: {tree.page()}")
             client = StoreClient(store, plan.cluster, keyring=tree.keyring)
             orders, receipts = _submit(client)
             log = EventLog(store, Keys(plan.cluster))
@@ -76,8 +79,19 @@ def run_demo() -> int:
             _print_results(Worklist(store, plan.cluster), orders)
             _print_checks(story, orders)
             _print_survived(facts, kills, receipts)
+            if keep:
+                _stay(tree)
     click.echo(f"Done after {time.monotonic() - started_s:.0f} s; everything was stopped and removed.")
     return 0
+
+
+def _stay(tree: Tree) -> None:
+    """Keep the cluster up until SIGINT, or SIGTERM, which ends the program."""
+    click.echo(f"\nThe cluster stays up until Ctrl-C: {tree.page()}")
+    with suppress(KeyboardInterrupt):
+        while True:
+            tree.tend()
+            time.sleep(_LOOK_S)
 
 
 def _submit(client: StoreClient) -> tuple[list[SubmitApp], list[Receipt]]:

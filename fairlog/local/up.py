@@ -24,7 +24,8 @@ import click
 from redis.exceptions import RedisError
 
 from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX
-from fairlog.api.client import ApiClient, Unreachable
+from fairlog.api.client import ApiClient
+from fairlog.errors import Unreachable
 from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
@@ -164,6 +165,11 @@ class Tree:
             return False
         return serving.pid in {master.pid for master in self.masters}
 
+    def page(self) -> str:
+        """A link that opens the page once, as the operator. Raises: Unreachable."""
+        with ApiClient(f"{UNIX}{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
+            return f"http://{self.address}/#key={api.link()}"
+
     def stop(self) -> None:
         """Stop everything in order: workers with their executors and the auditor, the API, masters, the store."""
         deadline = time.monotonic() + STOP_S
@@ -232,6 +238,9 @@ def run_up(plan: Plan, say: Callable[[str], None]) -> None:
         tree.wait_until_ready(lambda: stopped)
         if not stopped:
             click.echo(describe(tree.plan))
+            click.echo(
+                f"the page: {tree.page() if sys.stdout.isatty() else f'http://{tree.address}/, with `fairlog page`'}"
+            )
         while not stopped:
             tree.tend()
             time.sleep(LOOK_S)

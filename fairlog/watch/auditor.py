@@ -29,7 +29,7 @@ from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
-from scheduler.service.private import private_folder, write_private_bytes
+from scheduler.service.private import drafted, private_folder
 from scheduler.service.signs import live_as
 from scheduler.store.codec import told
 from scheduler.store.connection import clock_ms, connect
@@ -210,9 +210,8 @@ class Auditor:
             path = self._folder / f"{self.log.keys.cluster}-{self.position.seq:015}.audited"
             body = zlib.compress("\n".join(lines(self._audit.state)).encode(), 1)
             head = {**self.findings._asdict(), "checksum": blake2b(body, digest_size=16).hexdigest()}
-            draft = path.with_suffix(".draft")
-            write_private_bytes(draft, msgspec.json.encode(head) + b"\n" + body)
-            draft.replace(path)
+            with drafted(path, msgspec.json.encode(head) + b"\n" + body) as draft:
+                draft.replace(path)
             for old in self._checkpoints()[KEPT:]:
                 old.unlink(missing_ok=True)
         except OSError as error:

@@ -93,6 +93,11 @@ def backed_up(store: Redis, keys: Keys) -> BackedUp | None:
     return _read(store.get(keys.backed_up), BackedUp)
 
 
+def note_backup(store: Redis, keys: Keys, made: BackedUp) -> None:
+    """Take note of a backup. Raises: redis-py's errors."""
+    store.set(keys.backed_up, msgspec.json.encode(made._asdict()))
+
+
 def _read(text: Any, form: type[T]) -> T | None:  # noqa: ANN401 (redis-py's answer)
     """The record; None if there is none, or something else than one of ours wrote the text."""
     with suppress(msgspec.DecodeError, TypeError):

@@ -12,7 +12,7 @@ from scheduler.model.errors import UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.program_log import program_log
-from scheduler.store.codec import Record, told
+from scheduler.store.codec import Fact, Record, told
 from scheduler.store.eventlog import GENESIS, Bell, EventLog, Position
 
 
@@ -21,11 +21,17 @@ class Follower:
 
     It starts from the last snapshot. If the chain breaks, it folds the log again, once: a store that failed over may
     have lost a tail that was folded. `guard` is held while `state` and `position` change, by one whole turn at a time
-    or by another state.
+    or by another state. `seen` is called with the state and the facts of each turn that is folded, in the guard.
     """
 
-    def __init__(self, log: EventLog, guard: AbstractContextManager[object] | None = None) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        guard: AbstractContextManager[object] | None = None,
+        seen: Callable[[ClusterState, Sequence[Fact]], object] = lambda *_: None,
+    ) -> None:
         self.log = log
+        self._seen = seen
         self.state, self.position = ClusterState(), GENESIS
         self._guard = nullcontext() if guard is None else guard
 
@@ -101,6 +107,7 @@ class Follower:
             for fact in facts:
                 fold(self.state, fact)
             self.position = Position(record.last, record.digest)
+            self._seen(self.state, facts)
 
     def _start_over(self, reason: str, progress: Callable[[int], object] | None = None) -> None:
         program_log().warning("the log no longer holds what was folded and is folded again", reason=reason)

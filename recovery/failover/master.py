@@ -17,12 +17,14 @@ from redis.exceptions import RedisError
 from recovery.archive.allowed import check_command
 from recovery.archive.archive import open_log
 from recovery.archive.archiver import Archiver
+from recovery.failover.exporter import Address, Exporter
 from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
 from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
 from scheduler.model.errors import Deposed, StaleLog
 from scheduler.service.keyring import Keyring
+from scheduler.service.measures import Measures
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.scheduler import Scheduler
@@ -61,17 +63,20 @@ def run_master(  # noqa: PLR0913 - its options
     archive_allow: Sequence[str] = (),
     keyring: Keyring | None = None,
     seals_url: str = "",
+    metrics: Address | None = None,
 ) -> None:
     """Run a master of `cluster` until SIGTERM or SIGINT: one is active, the others stand by.
 
     A commit is answered once `replicas` replicas of the store have it. Store outages are waited out with back-off.
     With a `keyring`, only signed messages are taken, and seals are kept below `seals_url` unless that is "".
     `archive_url` overrides the URL of the archive that the log names, which must be one of `archive_allow` or below.
+    At the address `metrics`, a process of its own serves the metrics of this master.
 
     Raises: UnsuitableStore if the store may lose data; UnreadableRecord or InvariantViolated if the log cannot be
-    trusted from some position on, which an operator must resolve.
+    trusted from some position on, which an operator must resolve; CannotExport.
     """
     keys = Keys(cluster)
+    measures = None if metrics is None else Measures()
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
     with connect(store_url) as store:
         check = partial(check_store, store, unsafe=unsafe)
@@ -89,6 +94,8 @@ def run_master(  # noqa: PLR0913 - its options
             seals_url=seals_url,
         )
         check()
+        if measures is not None and metrics is not None:
+            master.export(measures, Exporter(measures, metrics))
         for danger in dangers(store, store_url):
             _log.warning(danger)
         master.worker.stop_on_signals()
@@ -132,6 +139,11 @@ class Master:
         self._kept_at = 0.0
         self._appeared_at = 0.0
         self._archiver = archiver
+        self._exporter: Exporter | None = None
+
+    def export(self, measures: Measures, exporter: Exporter) -> None:
+        """Take note of commits in `measures`, which `exporter` serves."""
+        self.scheduler.commits.measures, self._exporter = measures, exporter
 
     def run(self) -> None:
         """Stand by or serve until the worker is told to stop."""
@@ -154,6 +166,7 @@ class Master:
                     self.worker.pause(BACK_OFF_S[1])
             except RedisError as error:
                 self._keep_what_was_folded()
+                self._tend_exporter(serving=False, seq=self.follower.position.seq)
                 self.worker.pause(self._outage.goes_on(error))
         notify(STOPPING)
         try:
@@ -163,6 +176,8 @@ class Master:
         self.snapshotter.stop()
         if self._archiver is not None:
             self._archiver.stop()
+        if self._exporter is not None:
+            self._exporter.stop()
         _log.info("stopped", master=self.member.id)
 
     def _look_again(self) -> None:
@@ -211,6 +226,7 @@ class Master:
         if time.monotonic() - self._appeared_at >= APPEAR_EVERY_S:
             self.lease.appear()
             self._appeared_at = time.monotonic()
+            self._tend_exporter(serving=False, seq=self.follower.position.seq)
         left_ms = self.lease.left_ms
         self.follower.follow(min(left_ms + 1, STANDBY_WAIT_MS) if left_ms >= 0 else STANDBY_WAIT_MS, self.lease.bell)
         self._tend_archive(self.follower.state)
@@ -221,6 +237,13 @@ class Master:
     def _tend_archive(self, state: ClusterState) -> None:
         if self._archiver is not None:
             self._archiver.tend(state.settings, state.head)
+
+    def _tend_exporter(self, *, serving: bool, seq: int) -> None:
+        measures = self.scheduler.commits.measures
+        if measures is not None and self._exporter is not None:
+            measures.state(serving=serving, seq=seq, put_aside=self.scheduler.put_aside)
+            if (ended := self._exporter.tend()) is not None:
+                _log.warning(ended)
 
     def _serve(self) -> None:
         """Take over and serve; waiting clients are answered before anything else."""
@@ -236,6 +259,7 @@ class Master:
             self.lease.appear()
             self.snapshotter.tend()
             self.sealer.tend(self.scheduler.commits.sealed)
+            self._tend_exporter(serving=True, seq=self.scheduler.position.seq)
             if not self.lease.take():
                 return False
             self._kept_at = time.monotonic()

@@ -1,17 +1,19 @@
 """Snapshots: the state at a log position, so that a rebuild need not begin at the first entry.
 
 A snapshot is a list in the store: a header, then the state as compressed lines in parts of at most 1 MiB. It is
-published atomically, and the last two are kept. A snapshot is usable if the log has the header's digest at its position
-and the parts have the header's checksum. If the newest is not, a rebuild starts from the one before or from the first
-entry.
+published atomically. The last two and some older ones are kept. A snapshot is usable if the log has the header's digest
+at its position and the parts have the header's checksum. If the newest is not, a rebuild starts from the one before or
+from the first entry.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
@@ -23,6 +25,9 @@ from scheduler.store.eventlog import EventLog, Position
 
 PART_BYTES = 1 << 20
 KEPT = 2
+"""So many of the newest are kept to rebuild from, and as many older ones as the constants below allow."""
+SEAMS, SEAM_BYTES = 14, 32 << 20
+"""Older snapshots, spread over the log, so that an audit can check the spans between them at the same time."""
 DRAFT_KEPT_S = 600
 """The draft of a writer that died expires after this time."""
 CLAIMED_S = 60
@@ -77,7 +82,9 @@ def _parts(state: ClusterState) -> Iterator[bytes]:
 def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
     keys = log.keys
     others = [seq for seq in positions(log) if seq != snapshot.seq]
-    kept = [seq for seq in others if _agrees(log, seq)][: KEPT - 1]
+    kept = [*islice((seq for seq in others if _agrees(log, seq)), KEPT - 1)]
+    before = min([snapshot.seq, *kept])
+    kept += _seams(log, [seq for seq in others if seq < before], before)
     with log.store.pipeline(transaction=True) as together:
         together.lpush(draft, json.dumps(snapshot._asdict()))
         together.rename(draft, keys.snapshot(snapshot.seq))
@@ -89,6 +96,26 @@ def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
             together.lrem(keys.snapshots, 0, str(seq))
             together.unlink(keys.snapshot(seq))
         together.execute()
+
+
+def _seams(log: EventLog, seqs: Sequence[int], before: int) -> list[int]:
+    """Those of the snapshots at `seqs`, older than `before`, that are kept.
+
+    As long as there are too many, the one goes whose neighbours are closest to each other, so the others stay spread
+    over the log.
+    """
+    asked = log.store.pipeline(transaction=False)
+    for seq in seqs:
+        asked.lindex(log.keys.snapshot(seq), 0)
+    sizes: dict[int, int] = {}
+    for seq, head in zip(seqs, asked.execute(), strict=True):
+        with suppress(ValueError, KeyError, TypeError):  # one that cannot be read is no use
+            sizes[seq] = json.loads(head)["size"]
+    found = sorted(sizes)
+    while len(found) > SEAMS or sum(sizes[seq] for seq in found) > SEAM_BYTES:
+        gaps = zip([0, *found], [*found[1:], before], found, strict=False)
+        found.remove(min(gaps, key=lambda gap: gap[1] - gap[0])[2])
+    return found
 
 
 def _agrees(log: EventLog, seq: int) -> bool:
@@ -127,14 +154,28 @@ def load(log: EventLog, seq: int) -> tuple[ClusterState, Position]:
 
     Raises: BadSnapshot if it is missing or damaged, another program's, or not of this log.
     """
-    snapshot, parts = parts_of(log, seq)
+    position, text = content(log, seq)
+    return state_in(text, seq), position
+
+
+def state_in(text: bytes, seq: int) -> ClusterState:
+    """The state at log position `seq` that the lines of a snapshot hold. Raises: BadSnapshot."""
     try:
-        state = restored(zlib.decompress(b"".join(parts)).splitlines())
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        state = restored(text.splitlines())
+    except (ValueError, KeyError, TypeError) as error:
         raise BadSnapshot(seq, f"it cannot be read: {error}") from error
     if state.head != seq:
         raise BadSnapshot(seq, f"it holds the state at position {state.head}")
-    return state, Position(seq, snapshot.digest)
+    return state
+
+
+def content(log: EventLog, seq: int) -> tuple[Position, bytes]:
+    """The position and the lines of the snapshot at log position `seq`. Raises: as `load`."""
+    snapshot, parts = parts_of(log, seq)
+    try:
+        return Position(seq, snapshot.digest), zlib.decompress(b"".join(parts))
+    except zlib.error as error:
+        raise BadSnapshot(seq, f"it cannot be read: {error}") from error
 
 
 def parts_of(log: EventLog, seq: int) -> tuple[Snapshot, list[bytes]]:

@@ -120,9 +120,10 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
 
 
 class DrainWorker(_Request, frozen=True):
-    """Stop granting on the worker; its executors and drivers continue (semantics W3)."""
+    """Stop granting on the worker; its executors and drivers continue (semantics W3). `reason`: why, for people."""
 
     worker: str
+    reason: str = ""
 
 
 class DecommissionWorker(_Request, frozen=True):
@@ -164,6 +165,10 @@ class SubmitApp(_Request, frozen=True):
     many seconds before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is
     told to leave for a claim (E5). `array`: the indexes that the tasks find in their environment, such as `1-10,15`;
     `tasks` is their number.
+
+    With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
+    demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
+    (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5).
     """
 
     app: str
@@ -199,6 +204,10 @@ class SubmitApp(_Request, frozen=True):
     warn: tuple[str, int] | None = None
     reclaim_signal: str | None = None
     array: str = ""
+    executor_program: bool = False
+    executor_command: tuple[str, ...] = ()
+    grace_s: int | None = None
+    owner_timeout_s: int | None = None
 
 
 class ScaleApp(_Request, frozen=True):
@@ -206,12 +215,18 @@ class ScaleApp(_Request, frozen=True):
 
     `executors` is the maximum, None = no limit (P5). `prefer` maps host -> number of tasks that prefer it.
     `preferring_tasks` is the number of tasks with any preference; None = the sum of `prefer`, at most all tasks.
+    The executors `stop` are told to stop in the same turn; ids of others are ignored. The size of executors that run a
+    program can be stated until the first is granted (G3).
     """
 
     app: str
     executors: int | None
     prefer: dict[str, int] = {}
     preferring_tasks: int | None = None
+    stop: tuple[str, ...] = ()
+    executor_cores: int | None = None
+    executor_memory_mb: int | None = None
+    executor_resources: dict[str, int] = {}
 
 
 class KillExecutors(_Request, frozen=True):
@@ -229,6 +244,21 @@ class KillApp(_Request, frozen=True):
 
     app: str
     reason: str = ""
+
+
+class FinishApp(_Request, frozen=True):
+    """The owner of an app without a driver, whose executors run a program, ends it (semantics G4)."""
+
+    app: str
+    outcome: Literal["finished", "failed"] = "finished"
+    detail: str = ""
+
+
+class LoseOwner(_Request, frozen=True):
+    """Declare the owner of an app lost; `last_seen` is its last sign of life in ms, 0 = none (semantics G4)."""
+
+    app: str
+    last_seen: int = 0
 
 
 class ExtendApp(_Request, frozen=True):
@@ -281,7 +311,7 @@ class EndedExecutor(_Request, frozen=True, kw_only=True):
     """A worker reports that an executor is gone; `done` = no task was left for it (semantics S6).
 
     `finished`: a task of its app finished in it (W7). `unstartable`: why its app's command cannot be started on the
-    worker, "" if it can (W9).
+    worker, "" if it can (W9). `detail`: why its program failed (G2).
     """
 
     executor: str
@@ -291,6 +321,7 @@ class EndedExecutor(_Request, frozen=True, kw_only=True):
     done: bool = False
     finished: bool = False
     unstartable: str = ""
+    detail: str = ""
 
 
 class ReportBacklog(_Request, frozen=True):
@@ -391,7 +422,7 @@ AccountCommand = (
 )
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
-AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp
+AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp | FinishApp | LoseOwner
 OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
@@ -418,6 +449,7 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     env: tuple[str, ...] = ()
     cwd: str | None = None
     array: str = ""
+    executor_command: tuple[str, ...] = ()
 
 
 class Taken(NamedTuple):
@@ -434,12 +466,12 @@ def private_of(command: Command) -> Private | None:
     """The private part of the command; None if its kind has none."""
     if not isinstance(command, SubmitApp):
         return None
-    return Private(command.name, command.command, command.env, command.cwd, command.array)
+    return Private(command.name, command.command, command.env, command.cwd, command.array, command.executor_command)
 
 
 def without_private(command: SubmitApp) -> SubmitApp:
     """The submission without its private part."""
-    return replace(command, name="", command=(), env=(), cwd=None, array="")
+    return replace(command, name="", command=(), env=(), cwd=None, array="", executor_command=())
 
 
 def check_variables(parts: Iterable[str], number: int) -> None:

@@ -265,12 +265,16 @@ class WorkerRegistered(_Fact, frozen=True):
 
 
 class WorkerChanged(_Fact, frozen=True):
-    """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3)."""
+    """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3).
+
+    `reason`: why it drains, as whoever drained it has said.
+    """
 
     worker: str
     status: WorkerStatus
     offer: Resources
     addresses: Addresses = {}
+    reason: str = ""
 
 
 class WorkerRemoved(_Fact, frozen=True):
@@ -326,7 +330,9 @@ class AppRegistered(_Fact, frozen=True):
     c // `cores_per_task` tasks at once (A7). A task that failed waits `retry_backoff_s`, twice as long after each
     further failure (W10). `max_runtime_s` is the time that it may run (X1); None = no limit. `warn`: its tasks are
     warned before (X2). `reclaim_signal`, without SIG: what its tasks get when their executor is to leave for a claim,
-    "" = nothing (E5).
+    "" = nothing (E5). With `programs`, each executor runs one program (G1). `grace_s`: how long what runs has between
+    SIGTERM and SIGKILL, None = as its worker says (G5). `owner_timeout_s`: for how long its owner may give no sign of
+    life, None = it has no owner (G4).
     """
 
     app: str
@@ -351,6 +357,9 @@ class AppRegistered(_Fact, frozen=True):
     max_runtime_s: int | None = None
     warn: Warn | None = None
     reclaim_signal: str = ""
+    programs: bool = False
+    grace_s: int | None = None
+    owner_timeout_s: int | None = None
 
 
 class RoomReserved(_Fact, frozen=True):
@@ -477,7 +486,7 @@ class ExecutorRemoved(_Fact, frozen=True):
     """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6).
 
     `finished`: a task of its app finished in it (semantics W7). `unstartable`: its app's command cannot be started on
-    the worker (semantics W9).
+    the worker (semantics W9). `detail`: why its program failed (semantics G2).
     """
 
     app: str
@@ -488,12 +497,14 @@ class ExecutorRemoved(_Fact, frozen=True):
     done: bool = False
     finished: bool = False
     unstartable: bool = False
+    detail: str = ""
 
 
 class AppChanged(_Fact, frozen=True):
     """The demand of an app, in full (semantics O4, S6, P5, L1); `executor_limit` None = no limit.
 
-    A `Computed` app becomes `Fixed` when its number of executors is stated. `preferring_tasks` tasks prefer some host;
+    A `Computed` app becomes `Fixed` when its number of executors is stated; executors that run a program may change
+    their size until the first is granted (G3). `preferring_tasks` tasks prefer some host;
     `preferred_hosts` maps host -> tasks. The tasks of an elastic app need `backlog_executors` executors, and its next
     step is `next_step` more (L6). `target` is the demanded number of executors until all are requested (L1).
     """

@@ -43,7 +43,8 @@ class Grant(BaseModel):
     visible before it has reached the configured replicas. With `granted_at` (ms) it differs from any other grant of the
     same id, which there may be after a failover of the store has lost the end of the log.
     `addresses` are those of further kinds (R5), and `per_task` what each task needs of them, (kind, numerator,
-    denominator), where the tasks state that (R3).
+    denominator), where the tasks state that (R3). A `program` runs `command` once, with all it has, in place of tasks
+    (G1). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,8 +60,6 @@ class Grant(BaseModel):
     command: tuple[str, ...]
     env: tuple[str, ...] = ()
     cwd: str | None = None
-    array: str = ""
-    """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     retries: int = 0
     time_limit_s: int | None = None
     role: Literal["executor", "driver"] = "executor"
@@ -75,6 +74,10 @@ class Grant(BaseModel):
     addresses: dict[str, tuple[str, ...]] = {}
     per_task: tuple[tuple[str, int, int], ...] = ()
     warning: RuntimeWarn | None = None
+    program: bool = False
+    grace_s: int | None = None
+    array: str = ""
+    """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
 
     @property
     def tasks_at_once(self) -> int:

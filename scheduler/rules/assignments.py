@@ -38,6 +38,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
             "signal": "" if over else app.spec.reclaim_signal,
         }
     spec, private = app.spec, app.private or _WITHHELD
+    program = spec.programs and not is_driver(held.id)
     grant: dict[str, Any] = {
         "executor": held.id,
         "app": spec.app,
@@ -47,11 +48,15 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         "cores": held.resources.cores,
         "memory_mb": held.resources.memory_mb,
         "tasks": spec.tasks,
-        "command": private.command,
+        "command": private.executor_command if program and spec.driver is not None else private.command,
     }
+    if program:
+        grant["program"] = True
+    if spec.grace_s is not None:
+        grant["grace_s"] = spec.grace_s
     if private.env:
         grant["env"] = private.env
-    if private.cwd is not None:
+    if private.cwd is not None and not program:
         grant["cwd"] = private.cwd
     if private.array and not is_driver(held.id):
         grant["array"] = private.array

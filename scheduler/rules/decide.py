@@ -19,10 +19,10 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
-from scheduler.model.text import MAX_DETAIL
+from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules import membership
 from scheduler.rules.admission.queue import Ask
-from scheduler.rules.demand import after_removal, backlog, scaled
+from scheduler.rules.demand import after_removal, backlog, gave_back, scaled, stopped
 from scheduler.rules.entities import Allocation, App, Company, Pending, Worker
 from scheduler.rules.failures import could_host_elsewhere, left_out
 from scheduler.rules.fleet import Candidates
@@ -38,6 +38,7 @@ from scheduler.rules.permission import permit
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
+from scheduler.rules.programs import abandoned, finished
 from scheduler.rules.readiness import put_on_hold, reprioritized
 from scheduler.rules.runtime import LONGEST_S, extended
 from scheduler.rules.state import ClusterState
@@ -46,11 +47,9 @@ from scheduler.rules.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
     MAX_MOMENT,
-    MAX_NAMED,
     changed_settings,
     check_identifier,
     check_name,
-    check_number,
     check_range,
     check_runtimes,
     read_part,
@@ -85,7 +84,11 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         case commands.HoldApp() | commands.ReleaseApp():
             return put_on_hold(_living(state, command.app), hold=isinstance(command, commands.HoldApp))
         case commands.KillExecutors():
-            return _kill_executors(state, command)
+            return stopped(_living(state, command.app), command.executors)
+        case commands.FinishApp():
+            return finished(_living(state, command.app), command)
+        case commands.LoseOwner():
+            return abandoned(_app(state, command.app), command)
         case commands.ReportBacklog():
             executor = _executor(state, command.executor)
             return backlog(state.apps[executor.app], executor, command)
@@ -98,8 +101,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             check_range("when the worker was seen last, in ms,", command.last_seen, 0, MAX_MOMENT)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case commands.DrainWorker():
-            worker = _worker(state, command.worker)
-            return [] if worker.decommissioned else _set_status(worker, "draining", only_from=("alive", "leaving"))
+            return _drain(_worker(state, command.worker), command.reason)
         case commands.DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
         case commands.UndrainWorker():
@@ -317,8 +319,9 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
-    An executor that was stopped has not failed, and leaves what is done as it is. An app ends as well if no other
-    worker is left to start its tasks (W9). None of this holds for an app whose time is over (X2).
+    An executor that was stopped has not failed, and leaves what is done as it is. A program that ended well lowers the
+    demand (G2). An app ends as well if no other worker is left to start its tasks (W9). None of this holds for an app
+    whose time is over (X2).
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -330,7 +333,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
-    done = command.done
+    done = command.done and not app.spec.programs
     unstartable = reason == "failed" and command.unstartable != ""
     events: list[Event] = [
         facts.ExecutorRemoved(
@@ -342,16 +345,20 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
             done=done,
             finished=command.finished,
             unstartable=unstartable,
+            detail=command.detail,
         )
     ]
-    if app.ended is None and not done and not app.expired_at:
+    if app.spec.programs and reason == "exited" and not revoked and app.ended is None and not app.expired_at:
+        events += gave_back(app)
+    elif app.ended is None and not done and not app.expired_at:
         events += [] if revoked else after_removal(app)
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
         elif reason == "failed" and not running and failures >= state.settings.max_executor_failures:
-            detail = f"{failures} executors ended abnormally with none running"
+            last = f"; the last one: {command.detail}" if command.detail else ""
+            detail = one_line(f"{failures} executors ended abnormally with none running{last}", MAX_DETAIL)
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]
 
@@ -390,21 +397,6 @@ def _out_once_empty(worker: Worker) -> list[Event]:
     return [_removed(worker, "removed")] if leaves else []
 
 
-def _kill_executors(state: ClusterState, command: commands.KillExecutors) -> list[Event]:
-    """Each executor stops and holds its grant until its worker confirms; then it is replaced (semantics P6, A5)."""
-    app = _living(state, command.app)
-    check_number("executors", command.executors, MAX_NAMED)
-    for name in command.executors:
-        if name not in app.executors:
-            check_name("the id of an executor", name)
-    named = [app.executors[name] for name in dict.fromkeys(command.executors) if name in app.executors]
-    return [
-        facts.ExecutorRevoked(app=command.app, executor=executor.id, worker=executor.worker)
-        for executor in named
-        if executor.status != "stopping"
-    ]
-
-
 def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
     """Its executors leave at once and the worker gets no others; its drivers stay until they end (semantics W6).
 
@@ -417,7 +409,7 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
         return [*executors, _removed(worker, "removed")]
     if worker.decommissioned:
         return executors
-    again = [_with_status(worker, status) for status in ("decommissioned", "leaving")]
+    again = [_with_status(worker, status, worker.reason) for status in ("decommissioned", "leaving")]
     return [*again, *executors]
 
 
@@ -474,20 +466,35 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
         if offered < granted:
             raise errors.OfferTooSmall(worker.id, what, offered, granted)
     check_still_offered(worker, addresses)
-    return [facts.WorkerChanged(worker=worker.id, status=worker.status, offer=offer, addresses=addresses)]
+    return [
+        facts.WorkerChanged(
+            worker=worker.id, status=worker.status, offer=offer, addresses=addresses, reason=worker.reason
+        )
+    ]
 
 
 def _set_status(
-    worker: Worker, status: facts.WorkerStatus, *, only_from: tuple[facts.WorkerStatus, ...]
+    worker: Worker, status: facts.WorkerStatus, *, only_from: tuple[facts.WorkerStatus, ...], reason: str | None = None
 ) -> list[Event]:
     """The worker with another status; nothing unless its status is in `only_from` (semantics W3, W6)."""
     if worker.status not in only_from:
         return []
-    return [_with_status(worker, status)]
+    return [_with_status(worker, status, worker.reason if reason is None else reason)]
 
 
-def _with_status(worker: Worker, status: facts.WorkerStatus) -> facts.WorkerChanged:
-    return facts.WorkerChanged(worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses)
+def _with_status(worker: Worker, status: facts.WorkerStatus, reason: str) -> facts.WorkerChanged:
+    return facts.WorkerChanged(
+        worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses, reason=reason
+    )
+
+
+def _drain(worker: Worker, reason: str) -> list[Event]:
+    """Draining, unless it was decommissioned (semantics W3); the reason is for people."""
+    if reason:
+        check_name("the reason", reason)
+    return (
+        [] if worker.decommissioned else _set_status(worker, "draining", only_from=("alive", "leaving"), reason=reason)
+    )
 
 
 def _undrain(worker: Worker) -> list[Event]:
@@ -496,7 +503,7 @@ def _undrain(worker: Worker) -> list[Event]:
         raise InvalidCommand(
             f"worker {worker.id!r} was decommissioned; run `fairlog remove {worker.id}` and restart its agent"
         )
-    return _set_status(worker, "alive", only_from=("draining", "leaving"))
+    return _set_status(worker, "alive", only_from=("draining", "leaving"), reason="")
 
 
 def _remove_worker(state: ClusterState, command: commands.RemoveWorker) -> list[Event]:

@@ -16,6 +16,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppRemoved,
     Computed,
     Event,
     ExecutorAllocated,
@@ -28,15 +29,18 @@ from scheduler.model.events import (
     Sizing,
     Wanted,
 )
-from scheduler.model.resources import Resources
+from scheduler.model.resources import MAX_AMOUNT, Resources
 from scheduler.rules.admission.limits import most_app_cores
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.followers import workers_asked
+from scheduler.rules.kinds import amounts_named
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
+from scheduler.rules.programs import resized
 from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
+from scheduler.rules.submission import check_stated_size
+from scheduler.rules.validate import MAX_EXECUTORS, MAX_NAMED, MAX_TASKS, check_name, check_number, check_range
 
 MAX_HOSTS = 10_000
 MAX_NEAR = 10_000
@@ -50,7 +54,7 @@ def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
-    """The demand that the command states (semantics L1, O4, P5); a lower one stops no executor.
+    """The demand that the command states (semantics L1, O4, P5); a lower one stops no executor but those named (G3).
 
     A computed app gets executors of the minimum size from now on. The request becomes that of the number of executors:
     at once where it is lower or the app is pending, as far as there is room where it is higher (`grown`). An app that
@@ -64,14 +68,31 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     preferring = command.preferring_tasks
     if preferring is None:
         preferring = min(sum(command.prefer.values()), max(app.spec.tasks, *command.prefer.values(), 0))
-    sizing = _sizing(state, app, executors)
+    sizing = _sized(state, app, command) if _states_size(command) else _sizing(state, app, executors)
     changes: dict[str, Any] = {"sizing": sizing, "executor_limit": executors}
     follows = isinstance(sizing, Fixed) and (sizing.counted or state.settings.admission == "fair")
     if follows and isinstance(sizing, Fixed) and (executors, app.executor_limit) != (None, None):
         changes |= _requested(state, app, sizing, executors)
     changes |= {"preferring_tasks": preferring, "preferred_hosts": dict(sorted(command.prefer.items()))}
     changed = demand(app, **changes)
-    return [] if changed == demand(app) else [changed]
+    return [*([] if changed == demand(app) else [changed]), *stopped(app, command.stop)]
+
+
+def stopped(app: App, names: Sequence[str]) -> list[Event]:
+    """The named executors of the app are told to stop and hold their grants until they are gone (semantics P6, A5).
+
+    Ids of other executors are ignored. Raises: InvalidCommand for what cannot be an id.
+    """
+    check_number("executors", names, MAX_NAMED)
+    for name in names:
+        if name not in app.executors:
+            check_name("the id of an executor", name)
+    named = [app.executors[name] for name in dict.fromkeys(names) if name in app.executors]
+    return [
+        ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker)
+        for executor in named
+        if executor.status != "stopping"
+    ]
 
 
 def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | None) -> dict[str, Any]:
@@ -93,6 +114,25 @@ def _stated(app: App) -> int:
         return app.executor_limit
     cores = app.requested.cores - (app.spec.driver.cores if app.spec.driver is not None else 0)
     return cores // app.need.executor.cores if app.need.executor.cores else 0
+
+
+def _states_size(command: ScaleApp) -> bool:
+    return (command.executor_cores, command.executor_memory_mb, command.executor_resources) != (None, None, {})
+
+
+def _sized(state: ClusterState, app: App, command: ScaleApp) -> Sizing:
+    """The size that the command states, of executors that run a program (semantics G3). Raises: InvalidCommand."""
+    sizing = _sizing(state, app, command.executors)
+    if not app.spec.programs or not isinstance(sizing, Fixed):
+        raise InvalidCommand(
+            f"only executors that run a program can get another size, and those of app {app.spec.app!r} run tasks"
+        )
+    named = command.executor_resources
+    others = amounts_named(state.kinds, "an executor's", named, 1, MAX_AMOUNT) if named else None
+    again = resized(app, sizing, command.executor_cores, command.executor_memory_mb, others)
+    if again != sizing:
+        check_stated_size(state, again)
+    return again
 
 
 def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
@@ -120,6 +160,26 @@ def after_removal(app: App) -> list[Event]:
     The cores that were done before are owed again (semantics S6).
     """
     return [demand(app, done_cores=0)] if app.done_cores else []
+
+
+def gave_back(app: App) -> list[Event]:
+    """What follows when the program of an executor has ended with exit code 0 (semantics G2).
+
+    The demand is one lower, unless the app holds more executors than it demands. An app that has neither a driver nor
+    an owner is finished with the last one.
+    """
+    limit, target, sizing = app.executor_limit or 0, app.target, app.sizing
+    held = sum(executor.status != "stopping" for executor in app.executors.values())
+    if held > limit or not isinstance(sizing, Fixed):
+        return []
+    limit = max(0, limit - 1)
+    if target is not None:
+        target = target - 1 if target - 1 > limit else None
+    changed = demand(app, executor_limit=limit, target=target, requested=_request(app, sizing, limit), done_cores=0)
+    last = not limit and target is None and len(app.executors) == 1
+    if last and app.spec.driver is None and app.spec.owner_timeout_s is None:
+        return [changed, AppRemoved(app=app.spec.app, reason="finished")]
+    return [changed]
 
 
 def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:

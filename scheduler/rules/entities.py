@@ -147,6 +147,10 @@ class Worker(Struct):
     quick_ends: tuple[QuickEnd, ...] = ()
     """The last executors of it that ended abnormally soon after their start, none well in between (semantics W8)."""
     suspicion: Suspicion | None = None
+    since: int = 0
+    """The time (ms) of its present status; 0 = since it was registered."""
+    reason: str = ""
+    """Why it drains, as whoever drained it has said."""
 
     @property
     def shut(self) -> bool:

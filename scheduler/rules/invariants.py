@@ -313,6 +313,9 @@ def _holders(state: ClusterState) -> Iterator[str]:
 
 def _growing(state: ClusterState) -> Iterator[str]:
     """Whether the apps whose request may rise are those that the facts call for (semantics L1, L6, S5)."""
+    owned = {name for name, app in state.apps.items() if app.spec.owner_timeout_s is not None and app.ended is None}
+    if state.owned.keys() != owned:
+        yield f"the apps {sorted(state.owned)} have an owner, but {sorted(owned)} do"
     wishes = {name for name, app in state.apps.items() if app.target is not None and not app.over}
     if state.wishes.keys() != wishes:
         yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"

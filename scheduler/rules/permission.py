@@ -54,7 +54,7 @@ MATRIX: Mapping[Verb, Mapping[Role, Reach]] = {
 WITH_REASON: frozenset[tuple[Verb, Role]] = frozenset({("kill", "operator"), ("private", "operator")})
 """What must be given a reason."""
 MEANING: Mapping[Verb, str] = {
-    "submit": "submit, scale, extend, hold, release and reprioritize apps, and kill executors",
+    "submit": "submit, scale, extend, hold, release, reprioritize and finish apps, and kill executors",
     "kill": "kill apps",
     "read": "see apps",
     "private": "see logs and private parts of apps",
@@ -65,7 +65,7 @@ MEANING: Mapping[Verb, str] = {
     "cluster": "manage companies, quotas, settings, kinds and workers",
     "archive": "manage operators, auditors and the accounts of workers, archive, back up and restore",
     "work": "register and report",
-    "lead": "declare workers lost",
+    "lead": "declare workers and owners lost",
 }
 
 _VERB_OF: Mapping[type[Any], Verb] = {
@@ -76,6 +76,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.ReleaseApp: "submit",
     commands.ReprioritizeApp: "submit",
     commands.KillExecutors: "submit",
+    commands.FinishApp: "submit",
     commands.KillApp: "kill",
     commands.AddAccount: "users",
     commands.ChangeAccount: "users",
@@ -96,6 +97,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.UndrainWorker: "cluster",
     commands.RemoveWorker: "cluster",
     commands.LoseWorker: "lead",
+    commands.LoseOwner: "lead",
     commands.RegisterWorker: "work",
     commands.EndApp: "work",
     commands.StartedExecutor: "work",

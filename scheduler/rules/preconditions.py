@@ -293,7 +293,13 @@ def _sized(event: events.AppRegistered) -> Broken:
         counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
         if not counted or not 0 <= least <= backlog <= most or step < 1:
             return "L6", f"app {event.app!r} cannot be elastic between {least} and {most} executors"
-    return None
+    if event.programs:
+        counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
+        if not counted or event.tasks or event.elastic is not None:
+            return "G1", f"the executors of app {event.app!r} run a program, without tasks, in a stated number"
+    if event.owner_timeout_s is not None and (event.owner_timeout_s < 1 or event.driver is not None):
+        return "G4", f"app {event.app!r} has an owner who may be silent for {event.owner_timeout_s} s"
+    return ("G5", f"app {event.app!r} has a grace of {event.grace_s} s") if (event.grace_s or 0) < 0 else None
 
 
 def _room_reserved(state: Facts, event: events.RoomReserved) -> Broken:
@@ -500,16 +506,25 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
         or min(event.preferred_hosts.values(), default=0) < 0
     ):
         return "P5", f"app {event.app!r} cannot have a negative number of executors or tasks"
-    if event.sizing != app.sizing:
-        if not isinstance(app.sizing, Computed) or not isinstance(event.sizing, Fixed):
-            return "S5", f"the executors of app {event.app!r} keep their size"
-        if (broken := _sizing(event.app, event.sizing, app.spec.cores_per_task)) is not None:
-            return broken
+    if event.sizing != app.sizing and (broken := _resized(state, app, event.sizing)) is not None:
+        return broken
     if event.preferred_hosts and not isinstance(event.sizing, Fixed):
         return "L1", f"app {event.app!r} prefers hosts without executors of one size"
     if event.next_step < 1 or (event.backlog_executors is not None) != app.elastic:
         return "L6", f"app {event.app!r} asks for {event.next_step} executors next, {event.backlog_executors} in all"
     return None
+
+
+def _resized(state: Facts, app: App, sizing: events.Sizing) -> Broken:
+    """A computed size is fixed once a number is stated (L1); that of programs may change until the first grant (G3)."""
+    name = app.spec.app
+    stated = app.spec.programs and not app.next_executor and isinstance(sizing, Fixed) and sizing.counted
+    if not stated and not (isinstance(app.sizing, Computed) and isinstance(sizing, Fixed)):
+        return ("G3" if app.spec.programs else "S5"), f"the executors of app {name!r} keep their size"
+    if (broken := _sizing(name, sizing, app.spec.cores_per_task)) is not None or not stated:
+        return broken
+    others = [kind for kind, _ in sizing.each.others] if isinstance(sizing, Fixed) else ()
+    return _refused("R1", lambda: check_registered(state.kinds, others))
 
 
 def _executors_requested(state: Facts, event: events.ExecutorsRequested) -> Broken:

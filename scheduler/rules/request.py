@@ -31,7 +31,7 @@ def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> As
 
     Raises: InvalidCommand.
     """
-    least = 0 if command.driver else 1
+    least = 0 if command.driver or command.executor_program else 1
     tasks, cores, each = command.tasks, command.cores, command.cores_per_task
     if each is not None:
         check_range("cores per task", each, 1, MAX_CORES)
@@ -47,7 +47,7 @@ def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> As
         each = cores if tasks == 1 and cores and command.elastic is None and not as_spark else 1
     if each > 1:
         _check_task(settings, sizing, each)
-    if not as_spark and command.elastic is None:
+    if not as_spark and command.elastic is None and not command.executor_program:
         cores = _at_once(settings, sizing, cores, tasks, each)
     elif cores is None:
         cores = settings.default_cores

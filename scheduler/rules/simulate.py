@@ -38,6 +38,8 @@ _OPERATIONS = {
     "hold": "HoldApp",
     "release": "ReleaseApp",
     "kill_executors": "KillExecutors",
+    "finish_app": "FinishApp",
+    "owner_lost": "LoseOwner",
     "executor_running": "StartedExecutor",
     "executor_ended": "EndedExecutor",
     "backlog": "ReportBacklog",

@@ -5,7 +5,8 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `claims`, `places`, `timers`, `owed`, `holders`, `followers`, `waiting_drivers`, `dependents`, `suspects`, `probes`.
+  `claims`, `places`, `timers`, `owed`, `holders`, `followers`, `waiting_drivers`, `dependents`, `suspects`, `probes`,
+  `owned`.
   `invariants` recomputes all.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
@@ -96,6 +97,8 @@ class ClusterState:
         self.offers: dict[Resources, int] = {}
         """What a worker offers that is registered, or lost and remembered -> how many offer that."""
         self.waiting: dict[str, App] = {}
+        self.owned: dict[str, App] = {}
+        """The apps that have not ended and whose owner shows signs of life (semantics G4)."""
         self.ended: OrderedDict[str, None] = OrderedDict()
         self.executors: dict[str, Allocation] = {}
         self.balance = Balance()
@@ -398,6 +401,8 @@ class ClusterState:
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
             app.queued = structs.replace(app.queued, need=app.need)
+            if app.spec.owner_timeout_s is not None and app.ended is None:
+                self.owned[app.spec.app] = app
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         for app in sorted(pending, key=lambda app: app.queued.ready):
             if app.ready:
@@ -536,6 +541,8 @@ class ClusterState:
         self._offer(offer, 1)
         worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         worker.addresses = event.addresses
+        if self.holds:  # of a worker that was lost earlier in the turn
+            worker.holds = {number: hold for number, hold in self.holds.items() if hold.worker == event.worker}
         self._set_live(worker, was=False, now=True)
         self._set_cluster()
 
@@ -556,7 +563,10 @@ class ClusterState:
         self._offer(worker.offer, -1)
         self._offer(event.offer, 1)
         worker.free += event.offer - worker.offer
+        if event.status != worker.status:
+            worker.since = self.at
         worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
+        worker.reason = event.reason
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
@@ -724,6 +734,8 @@ class ClusterState:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
+        if event.owner_timeout_s is not None:
+            self.owned[event.app] = app
         if self.claims.counts_apps:
             self.claims.count(app, pending=1)
         if self.limits.rated:
@@ -851,6 +863,7 @@ class ClusterState:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
+        self.owned.pop(event.app, None)
         self._stop(app)
         if app.troubles or app.holds or app.driver_after:
             self._timers.changed[app.submitted] = app

@@ -16,6 +16,7 @@ from scheduler.rules.entities import Company
 from scheduler.rules.kinds import amounts_named, per_task
 from scheduler.rules.limiting import check_submission
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
+from scheduler.rules.programs import check_terms, of_programs
 from scheduler.rules.request import Asked, asked
 from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
@@ -38,11 +39,13 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         validate.check_name("the user", command.user)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
-    sizes = command.elastic is None or (command.executor_cores, command.executor_memory_mb) != (None, None)
-    if command.elastic is not None:
-        command = _elastic(state, command, *command.elastic)
+    counted = command.elastic is not None or command.executor_program
+    sizes = not counted or (command.executor_cores, command.executor_memory_mb) != (None, None)
+    if counted:
+        command = _counted(state, command)
     asks = (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority)
-    if asks != (None, 0, None, 0) or (command.executor_limit, command.reclaim_signal) != (None, None):
+    terms = (command.executor_limit, command.reclaim_signal, command.grace_s, command.owner_timeout_s)
+    if asks != (None, 0, None, 0) or terms != (None, None, None, None):
         _check_numbers(command)
     sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
     ask = asked(state.settings, command, sizing)
@@ -74,13 +77,16 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         max_runtime_s=max_runtime_s,
         warn=None if command.warn is None else warning_of(*command.warn, max_runtime_s),
         reclaim_signal=command.reclaim_signal or "",
+        programs=command.executor_program,
+        grace_s=command.grace_s,
+        owner_timeout_s=command.owner_timeout_s,
     )
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:
             check_submission(state.limits, state.claims, registered, at, closed=state.closed)
         _check_purchase(company, registered)
         if sizes:
-            _check_size(state, sizing, command.cores)
+            check_size(state, sizing, command.cores)
         _check_fits(state, registered)
     return registered
 
@@ -93,9 +99,18 @@ def _check_numbers(command: SubmitApp) -> None:
     readiness.check_priority(command.priority)
     if command.reclaim_signal is not None:
         validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
+    check_terms(command)
 
 
-def _check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimited"] | None) -> None:
+def check_stated_size(state: ClusterState, sizing: Fixed) -> None:
+    """Raises: InvalidCommand or NeverFits for a size of executors that is out of bounds (S5) or fits nowhere (N3)."""
+    if state.settings.admission == "fair":
+        check_size(state, sizing, None)
+        if state.offers and state.settings.never_fits == "refuse":
+            _check_fit(state, "an executor", sizing.each)
+
+
+def check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimited"] | None) -> None:
     """Raises: InvalidCommand if an executor is larger than the app, or out of the bounds that are set (semantics S5).
 
     `cores` are those of the whole app, as given.
@@ -119,6 +134,8 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
     """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
     if not state.offers or state.settings.never_fits == "wait":
         return
+    if app.programs and isinstance(app.sizing, Fixed):
+        _check_fit(state, "an executor", app.sizing.each)
     need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
     if need.hostable:
         return
@@ -185,7 +202,8 @@ def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
         case "fixed":
             if cores is None:
                 raise InvalidCommand("fixed executors need a number of cores; add --executor-cores N")
-            return Fixed(Resources(cores, memory_mb, others), counted=command.elastic is not None)
+            counted = command.elastic is not None or command.executor_program
+            return Fixed(Resources(cores, memory_mb, others), counted=counted)
         case "one-per-worker":
             if cores is not None:
                 raise InvalidCommand("executors of the sizing one-per-worker grow by cores; leave out --executor-cores")
@@ -196,6 +214,13 @@ def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
             )
         case other:
             raise InvalidCommand(f"the sizing must be computed, fixed or one-per-worker, not {shorten(other)}")
+
+
+def _counted(state: ClusterState, command: SubmitApp) -> SubmitApp:
+    """The submission of an app that demands a number of executors, as one of fixed executors (semantics L6, G1)."""
+    if command.executor_program:
+        return of_programs(state, command)
+    return command if command.elastic is None else _elastic(state, command, *command.elastic)
 
 
 def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> SubmitApp:

@@ -37,6 +37,8 @@ MAX_FOLDER = 4096
 MAX_NAMED = 10_000
 """The most executors that a command can name."""
 MAX_MOMENT = 1 << 53
+MAX_GRACE_S = 3600
+"""The longest time between SIGTERM and SIGKILL that an app can ask for (semantics G5)."""
 _EXIT_CODES = range(-(1 << 31), 1 << 31)
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
 """The signals that apps may ask for."""
@@ -144,7 +146,7 @@ def check_private(private: Private) -> None:
     command, env = private.command, private.env
     if not command or not command[0]:
         raise InvalidCommand("an app needs a command; add it as `-- CMD ARG…`")
-    size = len(json.encode(command))
+    size = max(len(json.encode(command)), len(json.encode(private.executor_command)))
     if size > MAX_LINE_BYTES:
         raise InvalidCommand(
             f"a command with its arguments can take at most {MAX_LINE_BYTES} bytes as JSON, not {size}; pass what is "
@@ -160,7 +162,7 @@ def check_private(private: Private) -> None:
 
 def _check_place(private: Private) -> None:
     """Raises: InvalidCommand for a folder or a list of task indexes that no worker could use."""
-    command, cwd = private.command, private.cwd
+    command, cwd = (*private.command, *private.executor_command), private.cwd
     if any("\0" in part for part in command) or (cwd is not None and "\0" in cwd):
         raise InvalidCommand("the command and its folder must not contain NUL characters")
     if cwd is not None and not cwd.startswith("/"):
@@ -187,9 +189,12 @@ def trimmed(command: Command) -> Command:
     match command:
         case EndApp(detail=said) if _needs_trim(said):
             return replace(command, detail=one_line(said, MAX_DETAIL))
-        case EndedExecutor(unstartable=said, exit_code=code) if _needs_trim(said) or (code or 0) not in _EXIT_CODES:
+        case EndedExecutor(unstartable=said, exit_code=code, detail=why) if (
+            _needs_trim(said) or _needs_trim(why) or (code or 0) not in _EXIT_CODES
+        ):
             said = said and (one_line(said, MAX_DETAIL) or "its command cannot be started")
-            return replace(command, unstartable=said, exit_code=code if (code or 0) in _EXIT_CODES else None)
+            code, why = code if (code or 0) in _EXIT_CODES else None, one_line(why, MAX_DETAIL)
+            return replace(command, unstartable=said, exit_code=code, detail=why)
         case EndedDriver(detail=said, exit_code=code) if _needs_trim(said) or (code or 0) not in _EXIT_CODES:
             code = code if (code or 0) in _EXIT_CODES else None
             return replace(command, detail=one_line(said, MAX_DETAIL), exit_code=code)

@@ -67,6 +67,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "coresPerTask": spec.cores_per_task,
         "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
         "command": list(private.command),
+        "executorCommand": list(private.executor_command),
         "env": list(private.env),
         "cwd": private.cwd,
         "array": private.array or None,
@@ -78,6 +79,10 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "ranMs": _ran_ms(found, state.at),
         "warn": None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
         "reclaimSignal": spec.reclaim_signal or None,
+        "executorProgram": spec.programs,
+        "executorsGranted": found.next_executor,
+        "grace": spec.grace_s,
+        "ownerTimeout": spec.owner_timeout_s,
         "expiresAt": _expires_at(found),
         "expiredAt": found.expired_at or None,
         "doneCores": found.done_cores,
@@ -108,7 +113,14 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
 
 def without_private(shown: dict[str, Any]) -> dict[str, Any]:
     """The view of an app as if its private part were withheld."""
-    withheld: dict[str, Any] = {"name": shown["app"], "command": [], "env": [], "cwd": None, "array": None}
+    withheld: dict[str, Any] = {
+        "name": shown["app"],
+        "command": [],
+        "executorCommand": [],
+        "env": [],
+        "cwd": None,
+        "array": None,
+    }
     return {**shown, **{name: value for name, value in withheld.items() if name in shown}}
 
 
@@ -164,6 +176,8 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
             "host": worker.host,
             "rack": worker.rack,
             "status": worker.status,
+            "since": worker.since or None,
+            "reason": worker.reason,
             "cores": worker.offer.cores,
             "memory": worker.offer.memory_mb,
             "grantedCores": worker.offer.cores - worker.free.cores,
@@ -199,6 +213,8 @@ def _lost(worker: LostWorker, settings: ClusterConfigured) -> dict[str, Any]:
         "worker": worker.id,
         **dict.fromkeys(("node", "host", "rack"), ""),
         "status": "lost",
+        "since": worker.at,
+        "reason": "it gave no sign of life any more",
         "cores": worker.offer.cores,
         "memory": worker.offer.memory_mb,
         **_others(offered=worker.offer),

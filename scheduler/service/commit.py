@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
     from scheduler.rules.turn import Turn
     from scheduler.service.heartbeats import Heartbeats
+    from scheduler.service.measures import Measures
     from scheduler.store.codec import Record
     from scheduler.store.task_queue import Worklist
 
@@ -51,6 +52,7 @@ class Decided(NamedTuple):
     - `claimed`: where the secrets of apps that it registered belong, and where the client has put them.
     - `aside`: messages that are put aside.
     - `seal`: the seal that the turn logs.
+    - `commands`: how many commands its messages had.
     """
 
     record: Record | None
@@ -64,6 +66,7 @@ class Decided(NamedTuple):
     claimed: list[tuple[str, str]]
     aside: Sequence[Message] = ()
     seal: LogSealed | None = None
+    commands: int = 0
 
 
 class Commits:
@@ -84,6 +87,8 @@ class Commits:
         self.failed = False
         """Whether the last commit was not confirmed, so that the state is ahead of the log."""
         self.refused_in_a_row = 0
+        self.measures: Measures | None = None
+        """What takes note of each commit, if anything does."""
         self.sealed: LogSealed | None = None
         """The last seal that this master has committed."""
         self._in_flight: tuple[Decided, CommitInFlight, float] | None = None
@@ -139,7 +144,9 @@ class Commits:
         over = [name for name in touched if is_over(state, name)]
         taken = {message.lane: message.entry for message in messages if message.entry}
         aside = [message for message in messages if message.aside]
-        return Decided(record, position, taken, changes, turn.at, answers, put_back, over, claimed, aside, seal)
+        commands = sum(len(message.commands) for message in messages)
+        after = over, claimed, aside, seal, commands
+        return Decided(record, position, taken, changes, turn.at, answers, put_back, *after)
 
     def elect(self, record: Record, changes: GrantChanges) -> None:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
@@ -184,6 +191,10 @@ class Commits:
             raise StaleLog("another master has written the log since the commit was sent")
         self.refused_in_a_row = 0
         self.failed = False
+        if self.measures is not None:
+            record, took_s = decided.record, time.monotonic() - sent_s
+            events = 0 if record is None else record.last - record.first + 1
+            self.measures.committed(took_s, events, decided.commands, decided.position.seq)
         self._tell(decided)
 
     def settle_up(self) -> None:

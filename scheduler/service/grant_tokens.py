@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -37,7 +37,7 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     tasks: int
     retries: int = 0
     backoff_s: int = 0
-    driver: bool = False
+    runs: Literal["tasks", "driver", "program"] = "tasks"
     slots: int = 1
     """How many tasks it runs at once."""
 
@@ -49,7 +49,9 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
 
 def claims_of(grant: Grant, cluster: str, worker: str) -> Claims:
     """What the grant's token claims."""
-    about = grant.tasks, grant.retries, grant.retry_backoff_s, grant.role == "driver", grant.tasks_at_once
+    runs: Literal["tasks", "driver", "program"]
+    runs = "driver" if grant.role == "driver" else "program" if grant.program else "tasks"
+    about = grant.tasks, grant.retries, grant.retry_backoff_s, runs, grant.tasks_at_once
     return Claims(cluster, worker, grant.executor, grant.app, grant.granted_at, *about)
 
 

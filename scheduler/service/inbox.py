@@ -21,11 +21,13 @@ from scheduler.model.commands import (
     MAX_BATCH_BYTES,
     MAX_COMMAND_BYTES,
     Command,
+    SubmitApp,
     private_of,
     read_command,
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
+from scheduler.rules.programs import check_programs
 from scheduler.rules.validate import check_private, trimmed
 from scheduler.service.signing import UNSIGNED, Gate
 from scheduler.store.keys import OPERATORS, WORKERS
@@ -169,8 +171,9 @@ def received(body: bytes) -> Command:
         raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
     command = trimmed(read_command(body))
     private = private_of(command)
-    if private is not None:
+    if private is not None and isinstance(command, SubmitApp):
         check_private(private)
+        check_programs(command)
     return command
 
 

@@ -14,7 +14,6 @@ import hmac
 import json
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.model.errors import FairlogError
+from scheduler.service.private import NotPrivate, drafted, read_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -65,15 +65,13 @@ class Keyring(NamedTuple):
     def load(cls, path: Path) -> Keyring:
         """The keyring in the file `path`. Raises: BadKeys if others may read it, or it is missing or malformed."""
         try:
-            with path.open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                text = file.read()
+            text = read_private(path)
+        except NotPrivate as error:
+            raise BadKeys(str(error)) from None
         except FileNotFoundError:
             raise BadKeys(f"{path} does not exist; `fairlog keys new {path}` makes keys") from None
         except OSError as error:
             raise BadKeys(f"{path} cannot be read: {error.strerror}") from error
-        if mode & 0o077:
-            raise BadKeys(f"{path} holds keys and has mode {mode:04o}; run `chmod 600 {path}`")
         try:
             return cls.of_json(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -93,16 +91,12 @@ class Keyring(NamedTuple):
 
     def write(self, path: Path, *, anew: bool = False) -> None:
         """Write the keys to `path`, readable by its owner only; `anew` replaces an existing file. Raises: BadKeys."""
-        text = self.as_json() + "\n"
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}") if anew else path
         try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(descriptor)
-            if anew:
-                draft.replace(path)
+            with drafted(path, self.as_json().encode() + b"\n") as draft:
+                if anew:
+                    draft.replace(path)
+                else:
+                    path.hardlink_to(draft)
         except FileExistsError:
             raise BadKeys(
                 f"{path} exists already; choose another name, or add keys with `fairlog keys rotate`"

@@ -5,7 +5,7 @@ Another master may have been elected meanwhile, so only what the folded log prov
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
@@ -23,24 +23,43 @@ if TYPE_CHECKING:
     from scheduler.store.task_queue import Worklist
 
 
-def stored_grants(store: Redis, keys: Keys) -> dict[str, list[str]]:
-    """The ids granted in the store, by worker. Every worker with grants is expected to send heartbeats."""
+def stored_grants(store: Redis, keys: Keys) -> dict[str, dict[str, str]]:
+    """The grants in the store by worker and id. Every worker with grants is expected to send heartbeats."""
     members: Any = store.zrange(keys.heartbeats, 0, -1)
     workers = [as_text(member) for member in members]
     pipeline = store.pipeline(transaction=False)
     for worker in workers:
-        pipeline.hkeys(keys.grants(worker))
-    return {worker: [*map(as_text, names)] for worker, names in zip(workers, pipeline.execute(), strict=True)}
+        pipeline.hgetall(keys.grants(worker))
+    return {
+        worker: {as_text(name): as_text(grant) for name, grant in grants.items()}
+        for worker, grants in zip(workers, pipeline.execute(), strict=True)
+    }
 
 
-def every_grant(state: ClusterState, stored: Mapping[str, Iterable[str]], *, settled_at: int) -> GrantChanges:
+def differing_grants(state: ClusterState, stored: Mapping[str, Mapping[str, str]], *, settled_at: int) -> GrantChanges:
     """The changes that turn the `stored` grants into those of the state. A failover may have left any others."""
     granted = all_grants(state, settled_at=settled_at)
-    by_worker: dict[str, dict[str, Any]] = {}
+    by_worker: dict[str, dict[str, str | None]] = {}
     for worker, grants in granted.items():
-        others = sorted(set(stored.get(worker, ())) - grants.keys())
-        by_worker[worker] = {**dict.fromkeys(others), **grants}
+        found = stored.get(worker, {})
+        differing: dict[str, str | None] = dict.fromkeys(sorted(found.keys() - grants.keys()))
+        differing |= {name: grant for name, grant in grants.items() if found.get(name) != grant}
+        if differing:
+            by_worker[worker] = differing
     return GrantChanges(by_worker, sorted(granted.keys() - stored.keys()), sorted(stored.keys() - granted.keys()))
+
+
+def concerned(state: ClusterState, changes: GrantChanges) -> list[str]:
+    """The workers that a new master must ring: their grants changed, or they have yet to start or stop something.
+
+    The master before may have died between a commit and its rings.
+    """
+    busy = (
+        worker.id
+        for worker in state.workers.values()
+        if any(held.status != "running" for held in (*worker.executors.values(), *worker.drivers.values()))
+    )
+    return [*dict.fromkeys((*changes.by_worker, *changes.joined, *busy))]
 
 
 def reconcile_tasks(

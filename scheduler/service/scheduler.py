@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, Command, LoseWorker
+from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker
 from scheduler.model.errors import (
     CommandRejected,
     Deposed,
@@ -35,9 +35,10 @@ from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
 from scheduler.service.inbox import Lanes, Message
 from scheduler.service.keyring import Keyring
+from scheduler.service.owners import LOOK_MS, Owners
 from scheduler.service.recall import Recall
 from scheduler.service.receipts import Answer
-from scheduler.service.reconcile import every_grant, reconcile_tasks, stored_grants
+from scheduler.service.reconcile import concerned, differing_grants, reconcile_tasks, stored_grants
 from scheduler.service.signing import AHEAD_MS, Gate
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
@@ -87,6 +88,7 @@ class Scheduler:
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.heartbeats = Heartbeats(store, keys.heartbeats)
+        self._owners = Owners(store, keys.owners)
         self.commits = Commits(log, self.worklist, self.heartbeats, keyring)
         self._rebuild = rebuild
         self._accepts = accepts
@@ -131,8 +133,9 @@ class Scheduler:
                 turn.record(ClusterConfigured())
             turn.settle()
             settled_at = self.commits.settles_at(self.state.head)
+            changes = differing_grants(self.state, stored, settled_at=settled_at)
             try:
-                self.commits.elect(self.commits.encode(turn), every_grant(self.state, stored, settled_at=settled_at))
+                self.commits.elect(self.commits.encode(turn), changes)
                 break
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
@@ -140,7 +143,7 @@ class Scheduler:
             raise StaleLog("other masters kept writing the log while this one tried to be elected")
         self.heartbeats.watch_anew(self._store_time_ms())
         self._reconcile(open_apps)
-        self.commits.announce(self.state.workers)
+        self.commits.announce(concerned(self.state, changes))
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
     def turn(self) -> int:
@@ -183,6 +186,8 @@ class Scheduler:
         That is the next moment that a rule waits for (semantics T1), or the next look at heartbeats (semantics W2).
         """
         due_ms = [look_after_ms(self._worker_timeout_ms())] if self.state.workers else []
+        if self.state.owned:
+            due_ms.append(LOOK_MS)
         moment = self.state.timers.next(self._decided_at_ms)
         if moment is not None:
             due_ms.append(moment - self.heartbeats.looked_at_ms)
@@ -216,7 +221,9 @@ class Scheduler:
             raise StaleLog("a turn was broken off")
         messages, now, silent = self._read_ahead or self._look()
         self._read_ahead = None
-        lost = self.heartbeats.lost(now, silent, self._worker_timeout_ms())
+        lost: list[LoseWorker | LoseOwner] = [*self.heartbeats.lost(now, silent, self._worker_timeout_ms())]
+        if self.state.owned:
+            lost += self._owners.lost(now, self.state.owned)
         if messages or lost or self._moment_has_come(now) or self._seal_is_due(now):
             self._run(messages, lost, now)
         if not messages and not lost:
@@ -238,10 +245,12 @@ class Scheduler:
         silent = self.heartbeats.count_silent(self._worker_timeout_ms())
         answer, clock, count = InFlight(self.store, [unread, ("TIME",), silent]).answers()
         self._lanes.hear(answer)
+        if self.commits.measures is not None:
+            self.commits.measures.looked(clock_ms(clock))
         return _Look(self._lanes.take(BATCH), clock_ms(clock), count)
 
     def _run(
-        self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int, *, ahead: bool = True
+        self, messages: Sequence[Message], lost: Sequence[LoseWorker | LoseOwner], now: int, *, ahead: bool = True
     ) -> Mapping[str, CommandRejected]:
         """Take one turn. If it raises, take one turn per command; a command that raises goes to the dead letters.
 
@@ -277,7 +286,7 @@ class Scheduler:
         self._sound = True
         return {}
 
-    def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> Decided:
+    def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker | LoseOwner], now: int) -> Decided:
         """Decide the turn and fold it into the state, which is not sound until the commit is sent."""
         self._sound = False
         due = self._moment_has_come(now)
@@ -286,7 +295,8 @@ class Scheduler:
         if self._keyring is not None and seals.is_due(self.state, turn.at):
             turn.record(seals.seal(self._keyring, self.commits.position))
         for command in lost:
-            if command.worker in self.state.workers:
+            known = command.worker in self.state.workers if isinstance(command, LoseWorker) else True
+            if known:
                 turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
         checked = [self._checked(message, now) for message in messages]
@@ -326,8 +336,8 @@ class Scheduler:
             received = inbox.received(body)
             self._accepts(received)
             command = received
-            if type(command) is LoseWorker:
-                raise NotAllowed("only a master declares workers lost")
+            if isinstance(command, LoseWorker | LoseOwner):
+                raise NotAllowed("only a master declares workers and owners lost")
             turn.take(command, identity, by)
         except CommandRejected as refusal:
             refusals[identity] = refusal

@@ -43,6 +43,8 @@ _READS = (
 _SENDS = "blpop del discard eval evalsha exec expire hset multi pexpire pttl rpush script|load set ttl xadd"
 _WORKS = "hdel hincrby hincrbyfloat hsetnx lpop lpush persist sadd srem unwatch watch zadd zrem"
 
+AUDITOR = "fairlog-auditor"
+
 ROLES = (
     Role(
         user="fairlog-master",
@@ -54,27 +56,19 @@ ROLES = (
     ),
     Role(
         user="fairlog-api",
-        purpose="API servers",
-        write=f"{_ASKING} inbox:* unclaimed:* reads rate:*",
-        read=f"{_LOG} {_WORK} grants:* heartbeats agents audited backed-up",
-        queues=_RINGING,
-        commands=f"{_READS} {_SENDS} memory|usage",
+        purpose="API servers, which work for agents and executors as well",
+        write=f"{_ASKING} inbox:* unclaimed:* reads rate:* owners {_WORK} heartbeats agents grants:*",
+        read=f"{_LOG} secrets:* audited backed-up",
+        queues=_SERVING,
+        commands=f"{_READS} {_SENDS} {_WORKS} memory|usage",
     ),
     Role(
-        user="fairlog-auditor",
-        purpose="reading and auditing the log, without changing anything but the auditor's own word",
-        write="audited",
-        read=f"{_LOG} reads heartbeats agents backed-up",
+        user=AUDITOR,
+        purpose="reading, auditing and backing up the log, of which it only notes how far that is",
+        write="audited backed-up",
+        read=f"{_LOG} reads heartbeats agents",
         queues="",
         commands=f"{_READS} memory|usage set",
-    ),
-    Role(
-        user="fairlog-worker",
-        purpose="agents and executors, until they speak to the API instead of the store",
-        write=f"{_ASKING} inbox:workers {_WORK} heartbeats agents grants:*",
-        read="log archive lease settled secrets:*",
-        queues=_SERVING,
-        commands=f"{_READS} {_SENDS} {_WORKS}",
     ),
     Role(
         user="fairlog-replica",
@@ -85,7 +79,7 @@ ROLES = (
         commands="ping psync replconf",
     ),
 )
-"""Workers may write grants because a script that only reads a key needs the right to write it."""
+"""API servers may write grants because a script that only reads a key needs the right to write it."""
 
 
 def acl_line(role: Role, cluster: str, sha256: str) -> str:

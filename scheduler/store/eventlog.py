@@ -230,17 +230,17 @@ class EventLog:
 
     def at(self, seq: int) -> Position | None:
         """The end of the turn whose last position is `seq`, not verified; None if no turn ends there."""
-        found = self._turn_of(seq)
+        found = self.turn_of(seq)
         return Position(seq, found.digest) if found is not None and found.last == seq else None
 
     def before(self, seq: int) -> Position:
         """The end of the last turn that ends at or before `seq`, not verified."""
-        found = self._turn_of(seq)
+        found = self.turn_of(seq)
         if found is None:
             return self.head() if seq > 0 else GENESIS
         return Position(seq, found.digest) if found.last == seq else self.at(found.first - 1) or GENESIS
 
-    def _turn_of(self, seq: int) -> Record | None:
+    def turn_of(self, seq: int) -> Record | None:
         """The turn that holds position `seq`; None if the log has no such position."""
         if seq <= 0:
             return None

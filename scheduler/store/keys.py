@@ -33,6 +33,7 @@ class Keys:
         self.masters = f"{self.prefix}masters"
         self.heartbeats = f"{self.prefix}heartbeats"
         self.agents = f"{self.prefix}agents"
+        self.owners = f"{self.prefix}owners"
         self.snapshots = f"{self.prefix}snapshots"
         self.snapshotting = f"{self.prefix}snapshotting"
         self.archive = f"{self.prefix}archive"

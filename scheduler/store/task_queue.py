@@ -34,6 +34,8 @@ OUTPUT_BYTES = 64 * 1024
 APP_OUTPUT_BYTES = 64 * 1024 * 1024
 """The most output of an app's tasks in the store, at 1 KiB a task or more."""
 KEPT_S = 7 * 24 * 3600
+KEPT_PROGRAMS = 1_000
+"""Of how many executors of an app, those started last, the output of their programs is kept."""
 MOST_JOBS = 1_000_000
 """More jobs than an app can have."""
 _CHUNK = 500
@@ -302,6 +304,15 @@ class Worklist:
     def keep_driver_output(self, app: str, tail: bytes) -> None:
         """Store the tail of the driver's output for `KEPT_S`."""
         self._store.set(self._keys.driver_output(app), tail[-OUTPUT_BYTES:], ex=KEPT_S)
+
+    def keep_program_output(self, app: str, number: int, tail: bytes) -> None:
+        """Store the tail of the output of executor `number`'s program, for `KEPT_S`; of the last `KEPT_PROGRAMS`."""
+        pipeline = self._store.pipeline(transaction=False)
+        pipeline.hset(self._keys.output(app), str(number), tail[-OUTPUT_BYTES:])
+        if number >= KEPT_PROGRAMS:
+            pipeline.hdel(self._keys.output(app), str(number - KEPT_PROGRAMS))
+        pipeline.expire(self._keys.output(app), KEPT_S)
+        pipeline.execute()
 
     def driver_output(self, app: str) -> bytes:
         """The last 64 KiB of the driver's output; empty if the store has none."""

@@ -12,8 +12,9 @@ from uuid import uuid4
 from msgspec import to_builtins
 from redis.exceptions import RedisError
 
-from fairlog.api.client import ApiClient, Refused
+from fairlog.api.client import ApiClient
 from fairlog.client import StoreClient
+from fairlog.errors import Refused
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.service.child import die_with_parent

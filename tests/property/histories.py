@@ -25,9 +25,11 @@ from scheduler.model.commands import (
     EndedDriver,
     EndedExecutor,
     ExtendApp,
+    FinishApp,
     HoldApp,
     KillApp,
     KillExecutors,
+    LoseOwner,
     LoseWorker,
     RegisterCompany,
     RegisterKind,
@@ -190,6 +192,13 @@ DRIVERS: tuple[dict[str, object], ...] = (
 )
 
 
+PROGRAMS: tuple[dict[str, object], ...] = (
+    {"executor_limit": 2, "executor_cores": 2, "executor_memory_mb": 700},
+    {"executor_limit": 0, "executor_cores": 1},
+    {"driver": True, "executor_command": ("true",), "cores": None},
+    {"executor_limit": 3, "owner_timeout_s": 9, "grace_s": 2},
+    {"cores": 9, "executor_cores": 3, "retries": 1},
+)
 TIMED: tuple[dict[str, object], ...] = (
     {"max_runtime_s": 3},
     {"max_runtime_s": 5, "warn": ("USR1", 2)},
@@ -240,6 +249,25 @@ def _as_in_spark(choices: tuple[dict[str, object], ...]) -> Make:
         return convert({**asdict(plain), **choices[whom * 7 % len(choices)]}, SubmitApp)
 
     return make
+
+
+def _with_programs(state: ClusterState, whom: int, how: int) -> Command:
+    plain = replace(cast("SubmitApp", _submission(state, whom, how)), memory_per_task_mb=None, executor_program=True)
+    return convert({**asdict(plain), **PROGRAMS[whom * 7 % len(PROGRAMS)]}, SubmitApp)
+
+
+def _program(state: ClusterState, whom: int, how: int) -> Command:
+    """A demand that stops executors or states their size, or the end of an app of programs."""
+    app = _one_of([name for name, app in state.apps.items() if app.spec.programs and app.ended is None], whom)
+    match how % 6:
+        case 0:
+            return FinishApp(app=app, outcome=("finished", "failed")[whom % 2])
+        case 1:
+            return LoseOwner(app=app, last_seen=how)
+        case 2:
+            return ScaleApp(app=app, executors=whom % 5, executor_cores=1 + how % 5)
+        case _:
+            return ScaleApp(app=app, executors=whom % 5, stop=(f"{app}.{how % 5}", f"{app}.{whom % 3}"))
 
 
 def _word_of_a_driver(state: ClusterState, whom: int, how: int) -> Command:
@@ -362,14 +390,17 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
 
 WHAT = [name for times, name, _ in KINDS for _ in range(times)]
 MAKE = {name: make for _, name, make in KINDS}
+LATER: tuple[Make, ...] = (_with_programs, _program)
+"""Commands of steps below 0: recorded histories were drawn before there were any."""
 
 
 def command_for(state: ClusterState, step: Step) -> Command:
     """The command of the step for this cluster; some name unknown objects and are refused."""
-    return MAKE[WHAT[step.what % len(WHAT)]](state, step.whom, step.how)
+    make = LATER[step.what % len(LATER)] if step.what < 0 else MAKE[WHAT[step.what % len(WHAT)]]
+    return make(state, step.whom, step.how)
 
 
-STEPS = st.builds(Step, st.integers(0, len(WHAT) - 1), st.integers(0, 59), st.integers(0, 59))
+STEPS = st.builds(Step, st.integers(-6, len(WHAT) - 1), st.integers(0, 59), st.integers(0, 59))
 BUILD_UP: History = (
     [Step(WHAT.index("company"), number, quota) for number, quota in enumerate((4, 3, 0))],
     [Step(WHAT.index("worker"), number, number) for number in range(4)],
@@ -379,11 +410,17 @@ SEVEN: History = [[Step(WHAT.index("worker"), number, number)] for number in ran
 """Three more workers, so that one may be suspected."""
 
 
-def seeded(seed: int, turns: int) -> History:
-    """The history of this many turns drawn from this seed."""
+def seeded(seed: int, turns: int, *, later: bool = False) -> History:
+    """The history of this many turns drawn from this seed; with `later`, a tenth of its steps are below 0."""
     chance = Random(seed)
     return [
-        [Step(*(chance.randrange(60 * len(WHAT)) for _ in range(3))) for _ in range(chance.randrange(1, 4))]
+        [
+            Step(
+                chance.randrange(-6 * len(WHAT) if later else 0, 60 * len(WHAT)),
+                *(chance.randrange(60 * len(WHAT)) for _ in range(2)),
+            )
+            for _ in range(chance.randrange(1, 4))
+        ]
         for _ in range(turns)
     ]
 
@@ -402,7 +439,7 @@ RULES = st.fixed_dictionaries(
 
 TURNS = st.lists(STEPS, min_size=1, max_size=3)
 SHORT = st.lists(TURNS, max_size=10)
-DENSE = st.builds(seeded, st.integers(0, 1 << 32), st.integers(15, 60))
+DENSE = st.builds(seeded, st.integers(0, 1 << 32), st.integers(15, 60), later=st.booleans())
 HISTORIES: st.SearchStrategy[History] = SHORT | DENSE
 """Short histories shrink well, dense ones reach more states."""
 

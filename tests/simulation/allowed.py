@@ -18,6 +18,7 @@ OF_AN_APP = (
     commands.ReleaseApp,
     commands.ReprioritizeApp,
     commands.KillExecutors,
+    commands.FinishApp,
     commands.KillApp,
 )
 OF_AN_ACCOUNT = (

@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from fairlog.api.handlers import Handlers, Viewed
-from fairlog.api.replica import NotReady, NotThatLong, Replica
+from fairlog.api.past import NotReady
+from fairlog.api.replica import NotThatLong, Replica
 from recovery.archive.archive import open_log
 from scheduler.model import commands
 from scheduler.model.commands import Command, write_command

@@ -303,7 +303,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
         loom.current.on_signal = on_term
         return SimpleNamespace(wait=wait)
 
-    def starter(grant: Grant, worker: str, *_: object) -> Any:
+    def starter(grant: Grant, worker: str, *_: object, **__: object) -> Any:
         return SimpleNamespace(start=lambda begun: start(grant, worker, begun))
 
     system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None)
@@ -328,7 +328,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
                 "TaskStarter": starter,
                 "Wakeup": wakeup,
             }
-            for module in ("workers.executor", "workers.driver")
+            for module in ("workers.executor", "workers.driver", "workers.program")
         },
     }
     for module, names in doubles.items():

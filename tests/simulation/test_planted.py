@@ -201,7 +201,7 @@ def a_server_takes_tokens_while_it_hears_nothing(patch: pytest.MonkeyPatch) -> N
 
 
 def a_server_shows_apps_of_other_companies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Handlers, "_may_see", lambda *_: True)
+    patch.setattr(Handlers, "may_see", lambda *_: True)
 
 
 class Found(NamedTuple):

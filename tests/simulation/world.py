@@ -33,6 +33,7 @@ from scheduler.model.commands import (
     DecommissionWorker,
     DrainWorker,
     ExtendApp,
+    FinishApp,
     HoldApp,
     KillApp,
     KillExecutors,
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 
 STEPS = 30_000
 """A run with more switches than this is an endless loop."""
+PROGRAMS_FROM = 200
+"""From this seed on, every third cluster has apps of programs."""
 POISON = "poison"
 """The name of apps whose submission makes a master raise."""
 LANES = (OPERATORS, WORKERS, *(f"company/{company}" for company in COMPANIES))
@@ -103,6 +106,8 @@ class World:
         self.lease_s = random.choice((1.0, 2.0, 3.0))
         self.snapshot_every = random.choice((15, 40, 100_000))
         self.outlive_agent = random.random() < 0.8
+        self.programs = Random(f"programs {seed}") if seed >= PROGRAMS_FROM and seed % 3 == 1 else None
+        """What apps of programs are drawn from, in clusters that have some (semantics G)."""
         self.weights = [weight * random.choice((0, 1, 4)) for weight in _CHANCES.values()]
         self.weights[0] = _CHANCES[_submit]
         self.kinds = random.sample(FAULTS, random.randrange(1, len(FAULTS) + 1))
@@ -122,6 +127,8 @@ class World:
         random.choices(_HAPPENINGS, self.weights)[0](self)
         if self.door is not None:
             self.door.happen()
+        if self.programs is not None and self.programs.random() < 0.4:
+            _program(self, self.programs)
         self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
         if random.random() < 0.05:
             self.loom.wait(random.randrange(8_000))
@@ -170,11 +177,16 @@ class World:
         )
 
     def _let_apps_run(self) -> None:
-        """Scale up the apps whose limit of 0 executors keeps them from ending, and release those on hold."""
+        """Scale up the apps whose limit of 0 executors keeps them from ending, and release those on hold.
+
+        Apps of programs that demand none are killed.
+        """
         apps = [(name, app) for name, app in self.witness.state.apps.items() if app.ended is None]
         due: dict[str, list[Command]] = {}
         for name, app in apps:
-            if app.executor_limit == 0:
+            if app.executor_limit == 0 and app.spec.programs:
+                self._tell(KillApp(app=name, reason="nobody asks for executors any more"))
+            elif app.executor_limit == 0:
                 due.setdefault(app.spec.company, []).append(ScaleApp(app=name, executors=8))
             if app.on_hold:
                 due.setdefault(app.spec.company, []).append(ReleaseApp(app=name))
@@ -222,6 +234,7 @@ class World:
         may_fail = (
             nature.fails or nature.missing_on or (nature.fails_once and not app.retries) or "executor" in end.detail
         )
+        may_fail = may_fail or app.programs  # it may be finished as failed, or lose its owner
         if end.reason == "failed" and not may_fail:
             raise PromiseBroken(6, f"app {name} failed, though all of its tasks succeed: {end.detail}")
 
@@ -299,6 +312,8 @@ class World:
             _submit(self)
         if rules.random() < 0.3:
             self._fill_up(rules)
+        if self.programs is not None:
+            _submit_programs(self, self.programs)
         for actor in (*self.masters, *(machine.agent for machine in self.machines.values())):
             if actor is not None and random.random() < 0.4:
                 self._strike(actor)
@@ -588,6 +603,50 @@ def _submit(world: World) -> None:
     world.natures[name] = Nature(random.choice((20, 500, 3_000, 8_000)), fails, fails_once, missing_on)
     identity = f"submit-{name}"
     world._ask(command, identity, fault=random.random() < 0.3)
+
+
+def _submit_programs(world: World, random: Random) -> None:
+    """An app whose executors run a program; nobody gives signs of life as its owner."""
+    world.number += 1
+    name = f"app-{world.number}"
+    about: dict[str, Any] = {"executor_limit": random.choice((0, 1, 3)), "executor_cores": random.choice((1, 2))}
+    match random.randrange(4):
+        case 0:
+            about |= {"driver": True, "executor_command": ("true",), "driver_memory_mb": 512}
+        case 1:
+            about["owner_timeout_s"] = random.choice((2, 30))
+        case _:
+            pass
+    fails = frozenset(range(3)) if random.random() < 0.2 else frozenset()
+    world.natures[name] = Nature(random.choice((500, 3_000, 8_000)), fails)
+    company, user = random.choice(COMPANIES), random.choice(("ann", "bob"))
+    command = SubmitApp(
+        app=name,
+        company=company,
+        user=user,
+        command=("true",),
+        executor_memory_mb=512,
+        executor_program=True,
+        grace_s=random.choice((None, 0, 2)),
+        **about,
+    )
+    world._ask(command, f"submit-{name}")
+
+
+def _program(world: World, random: Random) -> None:
+    """One more app of programs, a demand that stops executors of one, another size, or its end."""
+    apps = [name for name, app in world.witness.apps.items() if app.programs and name not in world.witness.over]
+    name = random.choice(apps or ["nobody"])
+    match random.randrange(6):
+        case 0 | 1:
+            _submit_programs(world, random)
+        case 2:
+            world._ask(ScaleApp(app=name, executors=random.choice((1, 2)), executor_cores=2))
+        case 3:
+            world._ask(FinishApp(app=name, outcome=random.choice(("finished", "failed"))))
+        case _:
+            stop = tuple(f"{name}.{random.randrange(5)}" for _ in range(2))
+            world._ask(ScaleApp(app=name, executors=random.choice((0, 1, 4)), stop=stop))
 
 
 def _submit_many(world: World) -> None:

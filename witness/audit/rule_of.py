@@ -63,6 +63,8 @@ def rule_of_input(command: commands.Command | None, done: Event | None, due: Eve
     if isinstance(event, events.AppRemoved) and event.reason == "expired":
         return "X2"
     if isinstance(command, commands.EndedExecutor):
+        if isinstance(event, events.AppRemoved) and event.reason == "finished":
+            return "G2"
         return "W9" if command.unstartable and kind is events.AppRemoved else _OF_AN_END.get(kind, "A5")
     return next((rule for rule, kinds in _OF_COMMANDS.items() if isinstance(command, kinds)), "T2")
 
@@ -182,6 +184,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "P6": (commands.KillExecutors,),
     "N1": (commands.SetLimit,),
     "X3": (commands.ExtendApp,),
+    "G4": (commands.FinishApp, commands.LoseOwner),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),
     "W3": (commands.DrainWorker, commands.UndrainWorker, commands.RemoveWorker),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from fairlog.cli import params, render
+from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import target_options
@@ -45,7 +46,7 @@ def account_add(session: Session, /, *, name: str, role: CompanyRole | None, dis
 
 
 @account.command("grant")
-@click.argument("name", type=params.read_text)
+@click.argument("name", type=params.read_text, shell_complete=complete("account"))
 @click.argument("role", type=_ROLE)
 @on_cluster
 def account_grant(session: Session, *, name: str, role: CompanyRole) -> None:
@@ -55,7 +56,7 @@ def account_grant(session: Session, *, name: str, role: CompanyRole) -> None:
 
 
 @account.command("revoke")
-@click.argument("name", type=params.read_text)
+@click.argument("name", type=params.read_text, shell_complete=complete("account"))
 @click.argument("role", type=_ROLE)
 @on_cluster
 def account_revoke(session: Session, *, name: str, role: CompanyRole) -> None:
@@ -65,7 +66,7 @@ def account_revoke(session: Session, *, name: str, role: CompanyRole) -> None:
 
 
 @account.command("rename")
-@click.argument("name", type=params.read_text)
+@click.argument("name", type=params.read_text, shell_complete=complete("account"))
 @click.argument("display", type=params.read_text)
 @on_cluster
 def account_rename(session: Session, *, name: str, display: str) -> None:
@@ -75,7 +76,7 @@ def account_rename(session: Session, *, name: str, display: str) -> None:
 
 
 @account.command("remove")
-@params.names_argument("name")
+@params.names_argument("name", shell_complete=complete("account"))
 @on_cluster
 def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove accounts with their tokens; their apps stay."""
@@ -83,7 +84,7 @@ def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
 
 
 @account.command("share")
-@click.argument("company", type=params.read_text)
+@click.argument("company", type=params.read_text, shell_complete=complete("company"))
 @click.option("--on/--off", "shown", default=True, help="Whether users may see them.  [default: on]")
 @on_cluster
 def account_share(session: Session, *, company: str, shown: bool) -> None:
@@ -93,7 +94,9 @@ def account_share(session: Session, *, company: str, shown: bool) -> None:
 
 
 @account.command("list")
-@params.text_option("--company", metavar="C", help="Only the accounts of this company.")
+@params.text_option(
+    "--company", metavar="C", shell_complete=complete("company"), help="Only the accounts of this company."
+)
 @params.as_json
 @on_cluster
 def account_list(session: Session, *, company: str | None, as_json: bool) -> None:
@@ -119,7 +122,7 @@ def token() -> None:
 
 
 @token.command("new")
-@click.argument("account", type=params.read_text)
+@click.argument("account", type=params.read_text, shell_complete=complete("account"))
 @click.option("--role", type=_ROLE, help="Role in which the token acts.  [default: the strongest of the account]")
 @click.option(
     "--scope",
@@ -163,7 +166,7 @@ def token_new(
 
 
 @token.command("list")
-@click.argument("account", type=params.read_text, required=False)
+@click.argument("account", type=params.read_text, required=False, shell_complete=complete("account"))
 @params.as_json
 @on_cluster
 def token_list(session: Session, *, account: str | None, as_json: bool) -> None:

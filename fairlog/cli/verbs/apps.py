@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -22,13 +22,16 @@ from fairlog.cli.params import (
     read_counts,
     read_duration,
     read_limit,
+    size_option,
     text_option,
 )
 from fairlog.cli.target import in_the_past
 from fairlog.cli.times import localized
+from scheduler.model.arrays import index_of
 from scheduler.model.commands import (
     Command,
     ExtendApp,
+    FinishApp,
     HoldApp,
     KillApp,
     KillExecutors,
@@ -88,6 +91,11 @@ def _kill_executor(name: str) -> KillExecutors:
     help="Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of --prefer, at "
     "most all tasks]",
 )
+@text_option(
+    "--stop", multiple=True, metavar="EXECUTOR", help="Stop this executor in the same turn, so that none replaces it."
+)
+@number_option("--executor-cores", help="Cores of each executor that runs a program, until the first is granted.")
+@size_option("--executor-memory", "executor_memory_mb", help="Memory of each, likewise.")
 @names_argument("app", shell_complete=complete("app"))
 @on_cluster
 def scale(
@@ -97,11 +105,14 @@ def scale(
     executors: int | None,
     prefer: tuple[dict[str, int], ...],
     preferring_tasks: int | None,
+    stop: tuple[str, ...],
+    executor_cores: int | None,
+    executor_memory_mb: int | None,
 ) -> int:
     """Change an app's executor count and preferred hosts.
 
     The options replace the app's whole demand: a host that is not named again is no longer preferred. A lower number
-    stops no running executor. Executors that end are not replaced until fewer than N are left.
+    stops no running executor but those of --stop. Executors that end are not replaced until fewer than N are left.
     """
     further = [read_counts(name) for name in app if "=" in name]
     apps = [name for name in app if "=" not in name]
@@ -110,9 +121,34 @@ def scale(
     hosts = merge_counts((*prefer, *further))
 
     def command(name: str) -> ScaleApp:
-        return ScaleApp(app=name, executors=executors, prefer=hosts, preferring_tasks=preferring_tasks)
+        return ScaleApp(
+            app=name,
+            executors=executors,
+            prefer=hosts,
+            preferring_tasks=preferring_tasks,
+            stop=tuple(executor for executor in stop if app_of(executor) == name),
+            executor_cores=executor_cores,
+            executor_memory_mb=executor_memory_mb,
+        )
+
+    if others := [executor for executor in stop if app_of(executor) not in apps]:
+        raise click.UsageError(f"--stop {others[0]} is no executor of {', '.join(apps)}")
 
     return send_each(session, full_ids(session, apps), command, "scaled")
+
+
+@click.command()
+@flag("--failed", help="End them as failed.")
+@text_option("--detail", default="", metavar="TEXT", help="Why, shown by `fairlog app`.")
+@names_argument("app")
+@on_cluster
+def finish(session: Session, *, app: tuple[str, ...], failed: bool, detail: str) -> int:
+    """End apps of executor programs, as their owner.
+
+    Their executors are stopped. Apps with a driver end with their driver, other apps with their tasks.
+    """
+    outcome: Literal["finished", "failed"] = "failed" if failed else "finished"
+    return send_each(session, app, lambda name: FinishApp(app=name, outcome=outcome, detail=detail), outcome)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -230,14 +266,31 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return
+    for line in _used(found, tasks):
+        click.echo(line)
     click.echo()
     rows = []
     for task in tasks:
         began, took = render.second(task.started_at), (task.ended_at or 0) - (task.started_at or 0)
-        tried = (task.task, task.state, task.exit_code, task.attempts, task.executor, began)
-        rows.append((*tried, render.duration(took if task.ended_at and task.started_at else None), task.message))
-    headings = ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE")
+        index = index_of(found.get("array"), task.task)
+        tried = (index, task.state, task.exit_code, task.attempts, task.executor, began)
+        ended = task.ended_at is not None and task.started_at is not None
+        used = (render.duration(task.cpu_ms), size_text(task.peak_mb)) if ended else (None, None)
+        rows.append((*tried, render.duration(took if ended else None), *used, task.message))
+    headings = ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "CPU", "PEAK", "MESSAGE")
     render.print_table(headings, rows, empty="None of its tasks has started yet.")
+
+
+def _used(found: Mapping[str, Any], tasks: Sequence[TaskState]) -> Iterator[str]:
+    """What the tasks that ended have used of the cores and the memory that they had, in words."""
+    ended = [task for task in tasks if task.ended_at is not None and task.started_at is not None]
+    if not ended:
+        return
+    took_ms = sum((task.ended_at or 0) - (task.started_at or 0) for task in ended) * found["coresPerTask"]
+    cpu_ms, peak_mb = sum(task.cpu_ms for task in ended), max(task.peak_mb for task in ended)
+    part = f", {100 * cpu_ms / took_ms:.0f}%" if took_ms else ""
+    yield f"{'cpu time':<18} {render.duration(cpu_ms)} of {render.duration(took_ms)} of its tasks' cores{part}"
+    yield f"{'peak memory':<18} {size_text(peak_mb)} of a task"
 
 
 def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)

@@ -12,8 +12,10 @@ from click.core import ParameterSource
 from msgspec.structs import asdict
 
 from fairlog.cli import render
+from fairlog.cli.choice import app_argument, full_id
+from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
-from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
+from fairlog.cli.params import EXPORT, as_json, flag, read_point, span_options, text_option
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
 from fairlog.local.running import find_running
@@ -26,7 +28,9 @@ from scheduler.model.text import one_line
 from scheduler.service.program_log import log_to_stderr
 from scheduler.service.receipts import read_receipts
 from scheduler.store.codec import read_export
+from scheduler.store.eventlog import EventLog
 from scheduler.store.reads import reads as recorded
+from witness.audit import spans
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.audit.proofs import Proofs
@@ -43,7 +47,7 @@ _NOWHERE = 1 << 63
 
 
 @click.command()
-@click.argument("app", type=read_text)
+@app_argument
 @in_the_past
 @as_json
 @on_log
@@ -53,6 +57,8 @@ def explain(source: Source, *, app: str, as_json: bool) -> None:
     Everything is derived from the log and cites the rules of docs/semantics.md: what the app waits for, which
     companies and users competed with it, and how its waiting time divides by cause.
     """
+    if not source.past:
+        app = full_id(source.session, app)
     audited = Audited(source)
     told = tell(render.counted(audited), app, now=source.now_ms)
     if as_json:
@@ -157,7 +163,12 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @click.command()
 @click.argument("file", type=EXPORT, required=False)
 @span_options
-@text_option("--company", metavar="C", help="Report only what concerns this company or all companies.")
+@text_option(
+    "--company",
+    metavar="C",
+    shell_complete=complete("company"),
+    help="Report only what concerns this company or all companies.",
+)
 @flag("--all", "everything", help="List every deviation, not only the first of each cause.")
 @click.option(
     "--expect",
@@ -213,7 +224,9 @@ def audit(  # noqa: PLR0913 - its options
     although its chain was made anew.
 
     With FILE (- is stdin), a complete log written by `fairlog log --json`, no store is needed. Exits with 1 if
-    anything deviates. The audit always reads the log from its start; --from limits the report only.
+    anything deviates. The audit always reads the log from its start; --from limits the report only. The whole log in a
+    store is audited on all cores, from snapshot to snapshot, unless --from, --to, --expect, --receipts or --seals
+    is given.
 
     With --follow, it goes on with every turn as it is committed. It keeps checkpoints, so that it need not begin anew,
     and writes its position and verdict into the store, where `fairlog status`, the API and alerts find them. Every
@@ -229,11 +242,10 @@ def audit(  # noqa: PLR0913 - its options
     if proofs is not None and (golden is not None or company is not None or (first, last) != (OPEN, OPEN)):
         raise click.UsageError("--receipts and --seals need one whole log; leave out --golden, --company, --from, --to")
     found: list[tuple[str, Verdict]] = []
-    for name, entries in _logs(file, golden):
-        audited = Audit()
-        proven = entries if expect is None else _expected(entries, expect)
-        proven = proven if proofs is None else proofs.heard(proven)
-        verdicts = _verdicts(audited, name, _spanned(audited, proven, first, last), company)
+    whole = (expect, proofs, first, last) == (None, None, OPEN, OPEN)
+    for name, log in _logs(file, golden, whole=whole):
+        audited = _by_spans(log) if isinstance(log, EventLog) else _one_by_one(log, expect, proofs, first, last)
+        verdicts = _verdicts(audited, name, company)
         if proofs is not None and audited.blind_from is None:
             verdicts = [*verdicts, *map(Verdict, proofs.deviations())]
         if audited.ends_at < audited.first and first != OPEN:
@@ -327,8 +339,13 @@ def reads(session: Session, *, as_json: bool) -> None:
     )
 
 
-def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Fact]]]:
-    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log."""
+def _logs(
+    file: IO[bytes] | None, golden: Path | None, *, whole: bool
+) -> Iterator[tuple[str, Iterable[Fact] | EventLog]]:
+    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log.
+
+    The latter with its snapshots if it is audited as a `whole`, unless it comes through the API.
+    """
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
@@ -341,7 +358,8 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, It
     else:
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        yield "the log", Source(click.get_current_context(), None).session.facts()
+        session = Source(click.get_current_context(), None).session
+        yield "the log", session.log if whole and session.api is None else session.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
@@ -383,14 +401,32 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
         raise
 
 
-def _verdicts(audited: Audit, name: str, entries: Iterable[Fact], company: str | None) -> list[Verdict]:
+def _by_spans(log: EventLog) -> Audit:
+    """The audit of the whole log, on all cores."""
+    try:
+        return spans.audited(log, spans.processes(), progress=lambda count: render.progress(f"{count} entries"))
+    finally:
+        render.progress("")
+
+
+def _one_by_one(
+    entries: Iterable[Fact], expect: tuple[int, str] | None, proofs: Proofs | None, first: Bound, last: Bound
+) -> Audit:
+    """The audit of a log whose entries only come one after the other. Raises: InvalidCommand as `_expected`."""
+    audited = Audit()
+    proven = entries if expect is None else _expected(entries, expect)
+    proven = proven if proofs is None else proofs.heard(proven)
+    with unhindered():
+        for _ in audited.deviations(render.counted(_spanned(audited, proven, first, last))):
+            pass
+    return audited
+
+
+def _verdicts(audited: Audit, name: str, company: str | None) -> list[Verdict]:
     """The verdicts on the log; with `company`, only those that concern it.
 
     Raises: InvalidCommand for a log without entries, UnknownCompany.
     """
-    with unhindered():
-        for _ in audited.deviations(render.counted(entries)):
-            pass
     if not audited.events and not audited.verdicts:
         raise InvalidCommand(f"{name} has no entry")
     if company is None:

@@ -37,10 +37,18 @@ def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
     entries stay in the archive, which a restore then needs. URL is a path, file:// or any location that fsspec
     supports, such as s3://. The file contains neither the values of --env nor the output of tasks.
     """
-    from recovery.archive.backup import backup as write  # noqa: PLC0415 (help needs none of it)
+    from redis.exceptions import ResponseError  # noqa: PLC0415 (help needs none of it)
+
+    from fairlog.watch.surroundings import BackedUp, note_backup  # noqa: PLC0415 (likewise)
+    from recovery.archive.backup import backup as write  # noqa: PLC0415 (likewise)
+    from scheduler.service.program_log import masked  # noqa: PLC0415 (likewise)
 
     elsewhere = session.target.archive
     copied = write(session.log, url, whole=whole, elsewhere=elsewhere, watched=render.counted)
+    try:
+        note_backup(session.store, session.keys, BackedUp(copied.header.seq, session.now_ms(), masked(url)))
+    except ResponseError as error:
+        render.say(f"note: the store does not take note of this backup, and metrics do not show it: {error}")
     _print_copied(copied, url, "backed up to", as_json=as_json)
 
 

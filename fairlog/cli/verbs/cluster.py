@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from fairlog.cli import params, render
+from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import in_the_past, target_options
-from fairlog.cli.times import localized
+from fairlog.cli.times import localized, seconds_of
 from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.verbs.status import print_suspects
+from fairlog.cli.worker_choice import WorkerChoice, chosen_workers, picked_workers, wait_until_empty, workers_of
 from scheduler.model import commands
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
@@ -85,7 +87,7 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
 
 @company.command("set")
-@click.argument("name", type=params.read_text)
+@click.argument("name", type=params.read_text, shell_complete=complete("company"))
 @_quota
 @click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
@@ -99,7 +101,7 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
 
 @company.command("remove")
-@params.names_argument("name")
+@params.names_argument("name", shell_complete=complete("company"))
 @on_cluster
 def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove companies that have no app left."""
@@ -128,7 +130,12 @@ def limit() -> None:
 
 @limit.command("set")
 @click.argument("change", nargs=-1, required=True, type=params.read_named_limit, metavar="NAME=VALUE...")
-@params.text_option("--company", metavar="C", help="Company that the limits are for.  [default: each without its own]")
+@params.text_option(
+    "--company",
+    metavar="C",
+    shell_complete=complete("company"),
+    help="Company that the limits are for.  [default: each without its own]",
+)
 @params.text_option("--user", metavar="U", help='User of --company, or "*" for each of its users without their own.')
 @on_cluster
 def limit_set(
@@ -226,7 +233,14 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 @settings.command("set")
-@click.argument("change", nargs=-1, required=True, type=params.read_pair, metavar="NAME=VALUE...")
+@click.argument(
+    "change",
+    nargs=-1,
+    required=True,
+    type=params.read_pair,
+    metavar="NAME=VALUE...",
+    shell_complete=complete("setting"),
+)
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none, with the next turn."""
@@ -250,6 +264,8 @@ def read_value(name: str, text: str) -> int | str | None:
         return _WORDS[text]
     if name.endswith("_mb"):
         return params.read_size(text)
+    if name.endswith("_s") and (seconds := seconds_of(text)) is not None:
+        return seconds
     try:
         return int(text)
     except ValueError:
@@ -263,8 +279,8 @@ def read_value(name: str, text: str) -> int | str | None:
 def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources.
 
-    Below the table: the workers that are suspected, the apps that are excluded from a worker, the room that is held on
-    one, and the lost workers, whose offer may come back.
+    Below the table: the workers that drain, since when and why, those that are suspected, the apps that are excluded
+    from a worker, the room that is held on one, and the lost workers, whose offer may come back.
     """
     found = source.ask("workers", lost=True)
     render.print_records(
@@ -291,19 +307,33 @@ def workers(source: Source, *, as_json: bool) -> None:
             )
         if worker["status"] == "lost":
             until = render.moment(worker["rememberedUntil"])
-            click.echo(f"worker {worker['worker']} is lost; its offer counts until {until} for apps that need it (N3)")
+            click.echo(
+                f"worker {worker['worker']} is lost since {render.moment(worker['since'])}: {worker['reason']}; "
+                f"its offer counts until {until} for apps that need it (N3)"
+            )
+        elif worker["status"] != "alive" and worker["since"]:
+            why = f": {worker['reason']}" if worker["reason"] else ""
+            click.echo(f"worker {worker['worker']} is {worker['status']} since {render.moment(worker['since'])}{why}")
 
 
 @click.command()
-@params.names_argument("worker")
+@chosen_workers
+@params.text_option("--reason", default="", metavar="TEXT", help="Why, as `fairlog workers` shows it.")
+@params.flag("--wait", help="Return once nothing runs on the workers any more.")
 @on_cluster
-def drain(session: Session, *, worker: tuple[str, ...]) -> int:
-    """Stop granting resources on workers; running executors continue."""
-    return send_each(session, worker, lambda name: commands.DrainWorker(worker=name), "draining")
+def drain(session: Session, *, chosen: WorkerChoice, reason: str, wait: bool) -> int:
+    """Stop granting resources on workers; running executors continue.
+
+    A worker is named by its id, a unique beginning of it, or its host, which stands for all of its workers. Workers
+    that are chosen by a filter are shown first, and drained after a yes or with --yes.
+    """
+    names = picked_workers(session, chosen, "drain")
+    code = send_each(session, names, lambda name: commands.DrainWorker(worker=name, reason=reason), "draining")
+    return code or (wait_until_empty(session, names) if wait else 0)
 
 
 @click.command()
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     """Stop the executors of workers, and never grant on these workers again.
@@ -311,24 +341,27 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     Tasks of the stopped executors run again elsewhere. Drivers stay until they end. To use such a worker again, run
     `fairlog remove` and restart its agent.
     """
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.DecommissionWorker(worker=name), "decommissioned")
 
 
 @click.command()
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Return drained workers to service."""
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.UndrainWorker(worker=name), "back in service")
 
 
 @click.command()
 @params.flag("--force", help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.")
-@params.names_argument("worker")
+@params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
     """Remove workers once they are empty, or at once with --force."""
     done = "removed" if force else "leaves once it is empty"
+    worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.RemoveWorker(worker=name, force=force), done)
 
 

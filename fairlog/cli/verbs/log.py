@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from fairlog.cli import render
+from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_log
 from fairlog.cli.follow import follow
 from fairlog.cli.params import as_json, check_extra, file_option, flag, span_options, text_option
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @span_options
-@text_option("--app", metavar="A", help="Print only events of this app.")
+@text_option("--app", metavar="A", shell_complete=complete("app"), help="Print only events of this app.")
 @flag("--follow", "following", help="Keep printing new events.")
 @flag("--public", help="Leave out apps' private parts: names, commands, names of variables, folders and salts.")
 @file_option("--parquet", help="Write a Parquet file instead, one row per event.")

@@ -11,7 +11,7 @@ from fairlog import credentials
 from fairlog.api.addresses import UNIX, URL_VARIABLE
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.params import as_json, text_option
+from fairlog.cli.params import as_json, flag, text_option
 from fairlog.cli.session import Unconfirmed
 from fairlog.credentials import Credentials, keeping
 from fairlog.local.running import find_running
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     help="URL of the API, https://HOST or http+unix:PATH; several are separated by commas.  [default: that of the "
     "last login, else that of the running `up`]",
 )
-def login(*, api: str | None) -> None:
+@flag("--oidc", help="Sign in with the browser, at the OpenID provider of the API server.")
+def login(*, api: str | None, oidc: bool) -> None:
     """Log in with a token or an invitation, which is read from stdin or asked for.
 
     An invitation is exchanged for a token that this command makes, so that nobody else has seen it. The URL and the
@@ -42,6 +43,17 @@ def login(*, api: str | None) -> None:
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
 
     url = api or _usual_api()
+    if oidc:
+        from fairlog.cli.browser import sign_in  # noqa: PLC0415 (nothing else needs an HTTP server)
+
+        made = new_token()
+        try:
+            with ApiClient(url, token="") as client, keeping(Credentials(url, made.text)):
+                account = sign_in(client, made)
+        except NoMaster as error:
+            raise Unconfirmed(str(error), "`fairlog whoami` shows whether you are logged in") from error
+        click.echo(f"logged in as {account}; `fairlog logout` ends it")
+        return
     text = _read_token()
     with ApiClient(url, token=text) as client:
         who = client.read("/v1/whoami")
@@ -62,7 +74,8 @@ def login(*, api: str | None) -> None:
 @click.command()
 def logout() -> None:
     """Revoke the token that `fairlog login` has kept, and remove it."""
-    from fairlog.api.client import ApiClient, Refused  # noqa: PLC0415 (as above)
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
+    from fairlog.errors import Refused  # noqa: PLC0415 (likewise)
 
     known = credentials.kept()
     if known is None:
@@ -99,6 +112,29 @@ def whoami(session: Session, *, as_json: bool) -> None:
         click.echo(f"token     {said['token']}, valid until {render.moment(said['expires'])}")
         click.echo(f"scopes    {', '.join(said['scopes'])}")
     click.echo(f"through   {where}")
+
+
+@click.command()
+@flag("--open", "opens", help="Open it in this machine's browser as well.")
+@on_cluster
+def page(session: Session, *, opens: bool) -> None:
+    """Print a link that opens the live page in a browser, logged in.
+
+    The link is good once, for 12 hours, and acts as the account that asked for it. Keep it as you keep a token.
+    """
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
+
+    up = find_running() if session.api is not None else session.up
+    if session.api is not None and not session.api_url.startswith(UNIX):
+        url = f"{session.api_url.split(',')[0].rstrip('/')}/#key={session.api.link()}"
+    elif up is not None and session.api_url in ("", f"{UNIX}{up.socket}"):
+        with ApiClient(f"{UNIX}{up.socket}", timeout_s=5) as client:
+            url = f"{up.api}/#key={(session.api or client).link()}"
+    else:
+        raise click.ClickException("name the API that serves the page: log in with `fairlog login --api URL`")
+    click.echo(url)
+    if opens:
+        click.launch(url)
 
 
 def _usual_api() -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @range_option(
     "--task", 0, metavar="I", help="Print the output of this task only, counted from 0, or by its index of --array."
 )
+@range_option("--executor", 0, metavar="N", help="Print the output of the program of this executor, counted from 0.")
 @flag("--driver", help="Print the output of the driver instead.")
 @flag("--follow", "-f", "following", help="Keep printing new output of all tasks at once, until the app ends.")
 @range_option("--tail", 0, help="Print at most the last N lines of each task.")
@@ -48,6 +49,7 @@ def logs(  # noqa: PLR0913 (the options)
     *,
     chosen: Choice,
     task: int | None,
+    executor: int | None,
     driver: bool,
     following: bool,
     tail: int | None,
@@ -56,7 +58,7 @@ def logs(  # noqa: PLR0913 (the options)
     raw: bool,
     reason: str,
 ) -> None:
-    """Print the output of apps' tasks.
+    """Print the output of apps' tasks, or of the programs of their executors.
 
     Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task. The workers keep the
     complete output in files. Without --raw, also to a file or another program, the output is UTF-8 text without what
@@ -64,8 +66,8 @@ def logs(  # noqa: PLR0913 (the options)
 
     Of several apps, a line on stderr names each before its output.
     """
-    if driver and task is not None:
-        raise click.UsageError("--driver and --task cannot be combined; give one of them")
+    if driver + (task is not None) + (executor is not None) > 1:
+        raise click.UsageError("--driver, --task and --executor cannot be combined; give one of them")
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     names = full_ids(session, chosen.names)
@@ -79,7 +81,7 @@ def logs(  # noqa: PLR0913 (the options)
         if len(names) > 1:
             render.say(f"==> {name} <==")
         found = session.ask("app", app=name)
-        tasks = _chosen_tasks(found, task, driver=driver)
+        tasks = _chosen_tasks(found, task, executor, driver=driver)
         session.record_output(name, Subject(found["company"], found["user"]), reason)
         work = _tasks(session, reason)
         if since is not None and not driver:
@@ -101,13 +103,17 @@ def _print(work: Worklist | RemoteTasks, app: str, tasks: Sequence[Index], print
             printer.end(task)
 
 
-def _chosen_tasks(found: dict[str, Any], task: int | None, *, driver: bool) -> list[Index]:
-    """The tasks to print. Raises: click.ClickException if the app does not have it."""
+def _chosen_tasks(found: dict[str, Any], task: int | None, executor: int | None, *, driver: bool) -> list[Index]:
+    """The tasks or programs to print. Raises: click.ClickException if the app does not have it."""
     app, number, array = found["app"], found["tasks"], found.get("array")
     if driver:
         if not found["hasDriver"]:
             raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
         return [None]
+    if found["executorProgram"]:
+        return _chosen_programs(app, found["executorsGranted"], task, executor)
+    if executor is not None:
+        raise click.ClickException(f"the executors of app {app!r} run tasks; give --task instead of --executor")
     if task is None:
         return list(range(number))
     position = position_of(array, task, number)
@@ -115,6 +121,17 @@ def _chosen_tasks(found: dict[str, Any], task: int | None, *, driver: bool) -> l
         known = array or (f"0 to {number - 1}" if number else "none")
         raise click.ClickException(f"app {app!r} has no task {task}; its tasks are {known}")
     return [position]
+
+
+def _chosen_programs(app: str, granted: int, task: int | None, executor: int | None) -> list[Index]:
+    if task is not None:
+        raise click.ClickException(f"the executors of app {app!r} run a program and no tasks; give --executor N")
+    if executor is None:
+        return list(range(granted))
+    if executor >= granted:
+        had = f"its executors are 0 to {granted - 1}" if granted else "it has had no executor yet"
+        raise click.ClickException(f"app {app!r} has no executor {executor}; {had}")
+    return [executor]
 
 
 def _tasks(session: Session, reason: str = "") -> Worklist | RemoteTasks:

@@ -62,6 +62,11 @@ def read_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _read_place(text: str) -> tuple[str, int]:
+    """As `read_address`, on this machine unless a host is named. Raises: click.BadParameter."""
+    return read_address(text if ":" in text else f"127.0.0.1:{text}")
+
+
 _logs = click.option(
     "--log-format",
     type=click.Choice(["console", "json"]),
@@ -138,11 +143,12 @@ def down(target: Target) -> None:
 
 
 @click.command()
-def demo() -> int:
+@flag("--keep", help="Keep the cluster up afterwards, until Ctrl-C.")
+def demo(*, keep: bool) -> int:
     """Run a guided demonstration on a cluster of its own."""
     from fairlog.demo.run import run_demo  # noqa: PLC0415 (the other verbs need none of it)
 
-    return run_demo()
+    return run_demo(keep=keep)
 
 
 @click.command()
@@ -174,10 +180,25 @@ def demo() -> int:
     show_envvar=True,
     help="Folder to which, or below which, the setting archive_url may point. Repeatable.",
 )
+@click.option(
+    "--metrics",
+    type=_read_place,
+    metavar="[HOST:]PORT",
+    envvar="FAIRLOG_METRICS",
+    show_envvar=True,
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, to everyone who reaches it.  [default HOST: "
+    "127.0.0.1]",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[str, ...]) -> None:
+def master(
+    target: Target,
+    replicas: int,
+    lease_s: float,
+    archive_allow: tuple[str, ...],
+    metrics: tuple[str, int] | None,
+) -> None:
     """Run a master, active or standby.
 
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
@@ -200,6 +221,7 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
         archive_allow=archive_allow,
         keyring=keyring_for(url),
         seals_url=os.environ.get(SEALS_VARIABLE, ""),
+        metrics=metrics,
     )
 
 
@@ -225,10 +247,18 @@ def master(target: Target, replicas: int, lease_s: float, archive_allow: tuple[s
 @click.option("--tls-cert", "certificate", type=_FILE, metavar="FILE", help="Certificate chain for TLS on TCP, PEM.")
 @click.option("--tls-key", "key", type=_FILE, metavar="FILE", help="Its private key, PEM.")
 @flag("--plain-http", "plain", help="Allow TCP without TLS from other machines, behind a proxy that ends TLS.")
+@click.option(
+    "--oidc",
+    type=_FILE,
+    metavar="FILE",
+    envvar="FAIRLOG_OIDC",
+    show_envvar=True,
+    help="Let people sign in at the OpenID provider that FILE describes (docs/security.md).",
+)
 @_logs
 @target_options()
 @click.pass_obj
-def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
+def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: ANN401 (the fields of `Where`)
     """Serve the HTTP API, through which everybody else reaches the cluster.
 
     Only masters and API servers need the store's credentials. Any number of them can run. An API server answers reads
@@ -241,7 +271,7 @@ def api(target: Target, /, **where: Any) -> None:  # noqa: ANN401 (the fields of
         raise click.UsageError("--tls-cert and --tls-key belong together; give both")
     url, cluster, _ = locate(target)
     log_to_stderr()
-    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url))
+    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url), oidc=oidc)
 
 
 @click.group(cls=VerbGroup, invoke_without_command=True)

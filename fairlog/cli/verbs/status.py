@@ -42,7 +42,7 @@ EXIT = {"ok": 0, "critical": 1, "warning": 3}
 @target_options()
 @click.pass_context
 def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None) -> int:
-    """Show what is wrong, if anything, the active master, the standbys and the workers.
+    """Show what is wrong, the active master, the standbys and the workers.
 
     The first line says what is wrong. Exits with 0 if nothing is, with 3 if the cluster works but something needs
     attention, and with 1 if it does not work. --ready and --live are health checks of this host: they print one

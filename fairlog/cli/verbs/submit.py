@@ -39,6 +39,7 @@ from fairlog.cli.params import (
     read_signal,
     read_text,
     read_warning,
+    read_words,
     size_option,
     text_option,
 )
@@ -150,7 +151,35 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Memory of each executor, unless the scheduler sizes them.  [default: 1G]",
     ),
     number_option(
-        "--max-executors", "executor_limit", help="Maximum number of executors at once. `fairlog scale` changes it."
+        "--max-executors",
+        "--executors",
+        "executor_limit",
+        help="Maximum number of executors at once; with --executor-program, their number. `fairlog scale` changes it.",
+    ),
+    flag(
+        "--executor-program",
+        help="Run CMD once in each executor, with all its cores and memory, in a folder of the executor's own.",
+    ),
+    click.option(
+        "--executor-command",
+        type=read_words,
+        metavar="CMD",
+        help="What executors run with --executor-program and --driver, where CMD is the driver; quoted as for a shell.",
+    ),
+    click.option(
+        "--grace",
+        "grace_s",
+        type=read_duration,
+        metavar="TIME",
+        help="Time between SIGTERM and SIGKILL when the app's programs are told to stop: 90s.  [default: the worker's, "
+        "5s]",
+    ),
+    click.option(
+        "--owner-timeout",
+        "owner_timeout_s",
+        type=read_duration,
+        metavar="TIME",
+        help="Fail the app when its owner has given no sign of life for so long. For programs that own an app.",
     ),
     kinds_option(
         "--executor-resource",
@@ -279,7 +308,7 @@ def job_of(
         if asked["tasks"] is not None:
             raise click.UsageError("--array and --tasks cannot be combined; the list says how many tasks there are")
         asked["tasks"] = len(indexes(array))
-    if asked["tasks"] is None and not asked["driver"]:
+    if asked["tasks"] is None and not asked["driver"] and not asked["executor_program"]:
         asked["tasks"] = 1
     conditions: dict[Condition, tuple[str, ...]] = {}
     for earlier, condition in after:
@@ -292,6 +321,7 @@ def job_of(
         "name": _name_of(command[0]) if name is None else name,
         "command": as_command(command),
         "array": array or "",
+        "executor_command": asked["executor_command"] or (),
     }
     return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
 
@@ -318,6 +348,9 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None) -> i
     them: `fairlog submit --file job.toml`. Options of the command line are stronger.
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
+
+    With --executor-program, each of --executors N executors runs CMD once. One whose program exits with 0 is given back
+    and not replaced; one that ends otherwise is. The app ends with the last one.
 
     With --after, the app stays pending until its conditions are met. If one cannot be met any more, the app ends as
     unmet, and so do the apps that wait for it to finish.

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 import fairlog
-from fairlog.api.client import ApiClient, AsyncApiClient, Refused, Unreachable
-from fairlog.client import NoCluster, StoreClient
+from fairlog.api.client import ApiClient, AsyncApiClient
+from fairlog.client import StoreClient
+from fairlog.errors import NoCluster, Refused, Unreachable
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, DuplicateApp, NotAuthenticated, UnknownApp
 from scheduler.rules.views import VIEWS
@@ -144,11 +145,11 @@ def test_a_server_that_is_killed_comes_back_and_a_follower_misses_nothing(
 def test_the_face_finds_the_api_or_the_store(up: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRLOG_API", f"http+unix:{up['socket']}")
     with fairlog.Client() as through_api, fairlog.Client(up["url"]) as through_store:
-        assert (type(through_api), type(through_store)) == (ApiClient, StoreClient)
+        assert (type(through_api.through), type(through_store.through)) == (ApiClient, StoreClient)
         for view in ("companies", "settings", "workers"):
             assert through_api.view(view) == json.loads(json.dumps(through_store.view(view)))
     monkeypatch.delenv("FAIRLOG_API")
-    monkeypatch.setattr("fairlog.client.find_running", lambda: None)
+    monkeypatch.setattr("fairlog.client.find_running", lambda _: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
     with pytest.raises(NoCluster, match="no cluster found"):
         fairlog.Client()

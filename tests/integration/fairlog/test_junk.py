@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fairlog.api.client import ApiClient, Refused
+from fairlog.api.client import ApiClient
+from fairlog.errors import Refused
 from scheduler.model.commands import AddAccount, IssueToken, KillApp, RegisterCompany, SubmitApp, write_command
 from scheduler.model.errors import DuplicateApp
 from scheduler.model.sender import By

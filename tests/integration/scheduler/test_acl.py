@@ -19,6 +19,7 @@ from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.cli.main import main
 from fairlog.local.store import bundled_server
+from fairlog.watch.surroundings import audited_to, backed_up
 from scheduler.model.commands import KillApp
 from scheduler.store.acl import ROLES, Role, acl_file, hash_of, new_password
 from scheduler.store.connection import connect
@@ -83,21 +84,11 @@ def guarded(program: Path, tmp_path: Path) -> Iterator[Guarded]:
 @pytest.mark.slow
 def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> None:
     shell = Shell(tmp_path / "home")
-    shell.env |= {"FAIRLOG_CLUSTER": CLUSTER, "FAIRLOG_STORE": guarded.url("fairlog-api")}
+    shell.env |= {"FAIRLOG_CLUSTER": CLUSTER, "FAIRLOG_STORE": guarded.url("fairlog-api"), "FAIRLOG_STANDBYS": "0"}
     archive = (tmp_path / "archive").as_uri()
     runs = {
         "fairlog-master": ("master", "--archive-allow", archive),
-        "fairlog-worker": (
-            "worker",
-            "--id",
-            "w1",
-            "--cores",
-            "8",
-            "--memory",
-            "8G",
-            "--run-dir",
-            str(tmp_path / "run"),
-        ),
+        "fairlog-auditor": ("audit", "--follow", "--checkpoints", str(tmp_path / "audit")),
     }
     with contextlib.ExitStack() as stack:
         for user, verb in runs.items():
@@ -108,6 +99,11 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fl"))
         words = ("api", "--socket", f"{folder}/s", "--store", guarded.url("fairlog-api"), "--cluster", CLUSTER)
         process = Forked(main, *words, environment=shell.env, log=tmp_path / "api.log")
+        stack.callback(process.wait, HOPELESS_S)
+        stack.callback(process.terminate)
+        offer = ("--id", "w1", "--cores", "8", "--memory", "8G", "--run-dir", str(tmp_path / "run"))
+        words = ("worker", *offer, "--api", f"{UNIX}{folder}/s")
+        process = Forked(main, *words, environment=shell.env, log=tmp_path / "worker.log")
         stack.callback(process.wait, HOPELESS_S)
         stack.callback(process.terminate)
         shell.ok("company", "add", "acme")
@@ -134,6 +130,10 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         shell.env["FAIRLOG_STORE"] = guarded.url("fairlog-auditor")
         for verb in (("log",), ("audit",), ("checkpoint",), ("fairness",), ("archive", "--check"), ("backup", "b.gz")):
             shell.ok(*verb)
+        for verb in (("status",), ("alerts", "--once")):
+            shell.ok(*verb)
+        until(lambda: (found := audited_to(guarded.admin, KEYS)) is not None and found.seq > 10)
+        assert backed_up(guarded.admin, KEYS) is not None
         shell.env["FAIRLOG_STORE"] = guarded.url("fairlog-master")
         for verb in (("archive", "--retain", "1"), ("backup", "c.gz"), ("status",), ("drain", "w1")):
             shell.ok(*verb)
@@ -247,7 +247,7 @@ def test_without_a_user_nothing_is_answered(guarded: Guarded) -> None:
 
 
 def test_a_client_cannot_forge_what_only_masters_write(guarded: Guarded) -> None:
-    for user in ("fairlog-api", "fairlog-worker", "fairlog-auditor"):
+    for user in ("fairlog-api", "fairlog-auditor"):
         with connect(guarded.url(user)) as store:
             attacks = {
                 "XADD": (KEYS.log, "1-0", "first", "1"),

@@ -31,7 +31,7 @@ def _verify(*units: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_there_is_a_unit_for_everything_that_runs() -> None:
-    names = ["api", "auditor", "master", "store", "worker"]
+    names = ["alerts", "api", "auditor", "master", "store", "worker"]
     assert [unit.stem for unit in UNITS] == [f"fairlog-{name}" for name in names]
 
 
@@ -54,8 +54,9 @@ def test_each_says_when_it_is_ready_and_is_started_again_whenever_it_ends(unit: 
 @pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)
 def test_masters_and_workers_are_watched_and_run_a_verb_that_there_is(unit: Path) -> None:
     service = _service(unit)
-    assert int(service["WatchdogSec"]) == 30
+    assert int(service["WatchdogSec"]) == (300 if unit.stem == "fairlog-alerts" else 30)
     line = service["ExecStart"].replace(" $FAIRLOG_WORKER_OPTIONS", " --cores 4 --drain")
+    line = line.replace(" $FAIRLOG_ALERTS_OPTIONS", " --short 30m --ignore failover")
     words = line.replace(" $FAIRLOG_API_OPTIONS", " --listen 127.0.0.1:8080").split()
     assert words[:2] == ["/usr/bin/env", "fairlog"]
     verb = cli.get_command(click.Context(cli), words[2])
@@ -74,9 +75,17 @@ def test_the_store_syncs_every_write_evicts_nothing_and_listens_locally() -> Non
         assert f" {option} " in started
 
 
-@pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)
+def test_a_worker_has_no_store_but_a_token_from_a_credential() -> None:
+    text = (FOLDER / "fairlog-worker.service").read_text()
+    assert "STORE" not in text
+    assert "\nEnvironment=FAIRLOG_API=http://127.0.0.1:8080 " in text
+    assert "\nLoadCredential=invitation:/etc/fairlog/worker.invitation\n" in text
+    assert "\nEnvironment=FAIRLOG_TOKEN_FILE=%d/invitation\n" in text
+
+
+@pytest.mark.parametrize("unit", [unit for unit in OURS if "worker" not in unit.stem], ids=lambda unit: unit.stem)
 def test_each_has_a_user_of_the_store_and_its_password_from_a_credential(unit: Path) -> None:
-    text, user = unit.read_text(), unit.stem
+    text, user = unit.read_text(), unit.stem.replace("alerts", "auditor")
     assert f"FAIRLOG_STORE=redis://{user}@127.0.0.1:6379/0" in text
     assert f"\nLoadCredential=store-password:/etc/fairlog/passwords/{user}\n" in text
     assert "\nEnvironment=FAIRLOG_STORE_PASSWORD_FILE=%d/store-password\n" in text

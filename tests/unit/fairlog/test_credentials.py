@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairlog import credentials
-from fairlog.credentials import BadCredentials, Credentials, credentials_file, keeping, kept, named
+from fairlog.credentials import Credentials, credentials_file, keeping, kept, named
+from fairlog.errors import BadCredentials
 from fairlog.local.running import Running
 from scheduler.model.errors import CommandRejected, NoMaster
 
@@ -41,7 +42,7 @@ def test_credentials_are_kept_for_their_owner_only() -> None:
 def test_a_file_that_others_can_read_is_refused(mode: int) -> None:
     keep()
     credentials_file().chmod(mode)
-    with pytest.raises(BadCredentials, match=r"holds a token and has mode 06\d\d; run `chmod 600 "):
+    with pytest.raises(BadCredentials, match=r"holds secrets and has mode 06\d\d; run `chmod 600 "):
         kept()
 
 

@@ -60,6 +60,10 @@ def requests() -> Callable[[str, str, str], Any]:
     """Makes a strategy for the requests of a route. Only the process that runs these tests loads schemathesis."""
     import schemathesis
 
+    @schemathesis.serializer("application/x-ndjson")
+    def _(_: object, value: object) -> bytes:
+        return str(value).encode(errors="replace")
+
     schema = schemathesis.openapi.from_dict(description())
     modes = dict(zip(MODES, (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE), strict=True))
 

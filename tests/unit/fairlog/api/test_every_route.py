@@ -41,6 +41,8 @@ from scheduler.service.tokens import NewToken, new_token
 from tests.unit.fairlog.api.served import KEYS, RING, served
 
 HASH = "ab" * 32
+OF_A_PROVIDER = {"provider", "signIn"}
+"""Routes that nobody needs a token for, and that are not there without an OpenID provider."""
 WORKERS = {"worker/w1": "w1", "worker/w2": "w2"}
 ROLES: dict[str, Role] = {
     "acme/ann": "user",
@@ -56,6 +58,10 @@ ROLES: dict[str, Role] = {
     "local": "operator",
 }
 """Who asks; `nobody` has no token, `local` is the owner of the Unix socket."""
+
+
+OF_THE_PAGE = {"session", "logIn", "logOut"}
+"""Routes that take no token but the cookie of a session; `tests/unit/fairlog/page` has their cases."""
 
 
 class Case(NamedTuple):
@@ -119,6 +125,7 @@ def submission(company: str, user: str) -> dict[str, Any]:
 CASES: list[Case] = [
     Case("health", None, ""),
     Case("openapi", None, ""),
+    *(Case(name, None, "") for name in OF_A_PROVIDER),
     *(Case(name, None, "me") for name in ("whoami", "accounts", "tokens")),
     Case("commands", None, "me", body={"commands": []}),
     *(Case("submitApp", "submit", whose, body=submission(*whose.split("/"))) for whose in ("acme/ann", "globex/bob")),
@@ -131,6 +138,8 @@ CASES: list[Case] = [
     *of_app("extendApp", {"by_s": 1}),
     *(each._replace(verb="cluster", whose="") for each in of_app("extendApp", {"by_s": 1, "beyond_maximum": True})),
     *of_app("killExecutors", {"executors": ["ann-1.0", "bob-1.0"]}),
+    *of_app("finishApp", {}),
+    *of_app("beat"),
     Case("registerCompany", "cluster", "", body={"company": "third"}),
     *(each._replace(whose="") for each in of_company("changeCompany", "cluster", {"part": "1/2"})),
     *(each._replace(whose="") for each in of_company("removeCompany", "cluster")),
@@ -200,6 +209,15 @@ CASES: list[Case] = [
     Case("whatif", "cluster-read", "", body={"settings": {"placement": "pack"}}),
     *(each._replace(query={"month": f"{datetime.now(UTC):%Y-%m}"}) for each in of_company("statement", "statement")),
     *of_app("appEvents", verb="read"),
+    *of_app("card", verb="read"),
+    *of_app("timeline", verb="read"),
+    *(Case(name, None, "me") for name in ("board",)),
+    *of_company("companyCard", "cluster-read"),
+    *(Case(name, "cluster-read", "") for name in ("overview", "fleet", "history", "entries", "pulse")),
+    Case("decision", "cluster-read", "", {"position": "1"}),
+    Case("moment", "cluster-read", "", query={"time": 0}),
+    Case("link", None, "me", body={}),
+    Case("auditFile", "cluster-read", ""),
     *of_app("output", verb="private"),
     *of_app("output", verb="private", reason="the disk is full"),
     *of_app("driverOutput", verb="private"),
@@ -209,6 +227,7 @@ CASES: list[Case] = [
         Case(name, "cluster-read", "")
         for name in (
             "status",
+            "metrics",
             "workers",
             "resources",
             "companies",
@@ -227,7 +246,7 @@ def may(who: str, case: Case) -> bool:
     """An own reading of the matrix: whether `who` may do what the case asks."""
     role = ROLES[who]
     if who == "nobody" or case.verb is None:
-        return case.route in {"health", "openapi"} or who != "nobody"
+        return case.route in {"health", "openapi", *OF_A_PROVIDER} or who != "nobody"
     verb: Verb = case.verb
     if case.route in {"issueToken", "revokeToken"} and case.whose == who:
         verb = "tokens"
@@ -357,11 +376,12 @@ def without_streams() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Feed, "stream", begun)
+        patch.setattr(Feed, "pulse", begun)
         yield
 
 
 def test_every_route_and_every_verb_has_a_case() -> None:
-    assert {case.route for case in CASES} == {route.name for route in ROUTES}
+    assert {case.route for case in CASES} == {route.name for route in ROUTES} - OF_THE_PAGE
     assert {case.verb for case in CASES} - {None} >= MATRIX.keys() - {"lead", "statement", "tokens"}
     assert set(ROLES.values()) == {role for row in MATRIX.values() for role in row} - {"master"}
 
@@ -381,10 +401,13 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
         assert answer.status_code != 404 or case.route in {
             "app",
             "tasks",
+            "beat",
             "explain",
             "appEvents",
             "output",
             "driverOutput",
+            "card",
+            "timeline",
         }
     assert world.state().head == head, "the API has asked the master"
     direct = Client(world.api.store, KEYS.cluster, keyring=RING, timeout_s=10)
@@ -408,7 +431,12 @@ def test_what_the_matrix_lists_is_let_through(world: World, who: str, monkeypatc
         monkeypatch.setattr(world.api.workers._store.client, name, lambda *_, **__: None)
     with without_streams():
         answers = asyncio.run(ask(world, who, cases))
-    assert [(case, answer.text) for case, answer in zip(cases, answers, strict=True) if answer.status_code != 200] == []
+    due = [404 if case.route in OF_A_PROVIDER else 200 for case in cases]
+    assert [
+        (case, answer.text)
+        for case, answer, status in zip(cases, answers, due, strict=True)
+        if answer.status_code != status
+    ] == []
     for case, answer in zip(cases, answers, strict=True):
         for account, user in (("acme/ann", "ann"), ("globex/bob", "bob")):
             seen = f"secret-of-{user}" in answer.text and case.route != "workerGrants"

@@ -13,8 +13,9 @@ from msgspec import to_builtins
 
 from fairlog.api.figures import TooLong
 from fairlog.api.handlers import Handlers, Viewed, read_request
+from fairlog.api.past import NotReady
 from fairlog.api.questions import Added, Bought, OtherRules
-from fairlog.api.replica import NotReady, NotThatLong
+from fairlog.api.replica import NotThatLong
 from scheduler.model.commands import (
     AddAccount,
     HoldApp,
@@ -207,7 +208,7 @@ def test_who_reads_a_past_state_waits_for_nobody_elses(api: Handlers) -> None:
     before = api.send(ROOT, RegisterCompany(company="bolt")).seq
     last = api.send(ROOT, RegisterCompany(company="later")).seq
     api.replica.wait_for(last, 10)
-    with api.replica._folding, pytest.raises(NotReady, match="another past state is being read"):
+    with api.replica.past._turn, pytest.raises(NotReady, match="another past state is being read"):
         api.view(ROOT, "companies", {}, at=before)
     api.view(ROOT, "companies", {}, at=last)
     assert api.view(ROOT, "companies", {}, at=before).seen.seq == before

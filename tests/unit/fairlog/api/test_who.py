@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from fairlog.api.handlers import Handlers, company_of
-from fairlog.api.replica import NotReady, Replica
+from fairlog.api.past import NotReady
+from fairlog.api.replica import Replica
 from fairlog.api.routes import ROUTES
 from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, RevokeToken, ShowApps
 from scheduler.model.errors import NotAllowed, NotAuthenticated, UnknownApp
@@ -123,7 +124,10 @@ def test_what_is_everybodys_is_shown_to_every_role_of_the_matrix(api: Handlers, 
 
 def test_every_route_is_of_a_verb_of_the_matrix() -> None:
     assert {route.verb for route in ROUTES} - {""} <= MATRIX.keys() == set(get_args(Verb))
-    assert {route.name for route in ROUTES if not route.verb} == {"health", "openapi", "whoami", "commands"}
+    assert {route.name for route in ROUTES if not route.verb} == {
+        *("health", "openapi", "whoami", "commands"),
+        *("session", "logIn", "logOut", "link", "provider", "signIn"),
+    }
 
 
 def test_what_the_matrix_forbids_is_refused_without_asking_the_master(api: Handlers) -> None:

@@ -172,7 +172,7 @@ def test_a_worker_of_an_unfit_name_is_refused_before_it_connects(name: str, show
         ("redis://localhost:99999", "Port out of range"),
     ],
 )
-@pytest.mark.parametrize("verb", [["status"], ["apps"], ["submit", "--company", "c", "--user", "u", "--", "true"]])
+@pytest.mark.parametrize("verb", [["shares"], ["apps"], ["submit", "--company", "c", "--user", "u", "--", "true"]])
 def test_a_store_that_is_not_there_is_one_sentence(verb: list[str], url: str, why: str) -> None:
     answer = run("--store", url, *verb)
     assert answer.exit_code == 1

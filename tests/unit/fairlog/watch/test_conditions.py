@@ -115,7 +115,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (
             {"audited": AuditedTo(2, "d", NOW - AUDITOR_SILENT_MS - 1)},
             "audit_stopped",
-            "the audit has stood at position 2 since 1970-01-01 00:15:39.999; the log is at 3",
+            "the audit has stood at position 2 since 1970-01-01 00:15:39.999Z; the log is at 3",
         ),
         (
             {"audited": AuditedTo(2, "d", NOW, trouble="the archive is away")},

@@ -73,6 +73,9 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "addresses",
         "per_task",
         "warning",
+        "program",
+        "grace_s",
+        "array",
     ]
 
 

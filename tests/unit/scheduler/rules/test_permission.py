@@ -20,11 +20,13 @@ from scheduler.model.commands import (
     EndedDriver,
     EndedExecutor,
     ExtendApp,
+    FinishApp,
     GrantRole,
     HoldApp,
     IssueToken,
     KillApp,
     KillExecutors,
+    LoseOwner,
     LoseWorker,
     RegisterCompany,
     RegisterKind,
@@ -110,6 +112,7 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("submit", "acme/ann", ReleaseApp(app="ann-1-held")),
     ("submit", "acme/ann", HoldApp(app="ann-1-held")),
     ("submit", "acme/ann", KillExecutors(app="ann-1", executors=("ann-1.0",))),
+    ("submit", "acme/ann", FinishApp(app="ann-1")),
     ("submit", "acme/ann", ExtendApp(app="ann-1", by_s=1)),
     ("kill", "acme/ann", KillApp(app="ann-1", reason="it hangs")),
     ("tokens", "*", IssueToken(token="new00000", account="*", hash=HASH)),
@@ -139,6 +142,7 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("work", "w1", ReportBacklog(executor="ann-1.0", waiting=1, running=0)),
     ("work", "w1", EndApp(app="ann-1", reason="finished")),
     ("lead", "", LoseWorker(worker="w1")),
+    ("lead", "", LoseOwner(app="ann-1")),
 ]
 """Verb, whose it is, and the command: an account's, a company's, a worker's, the sender's (*), or the cluster's."""
 BOTH: list[Command] = [DrainWorker(worker="w1"), RemoveWorker(worker="w1")]

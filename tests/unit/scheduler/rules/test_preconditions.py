@@ -97,6 +97,21 @@ FIXED = replace(queued("f1", 8), sizing=Fixed(Resources(4, 2048)))
 ELASTIC = replace(
     FIXED, app="e1", executor_limit=2, sizing=Fixed(Resources(4, 2048), counted=True), elastic=Elastic(0, 4, 2, 2)
 )
+PROGRAMS = replace(
+    FIXED, app="p1", tasks=0, executor_limit=2, sizing=Fixed(Resources(4, 2048), counted=True), programs=True
+)
+RUNNING_PROGRAM: list[Event] = [
+    PROGRAMS,
+    entered("p1"),
+    ExecutorAllocated(app="p1", executor="p1.0", worker="w1", resources=Resources(4, 2048)),
+]
+
+
+def resized(cores: int, **others: int) -> AppChanged:
+    sizing = Fixed(Resources.of(cores, 2048, **others), counted=True)
+    return AppChanged(app="p1", requested=sizing.each * 2, sizing=sizing, executor_limit=2)
+
+
 WITH_DRIVER = replace(queued("d1", 8), requested=Resources(9, 8192), driver=Resources(1, 1024))
 DRIVER = DriverAllocated(app="d1", driver="d1.driver-0", worker="w1", resources=Resources(1, 1024))
 STARTED = ExecutorChanged(executor="a1.0")
@@ -466,6 +481,14 @@ CASES = [
     Case([], AppExtended(app="over", max_runtime_s=9), "X3", "app 'over' is not known, has ended"),
     Case([], AppExtended(app="a1", max_runtime_s=9), "X3", "app 'a1' may run for None s"),
     Case(TIMED, AppExtended(app="t1", max_runtime_s=60), "X3", "app 't1' may run for 60 s, which 60 s do not extend"),
+    Case([], replace(PROGRAMS, tasks=1), "G1", "the executors of app 'p1' run a program, without tasks, in a stated"),
+    Case([], replace(PROGRAMS, executor_limit=None), "G1", "the executors of app 'p1' run a program, without tasks"),
+    Case([], replace(PROGRAMS, owner_timeout_s=0), "G4", "app 'p1' has an owner who may be silent for 0 s"),
+    Case([], replace(PROGRAMS, owner_timeout_s=9, driver=Resources(1, 1)), "G4", "app 'p1' has an owner who may be"),
+    Case([], replace(PROGRAMS, grace_s=-1), "G5", "app 'p1' has a grace of -1 s"),
+    Case(RUNNING_PROGRAM, resized(3), "G3", "the executors of app 'p1' keep their size"),
+    Case([PROGRAMS], resized(0), "S5", "the executors of app 'p1' have 0 cores"),
+    Case([PROGRAMS], resized(3, fpga=1), "R1", "no kind of resources 'fpga' is registered"),
     Case([], AppRemoved(app="nobody", reason="killed"), "A5", "app 'nobody' is not known or has ended"),
     Case([], AppRemoved(app="over", reason="killed"), "A5", "app 'over' is not known or has ended"),
     Case([], AppRemoved(app="a2", reason="unmet"), "J2", "app 'a2' waits for nothing in vain"),

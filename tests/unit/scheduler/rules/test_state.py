@@ -22,6 +22,7 @@ from scheduler.model.events import (
     ExecutorChanged,
     ExecutorRemoved,
     MasterElected,
+    RoomHeld,
     RoomReserved,
     WorkerChanged,
     WorkerRemoved,
@@ -445,3 +446,11 @@ def test_the_next_moment_is_when_the_patience_of_the_app_held_back_longest_is_ov
     for executor in ("a1.0", "a1.1"):
         turn.record(removed(executor))
     assert state.dump()["held_back"] == [["a2", 7, True], ["a3", 8, True]]
+
+
+def test_a_worker_that_registers_again_in_one_turn_keeps_what_is_held_on_it() -> None:
+    """Semantics P8: the hold ends by its rule, in the stage of moments."""
+    state = fold([ACME, joined("w1"), queued("a1", 8), entered("a1")])
+    held = RoomHeld(worker="w1", app="a1", amounts=Resources(4, 2048), reason="hold")
+    fold([held, WorkerRemoved(worker="w1", reason="lost"), joined("w1")], state)
+    assert [*state.workers["w1"].holds] == [*state.holds] == [5]

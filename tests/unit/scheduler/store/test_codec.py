@@ -264,6 +264,23 @@ EVENTS: list[Event] = [
     AccountRemoved(account="acme/ann"),
     KeyChanged(key="00ff" * 4, public="cd" * 32, signature="ef" * 64),
     LogSealed(seq=61, digest="12" * 32, key="00ff" * 4, signature="34" * 64),
+    AppRegistered(
+        app="a3",
+        company="acme",
+        user="ann",
+        kind="batch",
+        cores=2,
+        requested=Resources(2, 2048),
+        tasks=0,
+        sizing=Fixed(Resources(1, 1024), counted=True),
+        executor_limit=2,
+        programs=True,
+        grace_s=60,
+        owner_timeout_s=30,
+    ),
+    ExecutorRemoved(
+        app="a3", executor="a3.0", worker="w1", reason="failed", exit_code=137, detail="used 9 MiB, above 8"
+    ),
 ]
 """An event of every type, in the order of the file."""
 

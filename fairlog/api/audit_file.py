@@ -1,0 +1,59 @@
+"""The audit of a log that somebody hands in, by a process of its own with bounds of time and memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlog.api.figures import LIMIT_S, MEMORY, NICE, Failed, TooLong, audited_as_json
+from fairlog.api.past import NotReady
+from scheduler.service.child import run_module
+from scheduler.store.codec import read_export
+from witness.audit.audit import Audit
+
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_FILE = 16 << 20
+"""The most bytes of a log that is handed in."""
+_turn = Lock()
+
+
+def audit_file(text: bytes) -> Any:  # noqa: ANN401 (JSON values)
+    """The verdicts on the lines of `fairlog log --json`, as the route `audit` has them.
+
+    Raises: NotReady while another file is audited; TooLong after `LIMIT_S`; Failed if the process ends otherwise.
+    """
+    if not _turn.acquire(blocking=False):
+        raise NotReady("another file is being audited; ask again")
+    try:
+        done = subprocess.run(run_module(__name__), input=text, stdout=subprocess.PIPE, check=False)  # noqa: S603 (ours)
+    finally:
+        _turn.release()
+    if done.returncode == -signal.SIGALRM:
+        raise TooLong(f"to audit this file takes more than {LIMIT_S} s; run `fairlog audit FILE`")
+    if done.returncode:
+        raise Failed("the file could not be audited here; run `fairlog audit FILE`")
+    return msgspec.json.decode(done.stdout)
+
+
+def main() -> None:
+    """Audit stdin and print the findings."""
+    os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    signal.alarm(LIMIT_S)
+    audit = Audit()
+    for _ in audit.deviations(read_export(sys.stdin.buffer)):
+        pass
+    sys.stdout.buffer.write(msgspec.json.encode(audited_as_json(audit)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""The verb `alerts`: tells a webhook or a command what begins to need attention, and what no longer does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+import platformdirs
+
+from fairlog.cli import params
+from fairlog.cli.target import Target, target_options
+from fairlog.watch.alerts import WEBHOOK_VARIABLE, Book, Command, Printed, Webhook, known_conditions, partial_knowledge
+from fairlog.watch.conditions import Bounds, Found, found
+from scheduler.model.errors import FairlogError, InvariantViolated, UnreadableRecord, UnsuitableStore
+from scheduler.service.notify import ALIVE, READY, STOPPING, notify
+from scheduler.service.program_log import log_to_stderr
+
+if TYPE_CHECKING:
+    from fairlog.api.client import ApiClient
+    from fairlog.cli.session import Session
+    from fairlog.watch.alerts import Pages, Sink
+    from recovery.failover.follower import Reader
+
+
+class BookInUse(FairlogError):
+    """Another `alerts` uses the file."""
+
+
+class Asked(NamedTuple):
+    """The options of the verb."""
+
+    webhook: str | None
+    command: str | None
+    once: bool
+    every: int
+    short: int
+    disk: float
+    memory: float
+    ignore: tuple[str, ...]
+    state: Path | None
+
+    def sinks(self) -> list[Sink]:
+        """Where notices are delivered; on stdout if nothing is named."""
+        found: list[Sink] = [Webhook(self.webhook)] if self.webhook else []
+        found += [Command(self.command)] if self.command else []
+        return found or [Printed(click.echo)]
+
+
+class Eyes:
+    """Looks at the cluster again and again, through the API or the store, which may be away.
+
+    `pages` is what it remembers from earlier looks.
+    """
+
+    def __init__(self, target: Target, bounds: Bounds, pages: Pages) -> None:
+        from fairlog.watch.surroundings import Watched  # noqa: PLC0415 (help needs none of it)
+
+        self._target, self._bounds, self._pages = target, bounds, pages
+        self._watched = Watched(pages.short_since, pages.master)
+        self._watched.failover = pages.failover
+        self._session: Session | None = None
+        self._reader: Reader | None = None
+
+    def look(self) -> list[Found]:
+        """The conditions that hold now."""
+        from redis.exceptions import RedisError  # noqa: PLC0415 (as above)
+
+        from fairlog.cli.session import Session  # noqa: PLC0415 (likewise)
+        from scheduler.store.transient import in_words  # noqa: PLC0415 (likewise)
+
+        try:
+            if self._session is None:
+                self._session = Session(self._target)
+            if self._session.api is not None:
+                return _by_api(self._session.api)
+            return self._by_store(self._session)
+        except RedisError as error:
+            return _away(self._target, in_words(error))
+        except UnsuitableStore as error:
+            return _away(self._target, str(error))
+
+    def _by_store(self, session: Session) -> list[Found]:
+        from fairlog.local.running import others_than  # noqa: PLC0415 (as above)
+        from fairlog.watch.surroundings import look_around, short_of, standbys_wanted  # noqa: PLC0415 (likewise)
+        from recovery.failover.follower import Reader  # noqa: PLC0415 (likewise)
+        from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+
+        self._reader = self._reader or Reader(session.log)
+        unreadable, state = "", ClusterState()
+        try:
+            state = self._reader.state()
+            self._watched.look(state.master, short_of(state), session.now_ms())
+        except (UnreadableRecord, InvariantViolated) as error:
+            unreadable = str(error)
+        up, seen = session.up, self._watched
+        around = look_around(
+            session.store,
+            session.keys,
+            watched=seen,
+            standbys=standbys_wanted() if up is None else min(1, up.masters - 1),
+            others=others_than(up),
+            bounds=self._bounds,
+        )
+        pages = self._pages
+        pages.short_since, pages.master, pages.failover = seen.since, seen.master, seen.failover
+        return found(state, around._replace(unreadable=unreadable))
+
+
+def _by_api(api: ApiClient) -> list[Found]:
+    try:
+        said = api.read("/v1/status", fresh="true")["health"]["conditions"]
+    except FairlogError as error:
+        raise UnsuitableStore(f"the API does not answer: {error}") from error
+    return [Found(**{name: each[name] for name in Found._fields}) for each in said]
+
+
+def _away(target: Target, error: str) -> list[Found]:
+    from fairlog.cli.health import around_without_store  # noqa: PLC0415 (as above)
+    from fairlog.local.running import find_running  # noqa: PLC0415 (likewise)
+    from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+
+    up = None if target.store else find_running(target.data)
+    return found(ClusterState(), around_without_store(error, up))
+
+
+def _part(text: str) -> float:
+    """A percentage as a part of 1. Raises: click.BadParameter."""
+    number = text.removesuffix("%").strip()
+    if not re.fullmatch(r"\d{1,3}", number) or not 1 <= int(number) <= 100:
+        raise click.BadParameter(f"a percentage is a number from 1 to 100, not {text!r}")
+    return int(number) / 100
+
+
+def _webhook(text: str) -> str:
+    """Raises: click.BadParameter unless it is an http URL."""
+    with suppress(ValueError):
+        if urlsplit(text).scheme in ("http", "https") and urlsplit(text).hostname:
+            return text
+    raise click.BadParameter("a webhook is a URL that begins with http:// or https://")
+
+
+def _command(text: str) -> str:
+    try:
+        Command(text)._words[0]  # noqa: SLF001
+    except (ValueError, IndexError):
+        raise click.BadParameter(f"{text!r} is no command; quote its arguments as in a shell") from None
+    return text
+
+
+@click.command()
+@click.option(
+    "--webhook",
+    type=_webhook,
+    metavar="URL",
+    envvar=WEBHOOK_VARIABLE,
+    show_envvar=True,
+    help="Post each notice there, as JSON.",
+)
+@click.option("--command", type=_command, metavar="CMD", help="Run CMD for each notice, which is JSON on its stdin.")
+@params.flag("--once", help="Look once, deliver what is due, and exit; for cron.")
+@params.range_option("--every", 1, 3600, default=5, show_default=True, metavar="SECONDS", help="How often to look.")
+@click.option(
+    "--short",
+    type=params.read_duration,
+    default="15m",
+    show_default=True,
+    metavar="TIME",
+    help="Tell of a company that is short of its entitlement for longer.",
+)
+@click.option(
+    "--disk",
+    type=_part,
+    default="90%",
+    show_default=True,
+    metavar="PERCENT",
+    help="Tell of a disk of the store that is fuller.",
+)
+@click.option(
+    "--memory",
+    type=_part,
+    default="80%",
+    show_default=True,
+    metavar="PERCENT",
+    help="Tell of a store that uses more of its memory.",
+)
+@click.option(
+    "--ignore",
+    type=click.Choice(known_conditions()),
+    multiple=True,
+    metavar="CONDITION",
+    help="Do not tell of this condition. Repeatable.",
+)
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File that remembers what was told.  [default: one for each cluster in the user's state folder]",
+)
+@target_options()
+@click.pass_context
+def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fields of `Asked`)
+    """Tell a webhook or a command what needs attention, and when it no longer does.
+
+    The conditions are those of `fairlog status`. Each is told when it begins and when it ends: at least once, also if
+    the webhook is away for long, and never twice. Without --webhook and --command, a line is printed for each notice.
+
+    What was told is remembered in a file, which only one `alerts` uses at a time. A notice whose delivery was cut off
+    by a crash is sent again under the same id. With --once, exits with 1 if a notice could not be delivered.
+    """
+    from workers.locks import try_lock  # noqa: PLC0415 (help needs none of it)
+
+    target, options = ctx.ensure_object(Target), Asked(**asked)
+    log_to_stderr()
+    cluster, where = _named(ctx, target)
+    path = options.state or platformdirs.user_state_path("fairlog") / f"alerts-{where}.json"
+    book = Book(path, cluster)
+    lock = try_lock(path.with_name(f"{path.name}.lock"))
+    if lock is None:
+        raise BookInUse(f"another `fairlog alerts` uses {path}; give --state another FILE")
+    try:
+        eyes = Eyes(target, Bounds(options.memory, options.disk, options.short), book.pages)
+        return _follow(book, eyes, options)
+    finally:
+        os.close(lock)
+
+
+_OF_THE_API = ("short", "disk", "memory")
+
+
+def _named(ctx: click.Context, target: Target) -> tuple[str, str]:
+    """The cluster, or the API's URL, and a name for its file. Raises: NoStore, click.UsageError."""
+    from fairlog import credentials  # noqa: PLC0415 (help needs none of it)
+    from fairlog.cli.session import locate  # noqa: PLC0415 (likewise)
+
+    known = credentials.named(target.data) if target.store is None else None
+    if known is None:
+        _, cluster, _ = locate(target)
+        return cluster, cluster
+    given = [name for name in _OF_THE_API if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"--{given[0]} needs the store: the API at {known.api} has bounds of its own")
+    return known.api, re.sub(r"[^A-Za-z0-9.-]+", "-", known.api)
+
+
+def _follow(book: Book, eyes: Eyes, options: Asked) -> int:
+    """Look and deliver, once or until SIGTERM or SIGINT."""
+    stopping = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    sinks = options.sinks()
+    notify(READY)
+    while True:
+        holding = [each for each in eyes.look() if each.condition not in options.ignore]
+        now = round(time.time() * 1000)
+        book.enter(holding, now, sinks, whole=not partial_knowledge(holding))
+        book.deliver(now, sinks)
+        if options.once:
+            return 1 if book.pages.due else 0
+        notify(ALIVE)
+        if stopping.wait(options.every):
+            notify(STOPPING)
+            return 0

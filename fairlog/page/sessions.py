@@ -1,0 +1,137 @@
+"""Sessions of the page: a token, or a link that is good once, is exchanged for a cookie.
+
+A cookie names the session, the account, the id of its token and its end, and has the HMAC-SHA256 of these by a key that
+follows from a door key. So all API servers of a cluster accept it, and it is worth no more than its token: it is
+refused as soon as the token is. Without a keyring there are no accounts, and a key of this process signs.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from hashlib import sha256
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.model.errors import NotAuthenticated
+from scheduler.model.sender import By
+from scheduler.store.framing import framed
+
+if TYPE_CHECKING:
+    from scheduler.rules.state import ClusterState
+    from scheduler.service.keyring import Keyring
+
+SESSION_MS = 3_600_000
+"""How long a cookie is good; the page asks for a new one before that."""
+LINK_MS = 12 * 3_600_000
+"""How long a link is good if nobody has opened it."""
+KEPT = 10_000
+"""The most links and ended sessions that are remembered."""
+_PARTS = 6
+_PURPOSE = b"session of the page"
+_WITHOUT = "-"
+_LOG_IN = "log in again"
+
+
+class Session(NamedTuple):
+    """Who looks at the page, under which id, and until when (ms) without a new cookie."""
+
+    id: str
+    who: By
+    until: int
+
+
+class Sessions:
+    """The sessions of one API server. May be used by several threads."""
+
+    def __init__(self, cluster: str, keyring: Keyring | None = None) -> None:
+        self._cluster, self._keyring = cluster, keyring
+        self.at_home = False
+        """Whether the owner of its Unix socket needs no token."""
+        self._own = secrets.token_bytes(32)
+        self._links: OrderedDict[str, tuple[By, int]] = OrderedDict()
+        """SHA-256 of a link's key -> whose session it opens, and until when (ms)."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._lock = Lock()
+
+    def link(self, who: By, now: int) -> str:
+        """A key that opens one session of `who`."""
+        key = secrets.token_urlsafe(32)
+        with self._lock:
+            self._links[_hash(key)] = who, now + LINK_MS
+            if len(self._links) > KEPT:
+                self._links.popitem(last=False)
+        return key
+
+    def redeem(self, key: str, now: int) -> By:
+        """Whose session the key opens; it opens no second one. Raises: NotAuthenticated."""
+        with self._lock:
+            who, until = self._links.pop(_hash(key), (None, 0))
+        if who is None or now >= until:
+            raise NotAuthenticated(
+                "this link was opened before, or is not a link of this server: `fairlog page` prints a new one"
+            )
+        return who
+
+    def cookie(self, who: By, now: int, *, identity: str = "") -> str:
+        """The value of a cookie for `who`, for the session `identity` or a new one."""
+        door = self._keyring.door if self._keyring is not None and self._keyring.door else _WITHOUT
+        parts = identity or secrets.token_hex(8), who.account, who.token or _WITHOUT, str(now + SESSION_MS), door
+        return urlsafe_b64encode(":".join((*parts, self._mac(door, parts[:-1]))).encode()).decode().rstrip("=")
+
+    def of(self, cookie: str, state: ClusterState, now: int) -> Session:
+        """The session that the cookie shows. Raises: NotAuthenticated unless it, and its token, is good at `now`."""
+        try:
+            parts = urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)).decode("ascii").split(":")
+        except ValueError:
+            parts = []
+        if len(parts) != _PARTS:
+            raise NotAuthenticated(f"this is not a session of the page; {_LOG_IN}")
+        identity, account, token, until, door, mac = parts
+        try:
+            due = self._mac(door, (identity, account, token, until))
+        except KeyError:
+            raise NotAuthenticated(f"the session is of another cluster, or its key was removed; {_LOG_IN}") from None
+        if not hmac.compare_digest(due, mac):
+            raise NotAuthenticated(f"this is not a session of the page; {_LOG_IN}")
+        if now >= int(until):
+            raise NotAuthenticated(f"the session has ended; {_LOG_IN}")
+        if identity in self._ended:
+            raise NotAuthenticated(f"the session was ended; {_LOG_IN}")
+        return Session(identity, self._sender(state, account, token, now), int(until))
+
+    def _sender(self, state: ClusterState, account: str, token: str, now: int) -> By:
+        if token == _WITHOUT:
+            if not self.at_home:
+                raise NotAuthenticated(f"this server knows nobody without a token; {_LOG_IN}")
+            return By(account, role="operator")
+        known = state.accounts.tokens.get(token)
+        if known is None or known.account != account:
+            raise NotAuthenticated(f"the token of this session was revoked; {_LOG_IN}")
+        if now >= known.expires:
+            raise NotAuthenticated(f"the token of this session has expired; {_LOG_IN}")
+        return By(known.account, known.id, known.role)
+
+    def end(self, session: Session) -> None:
+        """Take the session's cookies no longer."""
+        with self._lock:
+            self._ended[session.id] = None
+            if len(self._ended) > KEPT:
+                self._ended.popitem(last=False)
+
+    def _mac(self, door: str, parts: tuple[str, ...]) -> str:
+        """Raises: KeyError if the door key is unknown."""
+        if self._keyring is not None and door != _WITHOUT:
+            key = bytes.fromhex(self._keyring.mac(door, _PURPOSE))
+        elif door == _WITHOUT and (self._keyring is None or not self._keyring.door):
+            key = self._own
+        else:
+            raise KeyError(door)
+        said = framed(self._cluster, *parts)
+        return hmac.digest(key, said, "sha256").hex()
+
+
+def _hash(key: str) -> str:
+    return sha256(key.encode(errors="replace")).hexdigest()

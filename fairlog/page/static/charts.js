@@ -1,0 +1,91 @@
+// Drawings over time, as SVG: they take their colours from the style sheet, can be printed, and are described in words.
+
+import { h } from "/page/dom.js";
+import { address, cause, causes, clockText, cores, decimal, duration, number, plural, time } from "/page/core.js";
+
+const WIDTH = 1000;
+
+/** Round times of the day for an axis. */
+function ticks(from, to, most = 6) {
+  const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800].map((s) => s * 1000);
+  const step = steps.find((each) => (to - from) / each <= most) || Math.ceil((to - from) / most / 86400000) * 86400000;
+  const zone = new Date(from).getTimezoneOffset() * 60000;
+  const found = [];
+  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) found.push(at);
+  return { found, step };
+}
+
+const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+
+function axis(from, to, x, top, bottom) {
+  const { found, step } = ticks(from, to);
+  const format = step >= 86400000 ? days : step < 60000 ? seconds : short;
+  return found.map((at) => h("g", { class: "tick", key: at }, h("line", { x1: x(at), x2: x(at), y1: top, y2: bottom }),
+    h("text", { x: x(at), y: bottom + 16, "text-anchor": "middle" }, format.format(new Date(at)))));
+}
+
+// The life of an app: its waits, its marks, and its executors, worker by worker.
+
+const MOST_LANES = 40;
+
+export function timeline(value, now) {
+  const end = value.endedAt ? Math.max(value.endedAt, ...value.executors.map((lane) => lane.to || 0)) : Math.max(value.until, now);
+  const from = value.submittedAt;
+  const to = Math.max(end, from + 1000);
+  const left = 150;
+  const x = (at) => left + ((WIDTH - left - 10) * (Math.min(Math.max(at, from), to) - from)) / (to - from);
+  const lanes = value.executors.slice(-MOST_LANES);
+  const row = 20;
+  const top = 46;
+  const height = top + lanes.length * row + 30;
+  const kinds = [...new Set(value.waits.map((each) => each.cause))];
+  const rect = (begin, finish, y, tall, kind, title) => h("rect", { x: x(begin), y, width: Math.max(1.5, x(finish) - x(begin)), height: tall, class: kind }, h("title", {}, title));
+  const words = [
+    `Submitted ${clockText(value.submittedAt)}.`, value.admittedAt ? ` Admitted after ${duration(value.admittedAt - value.submittedAt)}.` : " Not admitted yet.",
+    ` ${plural(value.executors.length, "executor")}.`, value.endedAt ? ` Ended ${clockText(value.endedAt)}.` : "",
+  ].join("");
+  return h("figure", { class: "timeline" },
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Timeline" },
+      h("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": words, class: "chart" },
+        h("defs", {}, kinds.map((kind, index) => h("pattern", { id: `wait-${index}`, key: kind, width: 6 + 2 * (index % 4), height: 6, patternUnits: "userSpaceOnUse", patternTransform: `rotate(${[45, 135, 0, 90, 20, 70][index % 6]})` },
+          h("rect", { width: 12, height: 6, class: `wait tone-${index % 6}` }), h("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: "stripe" })))),
+        axis(from, to, x, 20, top + lanes.length * row),
+        h("text", { x: 0, y: 34, class: "label" }, "waits"),
+        value.waits.map((each, index) => h("rect", { key: `w${index}`, x: x(each.from), y: 22, width: Math.max(1.5, x(each.to) - x(each.from)), height: 16, class: "outline", fill: `url(#wait-${kinds.indexOf(each.cause)})` },
+          h("title", {}, `${causes[each.cause] || each.cause} (${each.rule}), ${duration(each.to - each.from)} from ${clockText(each.from)}`))),
+        lanes.map((lane, index) => h("g", { key: lane.id }, h("text", { x: 0, y: top + index * row + 13, class: "label" }, `${lane.worker.slice(0, 18)} · ${cores(lane.cores)}`),
+          rect(lane.from, lane.to ?? to, top + index * row + 2, row - 6, "granted", `${lane.id} on ${lane.worker}, granted ${clockText(lane.from)}${lane.to ? `, ${lane.end} ${clockText(lane.to)}` : ""}`),
+          lane.running ? rect(lane.running, lane.told ?? lane.to ?? to, top + index * row + 2, row - 6, "running", `${lane.id} runs from ${clockText(lane.running)}`) : null,
+          lane.told ? rect(lane.told, lane.to ?? to, top + index * row + 2, row - 6, "leaving", `${lane.id} was told to leave ${clockText(lane.told)}`) : null,
+          lane.end === "failed" || lane.end === "lost" ? h("text", { x: Math.min(WIDTH - 8, x(lane.to) + 2), y: top + index * row + 14, class: "cross" }, "✕") : null)),
+        value.marks.map((mark, index) => h("g", { class: "event", key: `m${index}` }, h("path", { d: `M${x(mark.at) - 4} 6 h8 l-4 7 z` }), h("title", {}, `${clockText(mark.at)}: ${mark.text}`))))),
+    h("figcaption", {}, kinds.length ? [h("ul", { class: "kinds" }, kinds.map((kind, index) => {
+      const ms = value.waits.filter((each) => each.cause === kind).reduce((sum, each) => sum + each.to - each.from, 0);
+      return h("li", { key: kind }, h("svg", { width: 22, height: 12, "aria-hidden": "true", class: "swatch" }, h("rect", { width: 22, height: 12, fill: `url(#wait-${index})`, class: "outline" })), cause(kind), h("strong", {}, ` ${duration(ms)}`));
+    }))] : "It did not wait.", value.leftOut ? ` The newest ${number(value.executors.length)} executors; ${number(value.leftOut)} earlier ones are left out.` : null,
+    lanes.length < value.executors.length ? ` The last ${MOST_LANES} are drawn.` : null),
+    h("details", { key: "marks" }, h("summary", {}, "In words"), h("ol", { class: "decisions" }, value.marks.map((mark, index) => h("li", { key: index }, time(mark.at), " ", h("a", { href: address("/log", { seq: mark.seq }) }, h("bdi", {}, mark.text)))))));
+}
+
+// Entitled against held over time, one drawing a party.
+
+/** Points {at, entitled, held, demand} of steps that begin `at` and last until the next one or `to`. */
+export function shares(label, points, from, to, most) {
+  const height = 150;
+  const width = 480;
+  const left = 40;
+  const bottom = height - 24;
+  const x = (at) => left + ((width - left - 8) * (at - from)) / Math.max(1, to - from);
+  const y = (value) => bottom - ((bottom - 10) * value) / Math.max(1, most);
+  const ends = points.map((point, index) => points[index + 1]?.at ?? to);
+  const line = (field) => points.map((point, index) => `${index ? "L" : "M"}${x(point.at).toFixed(1)} ${y(point[field]).toFixed(1)}L${x(ends[index]).toFixed(1)} ${y(point[field]).toFixed(1)}`).join("");
+  const area = points.length ? `${line("held")}L${x(to).toFixed(1)} ${bottom}L${x(points[0].at).toFixed(1)} ${bottom}Z` : "";
+  const short = points.map((point, index) => (point.entitled > point.held + 1e-6
+    ? `M${x(point.at).toFixed(1)} ${y(point.entitled).toFixed(1)}L${x(ends[index]).toFixed(1)} ${y(point.entitled).toFixed(1)}L${x(ends[index]).toFixed(1)} ${y(point.held).toFixed(1)}L${x(point.at).toFixed(1)} ${y(point.held).toFixed(1)}Z` : "")).join("");
+  const scale = [0, most / 2, most].map((value) => h("g", { class: "tick", key: value }, h("line", { x1: left, x2: width - 8, y1: y(value), y2: y(value) }), h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, decimal(value))));
+  return h("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart shares", role: "img", "aria-label": label },
+    h("defs", {}, h("pattern", { id: "short", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, h("rect", { width: 5, height: 5, class: "short-tone" }), h("line", { x1: 0, y1: 0, x2: 0, y2: 5, class: "short-stripe" }))),
+    scale, axis(from, to, x, 10, bottom), h("path", { d: area, class: "held-area" }), h("path", { d: short, fill: "url(#short)", class: "short" }), h("path", { d: line("held"), class: "held-line" }), h("path", { d: line("entitled"), class: "entitled-line" }));
+}

@@ -1,0 +1,63 @@
+"""Which owners of apps are lost: those that gave no sign of life for the time that they stated (semantics G4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from scheduler.model.commands import LoseOwner
+from scheduler.store.keys import as_text
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from scheduler.rules.entities import App
+    from scheduler.store.keys import Keys
+
+LOOK_MS = 1_000
+"""Interval between two looks."""
+_PAUSE_MS = 3 * LOOK_MS
+"""After a longer gap between two looks, the master or the store was away."""
+BEAT_LUA = """
+local now = redis.call('TIME')
+redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
+"""
+"""A sign of life. KEYS: the owners; ARGV: the app."""
+
+
+def beat(store: Redis, keys: Keys, app: str) -> None:
+    """Give a sign of life of the app's owner (semantics G4)."""
+    store.eval(BEAT_LUA, 1, keys.owners, app)
+
+
+class Owners:
+    """The signs of life in the sorted set `key`: app -> time of its owner's last one, in ms by the store's clock."""
+
+    def __init__(self, store: Redis, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._watching_since_ms = self._looked_at_ms = 0
+
+    def lost(self, now: int, owned: Mapping[str, App]) -> list[LoseOwner]:
+        """Look at `now` (ms, the store's clock), at most once in `LOOK_MS`, at the owners of the apps `owned` (G4).
+
+        An owner has its full time from the submission of its app on, and from when the master began to watch.
+        """
+        if not owned:
+            self._looked_at_ms = 0
+            return []
+        if 0 < self._looked_at_ms <= now < self._looked_at_ms + LOOK_MS:
+            return []
+        if not 0 < self._looked_at_ms <= now <= self._looked_at_ms + _PAUSE_MS:
+            self._watching_since_ms = now
+        self._looked_at_ms = now
+        beats = dict(cast("list[tuple[bytes, float]]", self._store.zrange(self._key, 0, -1, withscores=True)))
+        seen = {as_text(name): int(at) for name, at in beats.items()}
+        if gone := [name for name in beats if as_text(name) not in owned]:
+            self._store.zrem(self._key, *gone)
+        found: list[LoseOwner] = []
+        for name, app in owned.items():
+            last = max(seen.get(name, 0), app.submitted_at, self._watching_since_ms)
+            if now - last > 1000 * (app.spec.owner_timeout_s or 0):
+                found.append(LoseOwner(app=name, last_seen=max(0, seen.get(name, 0))))
+        return found

@@ -1,0 +1,120 @@
+"""The Python clients: every example of their docstrings runs, and the store tells what the API tells."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import inspect
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fairlog
+from fairlog.client import AsyncClient, Client
+from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
+
+EXAMPLES = {
+    f"{kind.__name__}.{name}" if name else kind.__name__: test
+    for kind in (Client, AsyncClient)
+    for test in doctest.DocTestFinder(recurse=True).find(kind, kind.__name__, globs={})
+    for name in [test.name.partition(".")[2]]
+}
+PUBLIC = [
+    f"{kind.__name__}.{name}"
+    for kind in (Client, AsyncClient)
+    for name, _ in inspect.getmembers(kind, callable)
+    if not name.startswith("_")
+]
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What `up.json` says of an `up` of this home, with a worker of 8 cores and the company acme."""
+    shell = Shell(tmp_path_factory.mktemp("client"))
+    shell.ok("up", "--detach", "--workers", "1", "--masters", "1", "--cores", "8", "--memory", "8G")
+    shell.ok("company", "add", "acme")
+    said: dict[str, Any] = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())
+    yield {**said, "home": shell.home}
+    shell.run("down")
+
+
+@pytest.fixture
+def at_home(up: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """This process finds the `up` as the verbs of its user do."""
+    for name in [name for name in os.environ if name.startswith(("FAIRLOG", "XDG"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(up["home"]))
+    monkeypatch.chdir(up["home"])
+    return up
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.usefixtures("at_home")
+def test_an_example_of_the_client_does_what_it_says(name: str) -> None:
+    with fairlog.Client() as client:
+        test = EXAMPLES[name]
+        test.globs = {"fairlog": fairlog, "asyncio": asyncio, "client": client}
+        said: list[str] = []
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append, clear_globs=False)
+    assert said == []
+
+
+def test_every_method_of_a_client_has_an_example_and_its_twin() -> None:
+    assert [name for name in (*PUBLIC, "Client", "AsyncClient") if not EXAMPLES[name].examples] == []
+    twins = {name.partition(".")[2] for name in PUBLIC if name.startswith("Async")}
+    assert twins == {name.partition(".")[2] for name in PUBLIC if not name.startswith("Async")}
+
+
+def test_the_store_tells_what_the_api_tells(at_home: dict[str, Any]) -> None:
+    def told(client: Client) -> list[object]:
+        events = list(client.log(after=app.seq - 1))
+        return [client.app(app), client.tasks(app), client.logs(app), events, client.explain(app).waited.ms]
+
+    with fairlog.Client() as through_api, fairlog.Client(at_home["url"]) as through_store:
+        app = through_store.submit("sh -c 'echo $A; exit 4'", company="acme", user="ann", env={"A": "b"})
+        assert through_store.wait(app).detail == "task 0 ended with exit code 4"
+        assert through_store.logs(app) == "b\n"
+        wait_until(lambda: not through_store.app(app).executors, "its executor to be gone")
+        assert told(through_store) == told(through_api)
+        following = through_store.log(app.seq - 1, follow=True)
+        assert next(following).seq >= app.seq
+
+
+def test_the_twin_reads_a_store_as_well(at_home: dict[str, Any]) -> None:
+    async def story() -> list[int]:
+        async with AsyncClient(at_home["url"]) as client:
+            app = await client.submit("true", company="acme", user="ann")
+            assert (await client.wait(app)).ended
+            return [event.seq async for event in client.log(after=app.seq - 1)]
+
+    assert asyncio.run(story())
+
+
+@pytest.mark.usefixtures("at_home")
+def test_an_array_runs_by_its_indexes_and_a_wait_may_end_early() -> None:
+    with fairlog.Client() as client:
+        array = client.submit("sh -c 'echo $FAIRLOG_TASK_INDEX'", company="acme", user="ann", array="3,7-9")
+        assert client.wait(array).tasks == 4
+        assert client.logs(array) == "3\n7\n8\n9\n"
+        held = client.submit("true", company="acme", user="ann", hold=True)
+        with pytest.raises(TimeoutError, match=r"is pending and has not ended within 0.1 s"):
+            client.wait(held, timeout_s=0.1)
+        for wrong in (1, -1):
+            with pytest.raises(fairlog.errors.InvalidCommand, match="its tasks are 0 to 0"):
+                client.logs(held, task=wrong)
+        with pytest.raises(fairlog.errors.InvalidCommand, match="name the company and the user"):
+            client.submit("true")
+        with pytest.raises(fairlog.errors.UnknownApp):
+            client.wait("nobody")
+
+
+def test_without_a_cluster_a_client_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for kind in (Client, AsyncClient):
+        with pytest.raises(fairlog.errors.NoCluster, match="start one with `fairlog up`"):
+            kind()

@@ -1,0 +1,292 @@
+"""What the live page shows of one state: health, companies, apps with their reasons, workers with what they run.
+
+Every function reads a state and returns JSON values that do not change with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from scheduler.model.errors import UnknownApp, UnknownCompany
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.entities import App, AppState
+from scheduler.rules.views import app as app_view
+from scheduler.rules.views import companies as companies_view
+from scheduler.rules.views import exclusions, shares, summary
+from scheduler.rules.views import workers as workers_view
+from witness.pending_reasons import held_for, place_in_queue, waits_for
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import Worker
+    from scheduler.rules.state import ClusterState
+
+Sort = Literal["submitted", "waited", "cores", "company", "user", "state", "app"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
+STATES = ("living", "ended", "all", *get_args(AppState))
+"""What apps can be filtered by."""
+MOST_TOLD = 10_000
+"""The most apps whose cause of waiting is worked out for one answer."""
+
+HELP: dict[str, str] = {
+    "dependency": "It starts when the apps that it names have ended as it asks; kill it if they never will.",
+    "hold": "Release it.",
+    "no-live-worker": "Start a worker, or return a draining one to service.",
+    "beyond-limit": "Wait until apps under the same limit end, or have the limit raised.",
+    "beyond-quota": "It asks for more than its company's whole quota: submit it with less, or have the quota raised.",
+    "quota": "Wait until apps of its company end, or have the company's quota raised.",
+    "reserved": "An app of its company waited too long and goes first; this one follows.",
+    "queue": "An earlier app of the same user goes first; a higher priority changes their order.",
+    "company-turn": "Another company holds less of its part and goes first; this one's turn comes as apps end.",
+    "user-turn": "Another user of the company goes first; this one's turn comes next.",
+    "cluster-full": "Wait until apps end, or add workers.",
+    "next-turn": "Nothing: it is due in the next turn.",
+    "driver": "Its driver waits for a worker with room; a smaller driver or a further worker helps.",
+    "limit": "It has all the executors that it may have at once.",
+    "no-worker-large-enough": "No live worker is large enough: ask for smaller executors, or add a larger worker.",
+    "excluded": "Its executors failed on the workers that have room; find out why, in its output.",
+    "suspect-worker": "The workers with room are suspected; they are tried again by themselves.",
+    "claim": "Executors beyond other companies' parts are about to leave for it.",
+    "room-held": "Room is held for it and completed as executors end.",
+    "reclaim-unlawful": "What others hold may not be taken back yet; it comes back between two of their tasks.",
+    "held-for-others": "The room that is free is held for apps that wait longer.",
+    "parts-exceed-cluster": "The companies' parts exceed the live cluster: add workers, or lower quotas.",
+    "locality": "It insists on preferred hosts for a moment, then takes others.",
+    "workers-full": "Wait until executors end, or add workers.",
+}
+"""Cause of waiting -> what would help."""
+
+
+class Filters(NamedTuple):
+    """Which apps are listed, "" = all; `state` may be `living` or `ended`."""
+
+    company: str = ""
+    user: str = ""
+    state: str = "living"
+    reason: str = ""
+    text: str = ""
+
+
+def overview(state: ClusterState) -> dict[str, Any]:
+    """Capacity by kind, the apps by state, each company with its longest waiter, and the workers by condition."""
+    counts = Counter(app.state for app in state.apps.values())
+    waiting = _longest_waits(state)
+    pending = Counter(app.spec.company for app in state.apps.values() if app.ended is None and not app.admitted)
+    running = Counter(app.spec.company for app in state.apps.values() if app.ended is None and app.admitted)
+    companies = [
+        {
+            **each,
+            "pending": pending[each["company"]],
+            "admitted": running[each["company"]],
+            "longest": _waiter(state, waiting[each["company"]]) if each["company"] in waiting else None,
+        }
+        for each in shares(state)["companies"]
+    ]
+    return {
+        "capacity": _capacity(state),
+        "apps": {name: counts[name] for name in get_args(AppState)},
+        "companies": companies,
+        "workers": dict(Counter(_condition(worker) for worker in state.workers.values())),
+    }
+
+
+def _capacity(state: ClusterState) -> list[dict[str, Any]]:
+    """What live workers offer of each kind, and how much of it is used, held for apps, shut, and free."""
+    offered = used = held = shut = NOTHING
+    for worker in state.workers.values():
+        if worker.status != "alive":
+            continue
+        offered += worker.offer
+        used += worker.offer - worker.free
+        if worker.shut:
+            shut += worker.free
+        else:
+            held += worker.free - worker.open_to(None)
+    parts = {"total": offered, "used": used, "held": held, "shut": shut, "free": offered - used - held - shut}
+    return [
+        {"kind": kind, **{name: _amount(amounts, kind) for name, amounts in parts.items()}}
+        for kind in ("cores", "memory", *state.kinds)
+    ]
+
+
+def _amount(amounts: Resources, kind: str) -> int:
+    return {"cores": amounts.cores, "memory": amounts.memory_mb}.get(kind, amounts.amount(kind))
+
+
+def _longest_waits(state: ClusterState) -> dict[str, App]:
+    """Company -> the app that has waited longest for its first executor, among those that may start."""
+    found: dict[str, App] = {}
+    for app in state.apps.values():
+        if app.ended is not None or app.executors or app.driver is not None or not (app.ready or app.admitted):
+            continue
+        first = found.get(app.spec.company)
+        if first is None or _since(app) < _since(first):
+            found[app.spec.company] = app
+    return found
+
+
+def _since(app: App) -> int:
+    """Since when (ms) it could have started."""
+    return app.readied_at or app.submitted_at
+
+
+def _waiter(state: ClusterState, app: App) -> dict[str, Any] | None:
+    wait = waits_for(state, app)
+    if wait is None:
+        return None
+    return {"app": app.spec.app, "user": app.spec.user, "since": _since(app), **wait.as_json()}
+
+
+def _condition(worker: Worker) -> str:
+    """Its status, `suspect` if it gets nothing because it is suspected."""
+    return "suspect" if worker.shut and worker.status == "alive" else worker.status
+
+
+def listed(
+    state: ClusterState,
+    filters: Filters,
+    *,
+    sort: Sort = "submitted",
+    descending: bool = True,
+    start: int = 0,
+    most: int = 100,
+    shown: Callable[[App], bool] = lambda _: True,
+) -> dict[str, Any]:
+    """The apps that pass, `most` of them from number `start` on, and how many there are.
+
+    Each has the cause of its wait, if it waits, and since when (ms). By a reason, the first `MOST_TOLD` are filtered.
+    """
+    found = [app for app in state.apps.values() if _passes(app, filters) and shown(app)]
+    if filters.reason:
+        found = [app for app in found[:MOST_TOLD] if _cause(state, app) == filters.reason]
+    found.sort(key=lambda app: _sort_key(state, app, sort), reverse=descending)
+    rows = []
+    for app in found[start : start + most]:
+        wait = waits_for(state, app)
+        told = None if wait is None else wait.as_json()
+        rows.append(
+            {
+                **summary(app),
+                "priority": app.priority,
+                "onHold": app.on_hold,
+                "since": _since(app),
+                "cause": told and told["cause"],
+                "rule": told and told["rule"],
+                "why": told and told["text"],
+                "executors": len(app.executors),
+            }
+        )
+    return {"apps": rows, "number": len(found), "start": start}
+
+
+def _passes(app: App, filters: Filters) -> bool:
+    spec = app.spec
+    if (filters.company and spec.company != filters.company) or (filters.user and spec.user != filters.user):
+        return False
+    if filters.text and filters.text.casefold() not in spec.app.casefold():
+        return False
+    if filters.state == "living":
+        return app.ended is None
+    if filters.state == "ended":
+        return app.ended is not None
+    return not filters.state or app.state == filters.state
+
+
+def _cause(state: ClusterState, app: App) -> str:
+    wait = waits_for(state, app)
+    return "" if wait is None else wait.cause
+
+
+def _sort_key(state: ClusterState, app: App, sort: Sort) -> tuple[Any, ...]:
+    if sort == "submitted":
+        return (app.submitted,)
+    if sort == "waited":
+        return ((app.admitted_at or app.ended_at or state.at) - app.submitted_at, app.submitted)
+    values = {"cores": app.requested.cores, "state": app.state, "company": app.spec.company, "user": app.spec.user}
+    return (values.get(sort, app.spec.app), app.submitted)
+
+
+def one(state: ClusterState, name: str) -> dict[str, Any]:
+    """The app as `views.app` shows it, and why it waits, its place in its queue and what would help.
+
+    Raises: UnknownApp.
+    """
+    app = state.apps.get(name)
+    if app is None:
+        raise UnknownApp(name)
+    wait = waits_for(state, app)
+    told = None if wait is None else wait.as_json()
+    return {
+        **app_view(state, app=name),
+        "waitsFor": told,
+        "help": told and HELP.get(told["cause"], ""),
+        "queue": place_in_queue(state, app),
+        "claims": held_for(app),
+        "excludedWorkers": exclusions(state, app),
+    }
+
+
+def company(state: ClusterState, name: str) -> dict[str, Any]:
+    """A company's quota, part, ledgers and shortfall, and what each of its users holds and waits for.
+
+    Raises: UnknownCompany.
+    """
+    if name not in state.companies:
+        raise UnknownCompany(name)
+    every = shares(state)
+    (own,) = (each for each in every["companies"] if each["company"] == name)
+    (stated,) = (each for each in companies_view(state) if each["company"] == name)
+    living = [app for app in state.apps.values() if app.ended is None and app.spec.company == name]
+    users = {each["user"]: each for each in every["users"] if each["company"] == name}
+    for user in {app.spec.user for app in living}:
+        users.setdefault(user, {"company": name, "user": user})
+    pending = Counter(app.spec.user for app in living if not app.admitted)
+    admitted = Counter(app.spec.user for app in living if app.admitted)
+    oldest: dict[str, int] = {}
+    for app in living:
+        if not app.executors:
+            oldest[app.spec.user] = min(oldest.get(app.spec.user, _since(app)), _since(app))
+    waiting = _longest_waits(state).get(name)
+    return {
+        **stated,
+        **own,
+        "shortCores": _short(own),
+        "pending": sum(pending.values()),
+        "admitted": sum(admitted.values()),
+        "longest": _waiter(state, waiting) if waiting is not None else None,
+        "causes": dict(Counter(filter(None, (_cause(state, app) for app in living[:MOST_TOLD])))),
+        "byUser": [
+            {**each, "pending": pending[user], "admitted": admitted[user], "since": oldest.get(user)}
+            for user, each in sorted(users.items())
+        ],
+    }
+
+
+def _short(own: dict[str, Any]) -> int:
+    """Cores of its assured part that it claims and is not granted (semantics C8, A8)."""
+    return int(max(0, min(own["partCores"], own["claimCores"]) - own["grantedCores"]))
+
+
+def fleet(state: ClusterState) -> list[dict[str, Any]]:
+    """The workers as `views.workers` shows them, lost ones included, each with what runs on it."""
+    rows = []
+    for each in workers_view(state, lost=True):
+        worker = state.workers.get(each["worker"]) if each["status"] != "lost" else None
+        held = [] if worker is None else [*worker.drivers.values(), *worker.executors.values()]
+        runs = [
+            {
+                "id": one.id,
+                "app": one.app,
+                "company": state.apps[one.app].spec.company,
+                "cores": one.resources.cores,
+                "memory": one.resources.memory_mb,
+                "status": one.status,
+                "since": one.granted_at,
+            }
+            for one in held
+        ]
+        lost = state.lost.get(each["worker"]) if worker is None else None
+        condition = each["status"] if worker is None else _condition(worker)
+        rows.append({**each, "condition": condition, "runs": runs, "lostAt": lost and lost.at})
+    return rows

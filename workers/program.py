@@ -1,0 +1,117 @@
+"""An executor that runs one program with all it has, in place of tasks (semantics G1, G2).
+
+It ends with its program, when its grant is revoked, or on SIGTERM, and leaves no process behind. The program runs in a
+scratch folder of its own, which is deleted with the executor. An outage of the store or the API does not stop it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from scheduler.model.ids import number_of
+from scheduler.service.outage import AWAY, Outage
+from scheduler.store.task_queue import Begun, Completion
+from workers.executor import OUTPUT_S, STOPPED, UNSTARTABLE, ExecutorSpec, live
+from workers.processes import Wakeup
+from workers.rundir import ExitNote, RunDir
+from workers.task_group import TaskGroup
+from workers.tasks import TaskStarter
+
+if TYPE_CHECKING:
+    from scheduler.model.grants import Leaving
+    from workers.door import ExecutorDoor
+
+_log = structlog.get_logger()
+
+
+class Program:
+    """One executor of an app of programs; `work_off` runs it to its end."""
+
+    def __init__(self, spec: ExecutorSpec, door: ExecutorDoor) -> None:
+        self._spec = spec
+        self._grant = spec.grant
+        self._number = number_of(spec.grant.executor)
+        self._door = door
+        self._files = RunDir(spec.run_dir, spec.worker)
+        self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
+        self._grace_s = spec.grace_s
+        self._stop = False
+        self._told: Leaving | None = None
+        self._next_check_s = 0.0
+        self._tail = b""
+        """Output that is not in the store yet."""
+        self._wakeup = Wakeup(self._on_term)
+
+    def work_off(self) -> ExitNote:
+        """Run the program until it ends, the grant is revoked, a firm deadline comes (E5, X2) or SIGTERM arrives."""
+        begun = False
+        outage = Outage(executor=self._grant.executor)
+        while not self._stop and not self._group.ended:
+            quiet_s = min(self._group.quiet_s(), OUTPUT_S)
+            try:
+                if not begun:
+                    if not self._door.fill():
+                        break
+                    self._begin()
+                    begun = True
+                self._check()
+                outage.is_over()
+            except AWAY as error:
+                quiet_s = min(quiet_s, outage.goes_on(error))
+                self._next_check_s = 0.0
+            if not self._stop and not self._group.ended:
+                self._wakeup.wait(quiet_s)
+            self._group.reap()
+            self._group.enforce()
+        ended = self._group.ended[0] if self._group.ended else None
+        self._group.stop(self._wakeup.wait, self._grace_s)
+        return self._note(ended)
+
+    def _begin(self) -> None:
+        secrets, host = self._door.secrets, self._spec.host
+        starter = TaskStarter(self._grant, self._spec.worker, self._files, secrets, host=host)
+        self._group.add(starter.start(Begun(self._number, 1)))
+
+    def _check(self) -> None:
+        """Look at what it was told about leaving and at its grant, and store the output, once in `OUTPUT_S`."""
+        now_s = time.monotonic()
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + OUTPUT_S
+        leaving, told = self._files.leaving(self._grant.executor), self._told
+        self._told = leaving
+        if leaving is not None and leaving.signal and leaving != told:
+            self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
+        if leaving is not None and leaving.firm and time.time() * 1000 >= leaving.deadline:
+            self._stop, self._grace_s = True, leaving.grace_s
+        self._tail = next(iter(self._group.news().values()), self._tail)
+        if not self._door.keep_output({0: self._tail} if self._tail else {}):
+            self._stop = True
+        self._tail = b""
+
+    def _note(self, ended: Completion | None) -> ExitNote:
+        grant = self._grant
+        if ended is None:
+            return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED)
+        try:
+            self._door.keep_output({0: ended.output})
+        except AWAY as error:
+            _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
+        if ended.outcome == "unstartable":
+            return ExitNote(app=grant.app, reason="failed", exit_code=UNSTARTABLE, unstartable=ended.message)
+        well = ended.outcome == "succeeded"
+        return ExitNote(
+            app=grant.app, reason="exited" if well else "failed", exit_code=ended.exit_code, detail=ended.message
+        )
+
+    def _on_term(self) -> None:
+        self._stop = True
+
+
+def run_program(spec: ExecutorSpec, lock: int) -> int:
+    """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
+    return live(spec, lock, lambda door: Program(spec, door).work_off())
