@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
@@ -18,9 +18,7 @@ from scheduler.model.errors import CommandRejected, NoMaster, NotAllowed, NotAut
 from scheduler.service.outage import ApiAway
 from scheduler.service.private import write_private
 from scheduler.service.tokens import new_token
-
-if TYPE_CHECKING:
-    from workers.api_door import Servers
+from workers.servers import MASTER_S, Servers
 
 _FILE = "token.json"
 _PATIENCE_S = 3.0
@@ -115,7 +113,7 @@ class WorkerToken:
         made = new_token()
         self._write(_Kept(made.text, before))
         asked = {"token": made.id, "account": f"worker/{self._worker}", "hash": made.hash, "replaces": replaces}
-        servers.call("POST", "/v1/tokens", msgspec.Raw, asked)
+        servers.call("POST", "/v1/tokens", msgspec.Raw, asked, within_s=MASTER_S)
 
     def _read(self) -> _Kept:
         with suppress(FileNotFoundError, msgspec.DecodeError):
