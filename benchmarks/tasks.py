@@ -1,8 +1,8 @@
 """Tasks per second of an app with many short tasks, compared with plain RQ's forking workers; printed as JSON.
 
-`tasks.py [TASKS]` runs the same program TASKS times (default 2,000) in each way, on the embedded server with fsync on
-every write. fairlog gets one worker that offers far more cores than the machine has, first through an API server, as
-workers are, then over the store. RQ gets one forking `Worker` process per CPU of the machine.
+`tasks.py [TASKS]` runs a program TASKS times (default 2,000), on the embedded server with fsync on every write: through
+an API server, as workers are, without cells and in cells; over the store; and with RQ. fairlog gets one worker that
+offers far more cores than the machine has. RQ gets one forking `Worker` process per CPU of the machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from scheduler.service.keyring import Keyring
 from scheduler.service.private import private_folder
 from scheduler.store.task_queue import Worklist
 from workers.offer import make_offers
+from workers.sandbox import why_no_cell
 
 PROGRAM = "/bin/true"
 OFFERED_CORES = 512
@@ -49,11 +50,12 @@ def process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         running.wait(30)
 
 
-def fairlog_tasks(folder: Path, tasks: int, *, through_api: bool) -> dict[str, Any]:
+def fairlog_tasks(folder: Path, tasks: int, launcher: str, *, through_api: bool = True) -> dict[str, Any]:
     """Run the tasks as one app, timed from its submission to its end in the log."""
-    cores = OFFERED_CORES
-    offer = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=folder / "run", outlive_agent=False)
-    keys = folder / "keys.json"
+    cores, run_dir = OFFERED_CORES, folder / "run"
+    made = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=run_dir, outlive_agent=False)
+    offer = [made[0].model_copy(update={"launcher": launcher})]
+    keys = private_folder(folder) / "keys.json"
     ring = Keyring.create(keys)
     with EmbeddedStore(folder / "fairlog") as store, ExitStack() as processes:
         where = f"{store.url!r}, {CLUSTER!r}"
@@ -129,21 +131,24 @@ def main() -> None:
     """Run the benchmark and print the figures."""
     tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
     with tempfile.TemporaryDirectory(prefix="fairlog-tasks-") as folder:
-        ours, direct = (
-            fairlog_tasks(private_folder(Path(folder, name)), tasks, through_api=name == "api")
-            for name in ("api", "store")
-        )
-        plain = plain_rq_tasks(Path(folder), tasks)
-    ratio = round(ours["tasks_per_s"] / plain["tasks_per_s"], 1)
-    of_direct = round(ours["tasks_per_s"] / direct["tasks_per_s"], 2)
+        where = Path(folder)
+        plain = fairlog_tasks(where / "plain", tasks, "plain")
+        direct = fairlog_tasks(where / "store", tasks, "plain", through_api=False)
+        rq = plain_rq_tasks(where, tasks)
+        why = why_no_cell()
+        cell = {"skipped": why} if why else fairlog_tasks(where / "cell", tasks, "cell")
+    ratio = round(plain["tasks_per_s"] / rq["tasks_per_s"], 1)
+    part = None if why else round(cell["tasks_per_s"] / plain["tasks_per_s"], 2)
     show(
         program=PROGRAM,
         tasks=tasks,
-        fairlog=ours,
-        fairlog_over_the_store=direct,
-        plain_rq=plain,
+        fairlog=plain,
+        cell=cell,
+        over_the_store=direct,
+        plain_rq=rq,
         ratio=ratio,
-        of_over_the_store=of_direct,
+        cell_of_fairlog=part,
+        fairlog_of_over_the_store=round(plain["tasks_per_s"] / direct["tasks_per_s"], 2),
     )
 
 

@@ -15,6 +15,7 @@ It ends when no task is left; an executor of an app that sizes itself ends with 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -24,19 +25,22 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.model.grants import Grant, Leaving
+from scheduler.model.grants import Grant, Leaving, RuntimeWarn
 from scheduler.service.grant_tokens import claims_of
 from scheduler.service.keyring import Keyring
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, Step
 from workers.api_door import ApiExecutorDoor
-from workers.processes import Wakeup, become_subreaper
+from workers.launchers import Place, launch
+from workers.processes import Wakeup, become_subreaper, started_s
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.sandbox import CellSettings, socket_folder
 from workers.store_door import StoreExecutorDoor
 from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
+    from workers.cell import Cell
     from workers.door import ExecutorDoor
 
 OUTPUT_S = 1.0
@@ -68,7 +72,8 @@ class ExecutorSpec(BaseModel):
     store: str = ""
     cluster: str = ""
     run_dir: Path
-    launcher: str = "preloaded"
+    launcher: str = "plain"
+    cells: CellSettings = CellSettings()
     pin: bool = False
     outlive_agent: bool = True
     grace_s: float = 5
@@ -100,16 +105,18 @@ class _Verdict(NamedTuple):
 class Executor:
     """An executor; `work_off` runs it to its end."""
 
-    def __init__(self, spec: ExecutorSpec, door: ExecutorDoor) -> None:
+    def __init__(self, spec: ExecutorSpec, door: ExecutorDoor, cell: Cell) -> None:
         grant = spec.grant
         self._spec = spec
         self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._group = TaskGroup(grant, spec.grace_s, self._files.lock_file(grant.executor))
+        self._cell = cell
+        self._group = TaskGroup(grant, spec.grace_s, cell)
         self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
         self._told: Leaving | None = None
         """What it was told about leaving, in the turn before."""
+        self._warned: RuntimeWarn | None = None
         self._filled = False
         self._verdict: _Verdict | None = None
         self._verdict_sent = False
@@ -143,7 +150,7 @@ class Executor:
             if ended is not None or self._stop_requested:
                 return self._finish(ended or "killed")
             if outage_s or len(self._group) or self._idle:
-                self._wakeup.wait(outage_s or self._group.quiet_s())
+                self._group.wait(self._wakeup, outage_s or self._group.quiet_s())
 
     def stop(self) -> None:
         """Stop the running tasks and return them to the queue."""
@@ -159,6 +166,9 @@ class Executor:
         self._told = leaving
         if leaving is not None and leaving.signal and leaving != told:
             self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
+        warning, self._warned = self._warned, self._files.warning(grant.executor)
+        if self._warned is not None and self._warned != warning:
+            self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
         if leaving is not None and (ended := self._leave(leaving)):
             return ended
         if not self._filled:
@@ -167,8 +177,8 @@ class Executor:
             self._filled = True
             self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
         if self._starter is None:
-            secrets, host = self._door.secrets, self._spec.host
-            self._starter = TaskStarter(grant, self._spec.worker, self._files, secrets, host=host)
+            where = self._spec.worker, self._files, self._cell
+            self._starter = TaskStarter(grant, *where, self._door.secrets, host=self._spec.host)
         want = 0 if leaving is not None or self._unstartable else grant.tasks_at_once - len(self._group)
         self._idle = leaving is not None
         if want or self._group.ended:
@@ -254,7 +264,7 @@ class Executor:
 
     def _finish(self, reason: Ending) -> ExitNote:
         """Stop all processes, report and return tasks, and write how it ended (semantics S6)."""
-        self._group.stop(self._wakeup.wait, self._grace_s)
+        self._group.stop(self._wakeup, self._grace_s)
         grant = self._spec.grant
         try:
             if self._group.ended:
@@ -271,19 +281,31 @@ class Executor:
         return note.model_copy(update={"verdict": self._verdict.reason, "detail": self._verdict.detail})
 
 
-def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor], ExitNote]) -> int:
+def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell], ExitNote]) -> int:
     """Turn this process, which holds the lock of the executor or driver `spec`, into it. Returns the exit code."""
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each task needs two descriptors
     size = grant.cores, grant.memory_mb, grant.addresses, spec.grace_s
-    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid(), *size))
+    holder = Holder(grant.executor, grant.app, os.getpid(), *size)
+    files.name_holder(lock, holder)
     if spec.pin:
         cpus = files.claim_cpus(grant.cores)
         if cpus:
             os.sched_setaffinity(0, cpus)
+
+    def named(first: int) -> None:
+        files.name_holder(lock, holder._replace(first=first, first_s=started_s(first) or 0))
+
+    sockets = (socket_folder(address) for address in (spec.store, *spec.api.split(",")))
+    hidden = (*spec.cells.hidden, files.root, *(folder for folders in sockets for folder in folders))
+    place = Place(grant, files, spec.cells.model_copy(update={"hidden": hidden}))
+    cell = launch(spec.launcher, place, named)
     door = spec.door()
-    note = work_off(door)
+    note = work_off(door, cell)
+    files.remove_scratch(grant.executor)
     files.write_exit(grant.executor, note)
     door.ring()
     return 0 if note.reason == "exited" else STOPPED
@@ -291,4 +313,4 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor], ExitN
 
 def run_executor(spec: ExecutorSpec, lock: int) -> int:
     """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda door: Executor(spec, door).work_off())
+    return live(spec, lock, lambda door, cell: Executor(spec, door, cell).work_off())

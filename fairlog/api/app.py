@@ -83,7 +83,7 @@ READS_AT_ONCE = 8
 WORK_AT_ONCE = 32
 SETTLES_S = 0.01
 """How often the store is asked whether its replicas have what a worker is to start."""
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 OPERATIONS = {
@@ -386,12 +386,14 @@ class Door:
         calls: dict[str, Callable[..., Viewed]] = {
             "log": handlers.entries,
             "tasks": handlers.tasks,
+            "outputs": handlers.outputs,
             "beat": handlers.beat,
             "explain": handlers.explain,
             "statement": handlers.statement,
             "fairness": board.fairness,
             "audit": handlers.audit,
             "whatif": handlers.whatif,
+            "plan": handlers.plan,
             "status": handlers.status,
             "whoami": handlers.whoami,
             "overview": board.overview,
@@ -410,6 +412,12 @@ class Door:
         if route.name == "moment" and "time" not in values:
             raise BadRequest("name the time in ms, ?time=MS")
         asked = partial(calls[route.name], who, **path, **values)
+        if route.name in LONG and who.token:
+            owner, began_s = company_of(who) or who.account, self.feed.now()
+            self.rates.check_work(owner)
+            viewed = await self.read(asked)
+            self.rates.charge_work(owner, self.feed.now() - began_s)
+            return _viewed(viewed, known)
         return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
 
     async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:

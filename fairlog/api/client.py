@@ -9,6 +9,7 @@ import asyncio
 import os
 import ssl
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from typing import Any, NamedTuple, Self, TypeVar
@@ -142,9 +143,9 @@ class _Talk:
             if cursor is None:
                 return found
 
-    def question(self, path: str, asked: Mapping[str, Any]) -> _Steps[Any]:
+    def question(self, path: str, asked: object, query: Mapping[str, str] | None = None) -> _Steps[Any]:
         headers = {"content-type": "application/json"}
-        answer = yield from self.ask(_Request("POST", path, {}, msgspec.json.encode(asked), headers))
+        answer = yield from self.ask(_Request("POST", path, query or {}, msgspec.json.encode(asked), headers))
         return msgspec.json.decode(answer.content)["value"]
 
     def entries(self, after: int, reason: str) -> _Steps[list[dict[str, Any]]]:
@@ -160,6 +161,11 @@ class _Talk:
     def follow(self, path: str, after: int) -> _Send:
         """The request for a stream, to the server that answered last."""
         return _Send(self._server, _Request("GET", path, {"after": after}))
+
+    def outputs(self, app: str, reason: str) -> _Steps[list[dict[str, Any]]]:
+        query = {"reason": reason} if reason else {}
+        found: list[dict[str, Any]] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/output", query)
+        return found
 
     def output(self, app: str, task: int | None, reason: str) -> _Steps[bytes]:
         part = "driver" if task is None else f"tasks/{task}"
@@ -273,6 +279,10 @@ class ApiClient(_Base):
         state: str = self._do(self._talk.beat(app))
         return state
 
+    def outputs(self, app: str, *, reason: str = "") -> dict[int, bytes]:
+        """As `output`, of all tasks that have written anything."""
+        return {each["task"]: b64decode(each["output"]) for each in self._do(self._talk.outputs(app, reason))}
+
     def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
         while found := self._do(self._talk.entries(after, reason)):
@@ -315,6 +325,11 @@ class ApiClient(_Base):
         """The key of a link that opens one session of the page, for whoever asks."""
         answer = self._do(self._talk.ask(_Request("POST", "/v1/links")))
         return str(msgspec.json.decode(answer.content)["key"])
+
+    def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now, and why; nothing is changed."""
+        said: dict[str, Any] = self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
+        return said
 
     def check(self) -> None:
         """Return once a server can answer."""
@@ -393,6 +408,10 @@ class AsyncApiClient(_Base):
         """The last 64 KiB of the output of a task, or of the driver (None)."""
         return await self._do(self._talk.output(app, task, reason))
 
+    async def outputs(self, app: str, *, reason: str = "") -> dict[int, bytes]:
+        """As `ApiClient.outputs`."""
+        return {each["task"]: b64decode(each["output"]) for each in await self._do(self._talk.outputs(app, reason))}
+
     async def log(self, after: int = 0, *, reason: str = "") -> AsyncIterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
         while found := await self._do(self._talk.entries(after, reason)):
@@ -432,6 +451,11 @@ class AsyncApiClient(_Base):
     async def explain(self, app: str) -> dict[str, Any]:
         """Why the app waits, or was admitted and placed as it was, from the log."""
         said: dict[str, Any] = await self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+        return said
+
+    async def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now, and why; nothing is changed."""
+        said: dict[str, Any] = await self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
         return said
 
     async def check(self) -> None:

@@ -1,7 +1,8 @@
 """What is worked out from the whole log: explanations, audits, fairness, statements, comparisons.
 
-A server has them made by one process of its own (`Apart`), with a lower priority and a limit of time, so that they hold
-up nobody's commands. That process reads requests, a line of JSON each, and answers each with one.
+A server has them made by processes of their own (`Apart`), with a lower priority and a limit of time, so that they hold
+up nobody's commands: one for explanations, which people wait for, and one for the rest. A process reads requests, a
+line of JSON each, and answers each with one.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from redis.exceptions import RedisError
 from fairlog.api.questions import MAX_ADDED, OtherRules
 from recovery.archive.archive import open_log
 from recovery.replay.bounds import Bound
+from recovery.replay.rebuild import rebuild
 from recovery.replay.window import measure
 from scheduler.model import errors
-from scheduler.model.commands import RegisterWorker
+from scheduler.model.commands import RegisterWorker, SubmitApp
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, UnknownCompany, refusal_of
+from scheduler.model.sender import By
 from scheduler.service.child import run_module
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import Keys
@@ -35,6 +38,7 @@ from scheduler.store.transient import in_words
 from witness.audit.audit import Audit, Audited
 from witness.explain import explain as explained
 from witness.fairness import Fairness
+from witness.plan import plan as planned
 from witness.statement import statement as stated
 from witness.timeline import Timeline
 from witness.usage import Accounts
@@ -150,8 +154,19 @@ def timeline(source: Source, app: str, *, past: bool) -> object:
     return found.told(0 if past else source.now())
 
 
+def plan(source: Source, command: Any, by: Any) -> object:  # noqa: ANN401 (SubmitApp and By as JSON values)
+    """What would become of the submission now. Raises: CommandRejected if it would be refused."""
+    state, _ = rebuild(source.log, to=source.to)
+    return planned(state, msgspec.convert(command, SubmitApp), msgspec.convert(by, By), source.now())
+
+
+def lane_of(name: str) -> str:
+    """Which answers wait for each other."""
+    return name if name == "explain" else "figures"
+
+
 ANSWERS: Mapping[str, Callable[..., object]] = {
-    each.__name__: each for each in (explain, audit, fairness, statement, whatif, timeline)
+    each.__name__: each for each in (explain, audit, fairness, statement, whatif, timeline, plan)
 }
 
 
@@ -174,29 +189,30 @@ def here(log: EventLog, now: Callable[[], int]) -> Figures:
 
 
 class Apart:
-    """Answers made by another process, which is started when it is first needed; a context manager that ends it.
+    """Answers made by other processes, started when they are first needed; a context manager that ends them.
 
-    One answer is made at a time: whoever calls sees to that.
+    One answer of a lane is made at a time: whoever calls sees to that.
     """
 
     def __init__(self, store_url: str, cluster: str, archive_url: str = "") -> None:
         self._about = msgspec.json.encode([store_url, cluster, archive_url])
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """By lane."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            _ended(self._process)
+        for process in self._processes.values():
+            process.kill()
+            _ended(process)
 
     def __call__(self, name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
         """Raises: as `Figures`; Failed if the process ends without an answer."""
         request = msgspec.json.encode([name, to, arguments]) + b"\n"
-        said, code = self._asked(request)
+        said, code = self._asked(lane_of(name), request)
         if code == 0:  # it was idle for long, and ended when it was asked
-            said, code = self._asked(request)
+            said, code = self._asked(lane_of(name), request)
         if code == -signal.SIGALRM:
             raise TooLong(f"the answer takes more than {LIMIT_S} s; use the verb of the command line")
         if code is not None:
@@ -206,22 +222,23 @@ class Apart:
             raise _error(title, detail)
         return bytes(answer)
 
-    def _asked(self, request: bytes) -> tuple[bytes, int | None]:
+    def _asked(self, lane: str, request: bytes) -> tuple[bytes, int | None]:
         """The answer, or the exit code of the process if it ends without one."""
-        if self._process is None:
-            self._process = subprocess.Popen(  # noqa: S603 (our own program)
+        process = self._processes.get(lane)
+        if process is None:
+            process = self._processes[lane] = subprocess.Popen(  # noqa: S603 (our own program)
                 run_module(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
             request = self._about + b"\n" + request
-        to, answers = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+        to, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
         with suppress(BrokenPipeError):
             to.write(request)
             to.flush()
         said = answers.readline()
         if said.endswith(b"\n"):
             return said, None
-        ended, self._process = self._process, None
-        return b"", _ended(ended)
+        del self._processes[lane]
+        return b"", _ended(process)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:

@@ -1,14 +1,14 @@
 """What the API does, as plain functions of who asks and what: no HTTP. Each answers or raises an error of fairlog.
 
 Commands go through the inbox; the master decides, also whether the caller may. What a caller certainly may not do is
-refused here already. Reads come from the replica.
+mostly refused here already. Reads come from the replica.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from hashlib import sha256
@@ -20,7 +20,8 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.figures import Failed, Figures, TooLong, here, month_of
+from fairlog.api.figures import Failed, Figures, TooLong, here, lane_of, month_of
+from fairlog.api.limits import Buckets
 from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
 from fairlog.api.questions import PAGE, OtherRules, SignIn
@@ -70,8 +71,13 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Line
 
 MAX_ID = 128
-TOLD = 100_000
+MOST_READ = 100_000
 """The longest log (events) that is read from its start for one answer."""
+OUTPUTS_BYTES = 1 << 20
+"""A page of outputs ends with the one that makes it this long."""
+TOLD_RATE, TOLD_BURST = 1 / 30, 5.0
+"""How many commands an account has refused by the master although this server knows that it may not send them: so the
+log tells of attempts, and of no flood of them."""
 LONG_WAIT_S = 2.0
 """How long such an answer waits for another one."""
 KEPT_VIEWS = 32
@@ -127,13 +133,15 @@ class Handlers:
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.keyring = keyring
         self.work = Worklist(store, cluster)
+        self._told = Buckets(TOLD_RATE, TOLD_BURST)
         self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
         self._watched = Watched()
         self._lock = Lock()
-        self._long_read = Lock()
+        self._long_reads: defaultdict[str, Lock] = defaultdict(Lock)
+        """By lane."""
         self.workers = Work(store, cluster, replica, self._of_token, keyring)
 
     def now_ms(self) -> int:
@@ -185,8 +193,7 @@ class Handlers:
         Raises: CommandRejected; NoMaster if nobody has answered, so that it may still be carried out.
         """
         identity = _identity(who, command_id)
-        self._refuse_early(who, command)
-        if isinstance(command, SubmitApp):
+        if self._seems_allowed(who, command) and isinstance(command, SubmitApp):
             return self._client.submit(*_with_secrets(command, secrets or {}), command_id=identity, by=who)
         return self._client.send(command, command_id=identity, by=who)
 
@@ -208,11 +215,10 @@ class Handlers:
                 outcomes[number] = refusal
                 continue
             try:
-                self._refuse_early(who, command)
+                allowed = self._seems_allowed(who, command)
             except NotAllowed as refusal:
-                outcomes[number] = refusal
-                secrets = {}
-            due.append(_Due(number, command, secrets))
+                outcomes[number], allowed = refusal, False
+            due.append(_Due(number, command, secrets if allowed else {}))
         if any(outcomes[each.number] is None for each in due):
             for each, outcome in zip(due, self._send_batch(who, due, identity), strict=True):
                 outcomes[each.number] = outcome
@@ -235,6 +241,19 @@ class Handlers:
             if isinstance(outcomes[place], CommandRejected):
                 client.forget(command)
         return outcomes
+
+    def _seems_allowed(self, who: By, command: Command) -> bool:
+        """Whether `who` may send the command as far as this server knows. If not, the master refuses and logs it.
+
+        Raises: NotAllowed if the master need not hear of it.
+        """
+        try:
+            self._refuse_early(who, command)
+        except NotAllowed:
+            if isinstance(command, LoseWorker | LoseOwner) or self._told.take(who.account, 1.0):
+                raise
+            return False
+        return True
 
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):
@@ -494,6 +513,25 @@ class Handlers:
         beat(self.store, self.keys, app)
         return Viewed(seen, Raw(_to_json({"state": state})))
 
+    def outputs(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE, reason: str = "") -> Viewed:
+        """What tasks have written, as `output`, base64; those after the task `cursor` that have written anything.
+
+        Raises: UnknownApp, NotAllowed.
+        """
+        owner = self.check_app(who, app, "private", reason=reason)
+        self._note(who, "output", _named(who, app, owner), reason)
+        start = _number(cursor, -1) + 1
+        tasks = [task for task in self.work.written(app) if task >= start]
+        page: list[Raw] = []
+        size = 0
+        for task, output in zip(tasks, self.work.outputs(app, tasks), strict=True):
+            page.append(Raw(_to_json({"task": task, "output": output})))
+            size += len(output)
+            if len(page) == min(limit, PAGE) or size > OUTPUTS_BYTES:
+                following = None if task == tasks[-1] else str(task)
+                return Viewed(self.replica.read(lambda _: None)[0], page, following)
+        return Viewed(self.replica.read(lambda _: None)[0], page)
+
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
         self.check_app(who, app)
@@ -526,6 +564,14 @@ class Handlers:
         self._check_may(who, "cluster-read")
         return self._from_log("whatif", rules=to_builtins(rules))
 
+    def plan(self, who: By, rules: SubmitApp) -> Viewed:
+        """What would become of the submission now, decided on a copy of the state.
+
+        Raises: CommandRejected if it would be refused; NotReady.
+        """
+        self._refuse_early(who, rules)
+        return self._from_log("plan", whole=False, command=to_builtins(rules), by=to_builtins(who))
+
     def _check_may(self, who: By, verb: Verb, company: str = "") -> None:
         self.replica.read(lambda state: may_read(state, who, verb, Subject(company), _now_ms()))
 
@@ -534,21 +580,32 @@ class Handlers:
         self.check_app(who, app)
         return self._from_log("timeline", to=to, app=app, past=to < self.replica.head)
 
-    def _from_log(self, name: str, *, to: int | None = None, **arguments: Any) -> Viewed:  # noqa: ANN401 (JSON values)
-        """An answer from the log, up to `to` if it is given. Raises: TooLong; NotReady while another one is made."""
+    def _from_log(
+        self,
+        name: str,
+        *,
+        to: int | None = None,
+        whole: bool = True,
+        **arguments: Any,  # noqa: ANN401 (JSON values)
+    ) -> Viewed:
+        """An answer from the log, up to `to` if it is given, or from a snapshot on unless it is about the `whole`.
+
+        Raises: TooLong; NotReady while another one is made.
+        """
         seen, _ = self.replica.read(lambda _: None, after=to or 0)
         seen = seen if to is None else seen._replace(seq=to)
-        if seen.seq > TOLD:
+        if whole and seen.seq > MOST_READ:
             raise TooLong(
-                f"the log has {seen.seq} events, and answers that read all of it are given up to {TOLD}; use the verb "
-                "of the command line on the store's machine, or on an exported log"
+                f"the log has {seen.seq} events, and answers that read all of it are given up to {MOST_READ}; use the "
+                "verb of the command line on the store's machine, or on an exported log"
             )
-        if not self._long_read.acquire(timeout=LONG_WAIT_S):
+        lane = self._long_reads[lane_of(name)]
+        if not lane.acquire(timeout=LONG_WAIT_S):
             raise NotReady("another answer from the whole log is being made; ask again")
         try:
             return Viewed(seen, Raw(self._figures(name, seen.seq, arguments)))
         finally:
-            self._long_read.release()
+            lane.release()
 
     def status(self, who: By, *, after: int = 0) -> Viewed:
         """The active master, the standbys, the workers with their processes, the head of the log and the health."""

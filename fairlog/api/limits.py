@@ -15,10 +15,12 @@ from fairlog.api.problems import TooMany
 TOGETHER = 200
 TOKEN_RATE, TOKEN_BURST = 20.0, 100.0
 COMPANY_RATE, COMPANY_BURST = 200.0, 200.0
-WORK_RATE, WORK_BURST = 2_000.0, 4_000.0
+WORKER_RATE, WORKER_BURST = 2_000.0, 4_000.0
 """How often a worker may ask, with all its executors."""
 STRANGER_RATE, STRANGER_BURST = 0.5, 10.0
 """How often somebody may ask who has no token yet, by the address."""
+WORK_RATE, WORK_BURST = 0.25, 30.0
+"""How many seconds a second may be spent on answers from the whole log, for a company or an account without one."""
 KEPT = 10_000
 """The most buckets that are remembered; one that was not used for long is full anyway."""
 
@@ -44,6 +46,12 @@ class Buckets:
             self._held.popitem(last=False)
         return max(0.0, short) / self._rate
 
+    def owe(self, name: str, cost: float) -> None:
+        """Take `cost` whatever the bucket holds."""
+        self.take(name, 0.0)
+        held, since = self._held[name]
+        self._held[name] = held - cost, since
+
 
 class Rates:
     """The rates of all callers of this server. Who has no token, the owner of the Unix socket, has none."""
@@ -51,7 +59,8 @@ class Rates:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = Buckets(TOKEN_RATE, TOKEN_BURST, clock)
         self._companies = Buckets(COMPANY_RATE, COMPANY_BURST, clock)
-        self._workers = Buckets(WORK_RATE, WORK_BURST, clock)
+        self._workers = Buckets(WORKER_RATE, WORKER_BURST, clock)
+        self._work = Buckets(WORK_RATE, WORK_BURST, clock)
         self._strangers = Buckets(STRANGER_RATE, STRANGER_BURST, clock)
 
     def charge(self, token: str, company: str, cost: float = 1.0) -> None:
@@ -64,6 +73,15 @@ class Rates:
         """Charge a request of a worker or one of its executors. Raises: TooMany."""
         if wait_s := self._workers.take(worker, 1.0):
             raise TooMany(f"worker {worker} asks too often; ask again in {wait_s:.1f} s", wait_s)
+
+    def check_work(self, owner: str) -> None:
+        """Raises: TooMany if the owner's answers have taken too long."""
+        if wait_s := self._work.take(owner, 0.01):
+            raise TooMany(f"{owner} has asked for much that takes long; ask again in {wait_s:.0f} s", wait_s)
+
+    def charge_work(self, owner: str, took_s: float) -> None:
+        """Charge an answer that took so long."""
+        self._work.owe(owner, took_s)
 
     def charge_stranger(self, address: str) -> None:
         """Charge a request to sign in. Raises: TooMany."""

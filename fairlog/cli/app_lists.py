@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import Filter, filter_options, shown_state
 from fairlog.cli.params import P, R, flag, number_option, read_time, text_option
 from fairlog.cli.times import this_month, time_of
+from scheduler.model.errors import CommandRejected
 from scheduler.model.resources import size_text
 
 if TYPE_CHECKING:
@@ -245,7 +247,8 @@ def _measure(source: Source, records: Iterable[dict[str, Any]]) -> None:
 
     work = tasks_of(source.session)
     for app in records:
-        app.update(measured(work.states(app["app"])))
+        with suppress(CommandRejected):  # the API has forgotten it, or shows its tasks to others only
+            app.update(measured(work.progress(app["app"])))
 
 
 def _check_reason(reason: str | None) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
     from fairlog.cli.session import Session
 
+FEW = 10
+"""So many outputs are asked for together, because each request counts."""
 LOOK_S = 0.3
 LOOK_THROUGH_API_S = 1.0
 
@@ -34,26 +36,34 @@ class RemoteTasks:
         """The numbers of the app's tasks by state."""
         states = self.states(app)
         number = Counter(task.state for task in states)
-        return Progress(len(states), **{state: number[state] for state in ("queued", "running", "succeeded", "failed")})
+        counts = {state: number[state] for state in ("queued", "running", "succeeded", "failed")}
+        cpu_ms, peak_mb = sum(task.cpu_ms for task in states), max((task.peak_mb for task in states), default=0)
+        return Progress(len(states), **counts, cpu_ms=cpu_ms, peak_mb=peak_mb)
 
     def output(self, app: str, task: int) -> bytes:
         """The end of the task's output."""
         return self._api.output(app, task, reason=self._reason)
+
+    def outputs(self, app: str, tasks: Sequence[int]) -> Iterator[bytes]:
+        """As `output`, of each of these tasks."""
+        if len(tasks) < FEW:
+            return (self.output(app, task) for task in tasks)
+        found = self._api.outputs(app, reason=self._reason)
+        return (found.get(task, b"") for task in tasks)
 
     def driver_output(self, app: str) -> bytes:
         """The end of the driver's output."""
         return self._api.output(app, None, reason=self._reason)
 
 
-def measured(states: Sequence[TaskState]) -> dict[str, int]:
-    """What executors have measured of tasks that ended: CPU time (ms) in all, the largest peak memory (MiB).
+def measured(progress: Progress) -> dict[str, int]:
+    """What executors have measured of an app's tasks that ended: CPU time (ms) in all, the largest peak memory (MiB).
 
-    Nothing if none has ended.
+    Nothing if nothing was measured.
     """
-    ended = [task for task in states if task.ended_at is not None]
-    if not ended:
+    if not progress.cpu_ms and not progress.peak_mb:
         return {}
-    return {"cpuMs": sum(task.cpu_ms for task in ended), "peakMemory": max(task.peak_mb for task in ended)}
+    return {"cpuMs": progress.cpu_ms, "peakMemory": progress.peak_mb}
 
 
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:

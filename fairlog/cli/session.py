@@ -17,7 +17,7 @@ from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, E, up_to
-from recovery.replay.rebuild import fold
+from recovery.replay.rebuild import fold, rebuild
 from scheduler.model.commands import SubmitApp, command_of
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.model.sender import By
@@ -277,6 +277,15 @@ class Session:
             yield json.dumps(event).encode()
         if growing:
             yield from (json.dumps(event).encode() for event in self.api.follow(after=seq))
+
+    def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now (`witness.plan`). Raises: CommandRejected if it would be refused."""
+        if self.api is not None:
+            return self.api.plan(command)
+        from witness.plan import plan  # noqa: PLC0415 (slow to import)
+
+        self.check()
+        return plan(rebuild(self.log)[0], command, self.client.by, self.now_ms())
 
     def submission(self, seq: int, reason: str) -> SubmitApp | None:
         """The submission that the log has at that position; without its private part if that is withheld."""

@@ -33,6 +33,7 @@ from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
+from workers.machine import plain_note
 
 WORKERS, CORES, MEMORY_MB = 2, 16, 8192
 """The number of workers and the offer of each, whatever the machine has."""
@@ -63,6 +64,8 @@ def run_demo(*, keep: bool = False) -> int:
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
         plan = Plan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
+        if note := plain_note():
+            click.echo(note)
         with Tree(plan, say=render.say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
             click.echo(f"Watch it in a browser, by a link that is good once: {tree.page()}")

@@ -41,6 +41,7 @@ from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
 from workers.processes import started_s
+from workers.sandbox import why_no_cell
 
 READY_S = 60.0
 STOP_S = 12.0
@@ -195,10 +196,12 @@ class Tree:
     def _worker(self, number: int) -> Child:
         name = f"worker-{number}"
         offer = ["--id", name, "--cores", str(self.plan.cores), "--memory", str(self.plan.memory_mb)]
-        arguments = ["worker", *offer, "--run-dir", str(self.plan.data / "workers"), "--no-outlive"]
-        api = [*arguments, "--api", f"{UNIX}{self.store.api_socket}"]
+        where = ["--run-dir", str(self.plan.data / "workers"), "--hide", str(self.plan.data), "--folders", "/"]
+        plain = ["--unsafe-plain"] if why_no_cell() else []
+        api = ["--api", f"{UNIX}{self.store.api_socket}"]
+        arguments = ["worker", *offer, *where, *plain, *api, "--no-outlive"]
         nobody = {TOKEN_VARIABLE: "", TOKEN_FILE_VARIABLE: ""}  # the owner of the socket needs no token
-        return Child(name, partial(as_fairlog, api, os.getpid(), nobody), self._logs / f"{name}.log")
+        return Child(name, partial(as_fairlog, arguments, os.getpid(), nobody), self._logs / f"{name}.log")
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]

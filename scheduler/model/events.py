@@ -610,12 +610,16 @@ class KeyChanged(_Fact, frozen=True):
 
 
 class LogSealed(_Fact, frozen=True):
-    """A master has signed the end of a turn: its last position and its digest (semantics I6)."""
+    """A master has signed the end of a turn: its last position and its digest (semantics I6).
+
+    `reads` is the digest of the last entry of the record of reads at that time, "" if it was empty.
+    """
 
     seq: int
     digest: str
     key: str
     signature: str
+    reads: str = ""
 
 
 class AccountAdded(_Fact, frozen=True):

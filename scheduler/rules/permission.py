@@ -183,7 +183,8 @@ def _allow(state: ClusterState, by: By, verb: Verb, subject: Subject, at: int, *
     _check_sender(state, by, verb, at, joining=joining)
     reach = MATRIX[verb].get(by.role) if by.role else None
     if reach is None:
-        raise NotAllowed(f"{by.account} acts as {by.role} and may not {MEANING[verb]}")
+        instead = "; `fairlog login` as a user of the company" if (verb, by.role) == ("submit", "operator") else ""
+        raise NotAllowed(f"{by.account} acts as {by.role} and may not {MEANING[verb]}{instead}")
     account = state.accounts.known.get(by.account)
     company = account.company if account is not None else None
     match reach:

@@ -43,6 +43,7 @@ from scheduler.service.signing import AHEAD_MS, Gate
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.inflight import InFlight, carry_out
+from scheduler.store.reads import last_read
 from scheduler.store.task_queue import Worklist
 
 AHEAD_FROM = 50
@@ -293,7 +294,7 @@ class Scheduler:
         turn = Turn(self.state, now)
         self._log_omitted(turn)
         if self._keyring is not None and seals.is_due(self.state, turn.at):
-            turn.record(seals.seal(self._keyring, self.commits.position))
+            turn.record(seals.seal(self._keyring, self.commits.position, last_read(self.store, self.keys)))
         for command in lost:
             known = command.worker in self.state.workers if isinstance(command, LoseWorker) else True
             if known:

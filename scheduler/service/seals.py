@@ -1,11 +1,15 @@
 """Seals: a master signs the end of a turn, in the log and wherever seals are kept, so that no other log passes for it.
 
+They cover the end of the record of reads as well.
+
 A log without a key has none. A seal is due after 10,000 events or a minute, if anything was logged since the last one.
 """
 
 from __future__ import annotations
 
-from scheduler.model.events import KeyChanged, LogSealed
+from collections.abc import Container, Iterable
+
+from scheduler.model.events import Event, KeyChanged, LogSealed
 from scheduler.rules.state import ClusterState
 from scheduler.service.keyring import Keyring, is_signed, master_id
 from scheduler.store.eventlog import Position
@@ -26,15 +30,21 @@ def due_at(state: ClusterState) -> int | None:
     return state.sealed_at + SEAL_MS if state.head - state.sealed > 1 else None
 
 
-def seal(ring: Keyring, position: Position) -> LogSealed:
-    """The seal of the turn that ends at `position`."""
-    signature = ring.sign(_sealed(position.seq, position.digest))
-    return LogSealed(seq=position.seq, digest=position.digest, key=ring.master, signature=signature)
+def seal(ring: Keyring, position: Position, reads: str = "") -> LogSealed:
+    """The seal of the turn that ends at `position`, and of the record of reads that ends with the digest `reads`."""
+    signature = ring.sign(_sealed(*position, reads))
+    return LogSealed(seq=position.seq, digest=position.digest, key=ring.master, signature=signature, reads=reads)
 
 
 def is_sound(event: LogSealed, public: str) -> bool:
     """Whether the key with this public half signed the seal."""
-    return is_signed(public, event.signature, _sealed(event.seq, event.digest))
+    return is_signed(public, event.signature, _sealed(event.seq, event.digest, event.reads))
+
+
+def lost_reads(events: Iterable[Event], digests: Container[str]) -> int | None:
+    """The position of the first seal of a record of reads whose end is none of the digests; None without such."""
+    seals = (event for event in events if isinstance(event, LogSealed) and event.reads)
+    return next((event.seq for event in seals if event.reads not in digests), None)
 
 
 def key_change(ring: Keyring, state: ClusterState) -> KeyChanged | None:
@@ -64,8 +74,8 @@ def current_key(state: ClusterState) -> str:
     return next(reversed(state.public_keys), "")
 
 
-def _sealed(seq: int, digest: str) -> bytes:
-    return framed("fairlog seal 1", seq, digest)
+def _sealed(seq: int, digest: str, reads: str) -> bytes:
+    return framed("fairlog seal 2", seq, digest, reads) if reads else framed("fairlog seal 1", seq, digest)
 
 
 def _changed(key: str, public: str, before: str) -> bytes:

@@ -55,8 +55,7 @@ def record_read(  # noqa: PLR0917 - an entry's fields in order
     who = msgspec.json.encode(by).decode()
     script = store.register_script(_APPEND_LUA)
     for _ in range(_TRIES):
-        last: Any = store.xrevrange(keys.reads, count=1)
-        before = last[0][1][b"digest"].decode() if last else GENESIS_DIGEST
+        before = last_read(store, keys) or GENESIS_DIGEST
         stated = [str(clock_ms(store.time())), who, what, subject, reason]
         key, mac = sign(_text(before, stated))
         values = [*stated, key, mac]
@@ -65,6 +64,12 @@ def record_read(  # noqa: PLR0917 - an entry's fields in order
         if script(keys=[keys.reads], args=[before, GENESIS_DIGEST, *flat]):
             return
     raise RuntimeError("others kept recording reads")
+
+
+def last_read(store: Redis, keys: Keys) -> str:
+    """The digest of the last entry, "" if there is none. Raises: redis-py's errors."""
+    last: Any = store.xrevrange(keys.reads, count=1)
+    return str(last[0][1].get(b"digest", b""), "utf-8", "replace") if last else ""
 
 
 def reads(store: Redis, keys: Keys, is_signed: Callable[[bytes, str, str], bool] | None = None) -> Iterator[Read]:

@@ -8,7 +8,7 @@ clean-up does not mark abandoned jobs as failed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -31,6 +31,7 @@ FUNCTION = "workers.tasks.run"
 """The function named in the jobs; never called, because executors read only the job ids."""
 
 OUTPUT_BYTES = 64 * 1024
+_OUTPUTS_AT_ONCE = 16
 APP_OUTPUT_BYTES = 64 * 1024 * 1024
 """The most output of an app's tasks in the store, at 1 KiB a task or more."""
 KEPT_S = 7 * 24 * 3600
@@ -300,6 +301,17 @@ class Worklist:
     def output(self, app: str, task: int) -> bytes:
         """The last 64 KiB of the task's output; empty if the store has none."""
         return cast("bytes | None", self._store.hget(self._keys.output(app), str(task))) or b""
+
+    def outputs(self, app: str, tasks: Sequence[int]) -> Iterator[bytes]:
+        """As `output`, of each of these tasks."""
+        for start in range(0, len(tasks), _OUTPUTS_AT_ONCE):
+            names = [str(task) for task in tasks[start : start + _OUTPUTS_AT_ONCE]]
+            for output in cast("list[bytes | None]", self._store.hmget(self._keys.output(app), names)):
+                yield output or b""
+
+    def written(self, app: str) -> list[int]:
+        """The tasks, or the numbers of the executors, of which the store has output."""
+        return sorted(int(name) for name in cast("list[bytes]", self._store.hkeys(self._keys.output(app))))
 
     def keep_driver_output(self, app: str, tail: bytes) -> None:
         """Store the tail of the driver's output for `KEPT_S`."""

@@ -192,6 +192,7 @@ class World:
                 due.setdefault(app.spec.company, []).append(ReleaseApp(app=name))
         if self.door is not None:  # a caller may only now be heard
             self._open_up()
+            self.door.reinstate()
         for company, commands in due.items():
             self._tell(*commands, by=None if self.door is None else self.door.admin_of(company))
 

@@ -43,6 +43,8 @@ def account_add(session: Session, /, *, name: str, role: CompanyRole | None, dis
     """
     session.send(commands.AddAccount(account=name, role=role, display=display, robot=robot))
     click.echo(f"account {name} added; `fairlog token new {name} --invitation` invites it")
+    if len(_accounts(session, None)) == 1:
+        click.echo("it is the first: to submit, you too now need an account, COMPANY/NAME, and `fairlog login`")
 
 
 @account.command("grant")

@@ -284,7 +284,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
 def _used(found: Mapping[str, Any], tasks: Sequence[TaskState]) -> Iterator[str]:
     """What the tasks that ended have used of the cores and the memory that they had, in words."""
     ended = [task for task in tasks if task.ended_at is not None and task.started_at is not None]
-    if not ended:
+    if not any(task.cpu_ms or task.peak_mb for task in ended):
         return
     took_ms = sum((task.ended_at or 0) - (task.started_at or 0) for task in ended) * found["coresPerTask"]
     cpu_ms, peak_mb = sum(task.cpu_ms for task in ended), max(task.peak_mb for task in ended)

@@ -27,6 +27,7 @@ from scheduler.model.resources import size_text
 from scheduler.model.text import one_line
 from scheduler.service.program_log import log_to_stderr
 from scheduler.service.receipts import read_receipts
+from scheduler.service.seals import lost_reads
 from scheduler.store.codec import read_export
 from scheduler.store.eventlog import EventLog
 from scheduler.store.reads import reads as recorded
@@ -325,10 +326,14 @@ def checkpoint(source: Source) -> None:
 def reads(session: Session, *, as_json: bool) -> None:
     """List who read what is private: outputs and private parts of the log.
 
-    The list is kept in the store beside the log, chained by digests and signed by API servers; both are checked.
+    The list is kept in the store beside the log, chained by digests and signed by API servers; its end is sealed with
+    the log's. All of it is checked.
     """
     ring = session.keyring
+    told = [fact.event for fact in session.facts()]  # first, so that all that they seal is recorded
     found = list(recorded(session.store, session.keys, None if ring is None else ring.is_signed_read))
+    if (lost := lost_reads(told, {each.digest for each in found})) is not None:
+        raise UnreadableRecord(lost, "the seal of this position covers a read that is no longer recorded")
     rows = [{**each._asdict(), "by": asdict(each.by)} for each in found]
     shown = [{**each._asdict(), "at": render.moment(each.at), **asdict(each.by)} for each in found]
     render.print_records(

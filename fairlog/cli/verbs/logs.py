@@ -11,7 +11,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import Choice, Filter, chosen_apps, full_ids, matching
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import flag, range_option, read_time, text_option
-from fairlog.cli.streams import Index, Printer, follow_output, last_lines, read_of
+from fairlog.cli.streams import Index, Printer, follow_output, last_lines
 from scheduler.model.arrays import position_of
 from scheduler.rules.permission import Subject
 
@@ -95,9 +95,10 @@ def logs(  # noqa: PLR0913 (the options)
 
 
 def _print(work: Worklist | RemoteTasks, app: str, tasks: Sequence[Index], printer: Printer, tail: int | None) -> None:
-    for task in tasks:
-        output = last_lines(read_of(work, app, task), tail)
-        if output:
+    numbers = [task for task in tasks if task is not None]
+    outputs = work.outputs(app, numbers) if numbers else iter([work.driver_output(app)])
+    for task, whole in zip(tasks, outputs, strict=True):
+        if output := last_lines(whole, tail):
             printer.part()
             printer.write(task, output)
             printer.end(task)

@@ -23,6 +23,7 @@ from fairlog.cli.job_files import JobCommand, as_command, exported, read_variabl
 from fairlog.cli.params import (
     P,
     R,
+    as_json,
     file_option,
     flag,
     kinds_option,
@@ -44,10 +45,12 @@ from fairlog.cli.params import (
     text_option,
 )
 from fairlog.cli.streams import Printer, follow_output, read_of
+from fairlog.cli.times import localized
 from scheduler.model.arrays import index_of, indexes, written
 from scheduler.model.commands import KillApp, SubmitApp
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Condition
+from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
 from scheduler.service.receipts import write_receipts
 
@@ -335,8 +338,12 @@ _submits = partial(click.command, cls=JobCommand, context_settings={"allow_inter
 @job_options
 @flag("--wait", "-w", help="Wait until the app ends, print the output of a single task, and exit with its code.")
 @file_option("--receipt", help="Append the master's signed receipt to this file, for `fairlog audit --receipts`.")
+@flag(
+    "--plan", "planned", help="Submit nothing: tell whether and where the app would start now, else why it would wait."
+)
+@as_json
 @on_cluster
-def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None) -> int:
+def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, planned: bool, as_json: bool) -> int:
     """Submit an app, which runs CMD one or more times.
 
     CMD runs in a folder of the same path as the current one, on the worker it is assigned to. The app's id is printed
@@ -357,9 +364,13 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None) -> i
 
     With --wait, the exit code is 0 if the app has finished, else the largest of its tasks, or 1.
     """
+    request = job.request(session)
+    if planned:
+        return _show_plan(session.plan(request), as_json=as_json)
+    if as_json:
+        raise click.UsageError("--json is for --plan; `fairlog app APP --json` shows an app")
     if receipt is not None:
         write_receipts(receipt, [])  # fails before anything is submitted
-    request = job.request(session)
     answer = _send(session, request, job.secrets, receipt)
     click.echo(request.app)
     sys.stdout.flush()
@@ -446,6 +457,28 @@ def resubmit(
     click.echo(request.app)
     sys.stdout.flush()
     return _wait(session, request, answer.seq) if wait else 0
+
+
+def _show_plan(said: dict[str, Any], *, as_json: bool) -> int:
+    """Print what would become of a submission."""
+    if as_json:
+        render.print_json(said)
+        return 0
+    size = f"{said['requestedCores']} cores, {size_text(said['requestedMemory'])}"
+    if said["starts"]:
+        click.echo(f"starts    now, with {size} requested")
+        columns = "executor worker cores memory"
+        render.print_records(said["executors"], columns, empty="", as_json=False)
+    elif said["admitted"]:
+        click.echo(f"admitted  now, with {size} requested, without an executor yet")
+    wait = said["waitsFor"]
+    if wait is not None:
+        click.echo(f"waits     {wait['cause']} ({wait['rule']}): {localized(wait['text'])}")
+    if said["queue"]:
+        click.echo(f"queue     number {said['queue']['place']} of {said['queue']['of']} of its user")
+    for each in said["ahead"]:
+        click.echo(f"behind    {each['app']} of {each['user']} at {each['company']}")
+    return 0
 
 
 def _of_the_log(session: Session, app: str, reason: str) -> tuple[SubmitApp, int]:

@@ -47,10 +47,10 @@ def test_another_process_gives_the_same_answers_and_refusals(log: EventLog, apar
         apart("explain", 2, {"app": "a"})
     with pytest.raises(InvalidCommand, match="the log starts"):
         apart("statement", 2, {"company": "acme", "month": "2001-01"})
-    process = apart._process
-    assert process is not None
+    processes = dict(apart._processes)
+    assert len(processes) == 2
     assert b"verdicts" in apart("audit", 2, {})
-    assert apart._process is process
+    assert apart._processes == processes
 
 
 @pytest.mark.usefixtures("log")
@@ -61,8 +61,7 @@ def test_a_process_that_ends_without_an_answer_is_replaced(
     apart: Apart, end: signal.Signals, error: type[Exception], says: str
 ) -> None:
     apart("audit", 2, {})
-    assert apart._process is not None
-    process = psutil.Process(apart._process.pid)
+    process = psutil.Process(apart._processes["figures"].pid)
     process.suspend()
     raised: list[BaseException] = []
 
@@ -85,6 +84,5 @@ def test_a_process_that_ends_without_an_answer_is_replaced(
 def test_the_process_ends_with_the_server(store: EmbeddedStore) -> None:
     with Apart(store.url, KEYS.cluster) as made:
         made("audit", 2, {})
-        assert made._process is not None
-        pid = made._process.pid
+        pid = made._processes["figures"].pid
     assert not psutil.pid_exists(pid)

@@ -292,6 +292,19 @@ def test_a_token_has_its_rate_and_a_company_its_own() -> None:
         rates.charge("t1", "acme")
 
 
+def test_a_company_has_its_part_of_the_time_for_answers_from_the_whole_log() -> None:
+    now = 0.0
+    rates = Rates(lambda: now)
+    rates.check_work("acme")
+    rates.charge_work("acme", 60)
+    with pytest.raises(TooMany, match="acme has asked for much that takes long") as refused:
+        rates.check_work("acme")
+    assert refused.value.after_s == pytest.approx(120, abs=1)
+    rates.check_work("globex")
+    now = 121.0
+    rates.check_work("acme")
+
+
 def test_a_token_can_send_two_thousand_apps_a_second_in_batches() -> None:
     now, sent = 0.0, 0
     rates = Rates(lambda: now)

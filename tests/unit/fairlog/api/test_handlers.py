@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 from msgspec import to_builtins
 
 from fairlog.api.figures import TooLong
-from fairlog.api.handlers import Handlers, Viewed, read_request
+from fairlog.api.handlers import TOLD_BURST, Handlers, Viewed, read_request
 from fairlog.api.past import NotReady
 from fairlog.api.questions import Added, Bought, OtherRules
 from fairlog.api.replica import NotThatLong
@@ -34,6 +35,7 @@ from scheduler.model.errors import (
     UnknownApp,
     UnknownCompany,
 )
+from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
@@ -114,6 +116,26 @@ def test_each_command_of_a_batch_is_answered_in_order(api: Handlers) -> None:
     assert api.send_many(ROOT, bodies, command_id="all")[3] == last
     with pytest.raises(InvalidCommand, match="at most 1000"):
         api.send_many(ROOT, [b"{}"] * 1001)
+
+
+def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> None:
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    receipt = api.send(ann, submission("a"))
+    api.replica.wait_for(receipt.seq, 10)
+    secret = submission("b", env=("TOKEN",))
+    for attempt in range(12):
+        with pytest.raises(NotAllowed):
+            api.send(bob, *((KillApp(app="a"), {}) if attempt else (secret, {"TOKEN": "planted"})))
+    (refusal,) = api.send_many(bob, [write_command(KillApp(app="a")).encode()])
+    assert isinstance(refusal, NotAllowed)
+    refused = [
+        (fact.by.account, fact.event.error)
+        for fact in api.replica.log.facts()
+        if isinstance(fact.event, CommandRefused)
+    ]
+    assert refused == [("acme/bob", "NotAllowed")] * int(TOLD_BURST)
+    assert not api.store.keys(f"{KEYS.prefix}unclaimed:*"), "who may not submit has put secrets aside"
+    assert "a" in api.replica.peek(lambda state: state).apps
 
 
 def test_nobody_but_the_master_declares_a_worker_lost(api: Handlers) -> None:
@@ -355,6 +377,25 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
     ]
 
 
+def test_the_output_of_many_tasks_comes_in_pages(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("a", tasks=100)).seq, 10)
+    written = {task: b"\xff%d\n" % task for task in (*range(3, 40), 99)}
+    api.store.hset(api.keys.output("a"), mapping={str(task): output for task, output in written.items()})
+    monkeypatch.setattr("fairlog.api.handlers.OUTPUTS_BYTES", 50)
+    found: dict[int, bytes] = {}
+    cursor: str | None = ""
+    pages = 0
+    while cursor is not None:
+        page = api.outputs(ROOT, "a", cursor=cursor, limit=20)
+        found |= {each["task"]: b64decode(each["output"]) for each in listed(page)}
+        cursor, pages = page.next, pages + 1
+    assert found == written
+    assert pages > 2
+    assert api.outputs(ROOT, "a", cursor="99").body == []
+    with pytest.raises(UnknownApp):
+        api.outputs(ROOT, "b")
+
+
 def test_before_there_are_accounts_no_read_is_recorded(api: Handlers) -> None:
     api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
     assert value(api.view(ROOT, "app", {"app": "a"}))["command"] == ["true"]
@@ -391,8 +432,11 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
 
 def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlog.api.handlers.LONG_WAIT_S", 0.01)
-    with api._long_read, pytest.raises(NotReady, match="another answer"):
-        api.audit(ROOT)
-    monkeypatch.setattr("fairlog.api.handlers.TOLD", 1)
+    with api._long_reads["figures"]:
+        with pytest.raises(NotReady, match="another answer"):
+            api.audit(ROOT)
+        with pytest.raises(UnknownApp):
+            api.explain(ROOT, "nobody")
+    monkeypatch.setattr("fairlog.api.handlers.MOST_READ", 1)
     with pytest.raises(TooLong):
         api.audit(ROOT)

@@ -11,7 +11,7 @@ import pytest
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import KillApp, RegisterCompany
 from scheduler.model.events import KeyChanged, LogSealed
-from scheduler.model.sender import local
+from scheduler.model.sender import By, local
 from scheduler.service import scheduler as scheduler_module
 from scheduler.service import seals
 from scheduler.service.client import Client
@@ -20,6 +20,7 @@ from scheduler.service.receipts import Answer, SignedReceipt, read_receipts, rec
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.keys import Keys
+from scheduler.store.reads import reads, record_read
 from witness.audit.audit import audit
 
 KEYS = Keys("sealed")
@@ -146,6 +147,23 @@ def test_a_seal_is_logged_after_a_minute_or_many_events_and_never_twice(
     assert rebuild(scheduler.log)[0].digest() == scheduler.state.digest()
 
 
+def test_a_seal_covers_the_record_of_reads(fake: Any, ring: Keyring) -> None:
+    scheduler = master(fake, ring)
+    reader = By("op/root", "t1", "operator")
+    record_read(fake, KEYS, reader, "logs", "a", "it burns", ring.sign_read)
+    scheduler.turn()
+    record_read(fake, KEYS, reader, "logs", "b", "it burns", ring.sign_read)
+    [seal] = events(scheduler, LogSealed)
+    first, second = [each.digest for each in reads(fake, KEYS, ring.is_signed_read)]
+    assert seal.reads == first
+    assert audit(scheduler.log.facts()) == []
+    told = [fact.event for fact in scheduler.log.facts()]
+    assert seals.lost_reads(told, {first, second}) is None
+    assert seals.lost_reads(told, {second}) == seal.seq
+    assert not seals.is_sound(msgspec.structs.replace(seal, reads=second), ring.public(ring.master))
+    assert not seals.is_sound(msgspec.structs.replace(seal, reads=""), ring.public(ring.master))
+
+
 def test_a_new_key_is_signed_by_the_one_before(fake: Any, ring: Keyring) -> None:
     master(fake, ring)
     rotated = ring.rotated()
@@ -167,7 +185,7 @@ def test_a_seal_over_another_digest_is_named_by_the_audit(
 ) -> None:
     """A bug planted into the master."""
     soundly = seals.seal
-    monkeypatch.setattr(seals, "seal", lambda ring, at: soundly(ring, Position(at.seq, "0" * 64)))
+    monkeypatch.setattr(seals, "seal", lambda ring, at, _: soundly(ring, Position(at.seq, "0" * 64)))
     scheduler = master(fake, ring)
     scheduler.turn()
     [found] = audit(scheduler.log.facts())
@@ -179,7 +197,7 @@ def test_a_seal_that_its_key_has_not_signed_is_named_by_the_audit(
     fake: Any, ring: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soundly = seals.seal
-    monkeypatch.setattr(seals, "seal", lambda ring, at: msgspec.structs.replace(soundly(ring, at), signature="00"))
+    monkeypatch.setattr(seals, "seal", lambda ring, at, _: msgspec.structs.replace(soundly(ring, at), signature="00"))
     scheduler = master(fake, ring)
     scheduler.turn()
     [found] = audit(scheduler.log.facts())

@@ -263,7 +263,7 @@ EVENTS: list[Event] = [
     RoleRevoked(account="acme/ann", role="admin"),
     AccountRemoved(account="acme/ann"),
     KeyChanged(key="00ff" * 4, public="cd" * 32, signature="ef" * 64),
-    LogSealed(seq=61, digest="12" * 32, key="00ff" * 4, signature="34" * 64),
+    LogSealed(seq=61, digest="12" * 32, key="00ff" * 4, signature="34" * 64, reads="56" * 32),
     AppRegistered(
         app="a3",
         company="acme",

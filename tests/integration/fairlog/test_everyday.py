@@ -1,0 +1,352 @@
+"""The verbs of every day against a running cluster: choosing, listing, following, running again; and wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from fairlog.cli.main import cli
+from tests.integration.cli_rig import ROOT, Shell
+from tests.waiting import HOPELESS_S, wait_until
+
+
+class Said(NamedTuple):
+    """What a verb answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Here:
+    """A cluster of two workers with 4 cores each, and the verbs called in this process."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.url = str(shell.status()["store"]["url"])
+        self.env: dict[str, str | None] = {name: None for name in os.environ if name.startswith(("FAIRLOG", "XDG"))}
+        self.env |= {**shell.env, "FAIRLOG_COMPANY": "acme", "FAIRLOG_USER": "ann"}
+
+    def run(self, *arguments: str, text: str = "") -> Said:
+        """A verb of this home."""
+        before = Path.cwd()
+        os.chdir(self.shell.home)
+        try:
+            answer = CliRunner(env=self.env).invoke(cli, arguments, input=text, prog_name="fairlog")
+        finally:
+            os.chdir(before)
+        assert answer.exception is None or isinstance(answer.exception, SystemExit), answer.exception
+        return Said(answer.exit_code, answer.stdout, answer.stderr)
+
+    def ok(self, *arguments: str) -> str:
+        """What a verb that must succeed prints."""
+        said = self.run(*arguments)
+        assert said.code == 0, said
+        return said.out
+
+    def submit(self, *arguments: str) -> str:
+        """The id of an app."""
+        return self.ok("submit", *arguments).splitlines()[0]
+
+    def apps(self, *arguments: str) -> list[dict[str, Any]]:
+        """What `apps --json` lists."""
+        found: list[dict[str, Any]] = json.loads(self.ok("apps", "--json", *arguments))
+        return found
+
+    def started(self, *arguments: str) -> subprocess.Popen[str]:
+        """A verb that goes on, as a process of its own."""
+        env = {name: value for name, value in self.env.items() if value is not None}
+        command = [sys.executable, "-m", "fairlog", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=env, cwd=self.shell.home, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    shell = Shell(tmp_path_factory.mktemp("everyday") / "home")
+    shell.ok("up", "--detach", "--workers", "2", "--masters", "1", "--cores", "4", "--memory", "4G")
+    for company in ("acme", "globex"):
+        shell.ok("company", "add", company)
+    yield Here(shell)
+    shell.run("down")
+
+
+def test_apps_are_listed_with_cause_and_wait_filtered_sorted_and_cut(here: Here) -> None:
+    one, two = (here.submit("--hold", "--name", name, "true") for name in ("etl-1", "etl-2"))
+    other = here.submit("--hold", "--company", "globex", "--user", "bob", "true")
+    found = {app["app"]: app for app in here.apps()}
+    assert [found[app]["reason"] for app in (one, two, other)] == ["hold"] * 3
+    assert all(app["waitedMs"] >= 0 for app in found.values())
+    names = ("--name", "etl-*", "-o", "app")
+    assert here.ok("apps", *names).split() == ["APP", one, two]
+    assert here.ok("apps", *names, "--sort", "-submitted", "--limit", "1").split() == ["APP", two]
+    assert [app["app"] for app in here.apps("--company", "globex")] == [other]
+    assert [app["app"] for app in here.apps("--user", "bob", "--state", "not-ready", "--reason", "hold")] == [other]
+    assert here.apps("--user", "bob", "--state", "running") == here.apps("--until", "-1h") == []
+    assert [app["app"] for app in here.apps("--since", "-1h")] == [app["app"] for app in here.apps()]
+    assert here.ok("apps", "--user", "nobody") == "No app matches.\n"
+    assert here.ok("apps", *names[:2], "-o", "NAME,rule") == "NAME   RULE\netl-1  J3\netl-2  J3\n"
+    for app in (one, two, other):
+        here.ok("kill", app)
+
+
+def test_a_filter_shows_what_it_hits_and_changes_nothing_unasked(here: Here) -> None:
+    apps = [here.submit("--hold", "--name", "bulk", "true") for _ in range(3)]
+    unasked = here.run("kill", "--name", "bulk")
+    assert (unasked.code, unasked.out) == (2, "")
+    assert "kill: 3 apps" in unasked.err
+    assert unasked.err.splitlines()[-1].endswith("add --yes to go on without asking; see `fairlog kill --help`")
+    dry = here.run("release", "--name", "bulk", "--dry-run")
+    assert (dry.code, dry.out) == (0, "")
+    assert all(app in dry.err for app in apps)
+    assert here.run("kill", "--name", "bulk", "--user", "bob", "--yes") == (0, "", "no app matches; nothing to kill\n")
+    assert {app["state"] for app in here.apps("--name", "bulk")} == {"pending"}
+    assert here.ok("kill", "--name", "bulk", "--yes").splitlines() == [f"{app} killed" for app in apps]
+    assert here.apps("--name", "bulk") == []
+    ids = [event["cause"] for event in map(json.loads, here.ok("log", "--json").splitlines()) if event.get("command")]
+    assert len(set(ids)) == len(ids)
+
+
+def test_on_a_terminal_a_filter_asks(here: Here) -> None:
+    app = here.submit("--hold", "--name", "asked", "true")
+    for answer, state in (("n\n", "pending"), ("y\n", "killed")):
+        master, slave = pty.openpty()
+        env = {name: value for name, value in here.env.items() if value is not None}
+        command = [sys.executable, "-m", "fairlog", "kill", "--name", "asked"]
+        process = subprocess.Popen(command, env=env, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+        os.write(master, answer.encode())
+        assert process.wait(HOPELESS_S) == (0 if answer == "y\n" else 130)
+        os.close(master)
+        assert [each["state"] for each in here.apps("--all", "--name", "asked")] == [state]
+    assert json.loads(here.ok("app", app, "--json"))["state"] == "killed"
+
+
+def test_an_app_is_named_by_a_unique_beginning_of_its_id(here: Here) -> None:
+    apps = [here.submit("--hold", "true") for _ in range(2)]
+    assert here.ok("hold", apps[0][4:12]) == f"{apps[0]} is on hold\n"
+    assert json.loads(here.ok("app", apps[1][:12], "--json"))["app"] == apps[1]
+    assert f"app       {apps[1]} of ann" in here.ok("explain", apps[1][:12])
+    ambiguous = here.run("kill", "app-")
+    assert (ambiguous.code, ambiguous.out) == (1, "")
+    assert re.fullmatch(r"Error: \d+ apps begin with 'app-': app-.*; write more of one\n", ambiguous.err)
+    assert here.run("kill", "zzz").err == "Error: no app 'zzz' is known; `fairlog apps --all` lists the apps\n"
+    assert here.ok("kill", *(app[:13] for app in apps)) == "".join(f"{app} killed\n" for app in apps)
+
+
+def test_logs_of_many_tasks_are_told_apart_cut_and_chosen(here: Here) -> None:
+    script = "echo one; echo task $FAIRLOG_TASK_INDEX; test $FAIRLOG_TASK_INDEX -ne 8"
+    app = here.submit("--array", "3,7-8", "--cores", "1", "--name", "many", "sh", "-c", script)
+    ended = here.run("logs", "--follow", "--prefix", app)
+    assert sorted(ended.out.splitlines()) == sorted(
+        f"[{index}] {line}" for index in (3, 7, 8) for line in ("one", f"task {index}")
+    )
+    assert here.ok("logs", app, "--tail", "1") == "task 3\ntask 7\ntask 8\n"
+    assert here.ok("logs", app, "--task", "7", "--prefix") == "[7] one\n[7] task 7\n"
+    assert here.ok("logs", app, "--since", "now") == ""
+    assert here.ok("logs", app, "--since", "-1h", "--task", "3") == "one\ntask 3\n"
+    assert here.run("logs", app, "--task", "4").err == f"Error: app {app!r} has no task 4; its tasks are 3,7-8\n"
+    failed = here.run("logs", "--name", "many", "--state", "failed", "--tail", "1")
+    assert failed.out == "task 3\ntask 7\ntask 8\n"
+    again = here.ok("resubmit", app, "--failed").strip()
+    wait_until(lambda: here.apps("--all", "--name", "many")[-1]["endedAt"] is not None, "its end")
+    assert here.ok("logs", again) == "one\ntask 8\n"
+    assert json.loads(here.ok("app", again, "--json"))["array"] == "8"
+    assert re.search(r"^ +8  failed +1 ", here.ok("app", again), re.MULTILINE)
+
+
+def test_an_app_is_submitted_again_with_the_values_of_its_variables(here: Here) -> None:
+    app = here.submit("--env", "A=b", "--retries", "1", "--wait", "sh", "-c", "echo $A")
+    missing = here.run("resubmit", app)
+    assert (missing.code, missing.out) == (2, "")
+    assert "give the values of A again with --env NAME=VALUE or --env-file" in missing.err
+    again = here.run("resubmit", app, "--env", "A=c", "--wait")
+    assert re.fullmatch(r"app-\w+\nc\n", again.out)
+    assert json.loads(here.ok("app", again.out.splitlines()[0], "--json"))["retries"] == 1
+    done = here.run("resubmit", app, "--failed")
+    assert done.err == f"Error: every task of app {app!r} has succeeded; nothing is left to run again\n"
+
+
+def test_run_streams_and_exits_with_the_code(here: Here) -> None:
+    said = here.run("run", "sh", "-c", "echo out; exit 4")
+    assert (said.code, said.out) == (4, "out\n")
+    assert re.fullmatch(r"app-\w+ submitted\n(app-\w+ running.*\n)?app-\w+ failed after .*\n", said.err)
+    several = here.run("run", "--tasks", "2", "echo", "x")
+    assert (several.code, several.out) == (0, "x\nx\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_run_kills_the_app(here: Here, number: signal.Signals) -> None:
+    going = here.started("run", "--name", "signalled", "sh", "-c", "echo begun; sleep 600")
+    assert going.stdout is not None
+    assert going.stdout.readline() == "begun\n"
+    going.send_signal(number)
+    assert going.wait(HOPELESS_S) == 128 + number
+    assert {app["state"] for app in here.apps("--all", "--name", "signalled")} == {"killed"}
+    going.communicate()
+
+
+def test_a_plan_tells_where_or_why_not_and_submits_nothing(here: Here) -> None:
+    def planned(*arguments: str) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(here.ok("submit", "--plan", "--json", *arguments, "true"))
+        return said
+
+    before = changes(here)
+    found = planned("--cores", "4")
+    assert (found["starts"], len(found["executors"]), found["waitsFor"]) == (True, 1, None)
+    assert re.match(r"starts    now, with 4 cores, \S+ requested\nEXECUTOR ", here.ok("submit", "--plan", "true"))
+    held = planned("--hold")
+    assert (held["starts"], held["waitsFor"]["rule"], held["ahead"]) == (False, "J3", [])
+    refused = here.run("submit", "--plan", "--cores-per-task", "64", "true")
+    assert (refused.code, refused.out) == (1, "")
+    assert changes(here) == before
+    busy = [here.submit("--tasks", "8", "--cores", "8", "--name", "busy", "sleep", "600") for _ in range(2)]
+    behind = planned()
+    assert (behind["starts"], behind["queue"], behind["ahead"][0]["app"]) == (False, {"place": 2, "of": 2}, busy[1])
+    assert f"behind    {busy[1]} of ann at acme" in here.ok("submit", "--plan", "true")
+    here.ok("kill", *busy)
+    wait_until(lambda: not any(app["grantedCores"] for app in here.apps("--all")), "the cores to be free")
+
+
+def test_ended_apps_come_from_the_log_also_when_they_are_forgotten(here: Here) -> None:
+    app = here.submit("--name", "forgotten", "--wait", "true")
+    here.ok("settings", "set", "retained_apps=0")
+    wait_until(lambda: here.apps("--all", "--name", "forgotten") == [], "it to be forgotten")
+    listed = here.apps("--ended", "--name", "forgotten")
+    assert [(each["app"], each["state"], each["coreMs"] > 0) for each in listed] == [(app, "finished", True)]
+    assert here.apps("--ended", "--name", "forgotten", "--until", "-1h") == []
+    assert here.apps("--ended", "--name", "forgotten", "--since", "today") == listed
+    assert here.apps("--ended", "--name", "forgotten", "--month", "2020-01") == []
+    assert re.search(
+        rf"^{app} .* finished .* 0\.\d\d\d ", here.ok("apps", "--ended", "--name", "forgotten"), re.MULTILINE
+    )
+    here.ok("settings", "set", "retained_apps=1000")
+
+
+def test_a_worker_drains_with_a_reason_by_its_host_and_the_wait_ends_when_it_is_empty(here: Here) -> None:
+    host = socket.gethostname()
+    assert here.ok("drain", host, "--reason", "new disk", "--wait") == "worker-1 draining\nworker-2 draining\n"
+    shown = json.loads(here.ok("workers", "--json"))
+    assert [(each["status"], each["reason"], each["since"] > 0) for each in shown] == [
+        ("draining", "new disk", True)
+    ] * 2
+    assert re.search(r"^worker worker-1 is draining since \S+ \S+Z: new disk$", here.ok("workers"), re.MULTILINE)
+    assert here.run("undrain", "worker-").err.startswith("Error: 2 workers begin with 'worker-': worker-1, worker-2;")
+    assert here.ok("undrain", host) == "worker-1 back in service\nworker-2 back in service\n"
+    assert {each["reason"] for each in json.loads(here.ok("workers", "--json"))} == {""}
+    assert here.run("drain", "--name", "worker-*").code == 2
+    assert here.ok("drain", "--name", "*-1", "--yes") == "worker-1 draining\n"
+    here.ok("undrain", "worker-1")
+
+
+def test_top_shows_shares_queue_and_workers_once_where_there_is_no_terminal(here: Here) -> None:
+    app = here.submit("--hold", "--name", "queued", "true")
+    lines = here.ok("top").splitlines()
+    assert [line.split()[0] for line in lines if line.isupper() or line.startswith(("COMPANY", "APP", "WORKER"))][
+        :1
+    ] == ["COMPANY"]
+    assert any(line.startswith(app) and " hold " in line for line in lines)
+    assert any(line.startswith("worker-1") for line in lines)
+    here.ok("kill", app)
+
+
+def test_the_shell_completes_what_the_cluster_knows(here: Here) -> None:
+    app = here.submit("--hold", "--name", "completed", "true")
+
+    def completed(line: str) -> set[str]:
+        words = line.split(" ")
+        env = {"_FAIRLOG_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        answer = CliRunner(env={**here.env, **env}).invoke(
+            cli, [], prog_name="fairlog", complete_var="_FAIRLOG_COMPLETE"
+        )
+        return {each.partition(",")[2] for each in answer.stdout.splitlines()}
+
+    assert app in completed("fairlog kill app-")
+    assert completed("fairlog apps --company ") == {"acme", "globex"}
+    assert completed("fairlog drain wor") == {"worker-1", "worker-2"}
+    assert completed("fairlog settings set default_co") == {"default_cores="}
+    here.ok("kill", app)
+
+
+WRONG = """
+ps
+sumbit true
+apps --sort nmae
+apps -o app,nope
+apps --reason cheese
+apps --state walking
+apps --since soon
+apps --since 2026-03-02 --until 2026-03-01
+apps --month 2026-13
+apps --limit -1
+apps --watch
+apps --watch --json
+apps --watch --ended
+submit --tasks 0 true
+submit --array 1-0 true
+submit --env A true
+submit --env-file /nowhere true
+submit --export NOT_SET_HERE true
+submit --file /nowhere true
+submit --time-limit 1:30 true
+submit --cores-per-task 64 true
+submit --company nobody true
+submit --json true
+submit --plan --company nobody true
+resubmit nobody
+resubmit nobody --failed
+run --cores many true
+run
+kill
+kill nobody
+kill --user ann --executor
+kill --user nobody --state walking
+hold
+release nobody
+logs
+logs nobody
+logs nobody --tail -1
+logs nobody --raw --prefix
+logs nobody --task 1 --driver
+logs nobody --since tomorrow
+drain
+drain nobody
+drain --state sleeping
+drain --name worker-* --reason x
+undrain nobody
+top --every 0
+top --every never
+explain nobody
+app nobody
+extend nobody --by 1x
+log --from 10:00:00:00
+settings set default_max_runtime_s=1x
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_input_is_one_sentence_and_changes_nothing(here: Here, line: str) -> None:
+    before = changes(here)
+    said = here.run(*line.split())
+    assert said.code in (1, 2)
+    assert said.out == ""
+    assert re.fullmatch(r"(?s)(.*\n)?Error: [^\n]+\n", said.err)
+    assert changes(here) == before
+
+
+def changes(here: Here) -> list[str]:
+    """The events of the log but those that note refusals."""
+    events = (json.loads(line) for line in here.ok("log", "--json").splitlines())
+    return [each["type"] for each in events if each["type"] not in ("CommandRefused", "RefusalsOmitted", "LogSealed")]

@@ -1,0 +1,66 @@
+"""What would become of a submission now: decided on a copy of the state, by the rules that a turn follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler.model.commands import SubmitApp
+from scheduler.model.events import DriverAllocated, ExecutorAllocated
+from scheduler.model.sender import By
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from witness.pending_reasons import place_in_queue, waits_for
+
+AHEAD = 5
+"""The most apps that are named as going first."""
+
+
+def plan(state: ClusterState, command: SubmitApp, by: By, at: int) -> dict[str, Any]:
+    """Whether and where the app would start if it was submitted at `at` (ms) by `by`; else why it waits, behind whom.
+
+    It changes the state, which must be nobody else's. `ahead`: apps of its user that go before it, then the app that is
+    admitted next. Raises: CommandRejected if it would be refused.
+    """
+    turn = Turn(state, at)
+    turn.take(command, "plan", by)
+    turn.settle()
+    app = state.apps[command.app]
+    placed = [entry.event for entry in turn.entries if isinstance(entry.event, ExecutorAllocated | DriverAllocated)]
+    mine = [event for event in placed if event.app == command.app]
+    wait = waits_for(state, app)
+    return {
+        "admitted": app.admitted > 0,
+        "starts": bool(mine),
+        "state": app.state,
+        "requestedCores": app.requested.cores,
+        "requestedMemory": app.requested.memory_mb,
+        "executors": [
+            {
+                "executor": event.executor if isinstance(event, ExecutorAllocated) else event.driver,
+                "worker": event.worker,
+                "cores": event.resources.cores,
+                "memory": event.resources.memory_mb,
+            }
+            for event in mine
+        ],
+        "waitsFor": None if wait is None else wait.as_json(),
+        "queue": place_in_queue(state, app),
+        "ahead": _ahead(state, command),
+    }
+
+
+def _ahead(state: ClusterState, command: SubmitApp) -> list[dict[str, str]]:
+    app = state.apps[command.app]
+    if app.admitted or not app.ready or app.ended is not None:
+        return []
+    names: dict[str, None] = {}
+    for _, one in state.queue.companies[command.company].users[command.user].by_policy:
+        if one.app == command.app or len(names) == AHEAD:
+            break
+        names[one.app] = None
+    first = state.queue.first()
+    if first is not None and first.app != command.app:
+        names[first.app] = None
+    return [
+        {"app": name, "company": spec.company, "user": spec.user} for name in names for spec in [state.apps[name].spec]
+    ]
