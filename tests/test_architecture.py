@@ -28,7 +28,7 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "witness": (*CORE, *RECOVERY),
     "fairlog.watch": (*CORE, *RECOVERY, "witness"),
     "fairlog.page": (*CORE, *RECOVERY, "witness", "fairlog.watch"),
-    "fairlog.api": (*CORE, *RECOVERY, "witness", "fairlog.watch", "fairlog.page"),
+    "fairlog.api": (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.page"),
     "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.watch", "fairlog.api"),
     "fairlog.cli": (*OUTER, "fairlog.local", "fairlog.demo", "fairlog.engines"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
