@@ -143,7 +143,6 @@ CATCH_ALLS = {
     "scheduler/service/scheduler.py": "whatever a message leads to, it is put aside",
     "fairlog/engines/functions.py": "what a user's function or its pickle raises is its caller's",
     "fairlog/engines/function_worker.py": "likewise",
-    "witness/audit/spans.py": "whatever a false snapshot leads to, one process audits the log anew",
 }
 
 

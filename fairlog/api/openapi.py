@@ -139,14 +139,8 @@ def _cleaned(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "description": text}
 
 
-def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 - a kind of answer after the other
-    media, body = ("application/json", _told(route)) if route.answer == "work" else _BODIES[route.answer]
-    if route.name in _SHOWN:
-        shown = {"$ref": _REFS.format(name=_SHOWN[route.name].__name__)}
-        whole: dict[str, Any] = {"value": shown}
-        if route.answer == "list":
-            whole = {"items": {"type": "array", "items": shown}}
-        body = {**body, "properties": {**body["properties"], **whole}}
+def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    media, body = _answer(route)
     answers: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {media: {"schema": body}}},
         **{
@@ -185,6 +179,18 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:  # noqa
         whole = {"type": "object", "required": ["commands"], "properties": {"commands": commands}}
         said["requestBody"] = _content({**whole, "additionalProperties": False})
     return said
+
+
+def _answer(route: Route) -> tuple[str, dict[str, Any]]:
+    """The media type and the schema of what the route answers."""
+    if route.answer == "work":
+        return "application/json", _told(route)
+    media, body = _BODIES[route.answer]
+    if route.name in _SHOWN:
+        shown = {"$ref": _REFS.format(name=_SHOWN[route.name].__name__)}
+        whole = {"items": {"type": "array", "items": shown}} if route.answer == "list" else {"value": shown}
+        body = {**body, "properties": {**body["properties"], **whole}}
+    return media, body
 
 
 def _told(route: Route) -> dict[str, Any]:
