@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.json import schema_components
 
+from fairlog import models
 from fairlog.api.problems import MEDIA, STATUS
 from fairlog.api.routes import ROUTES, Param, Route
 from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
 from workers import door
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 _REFS = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
@@ -83,6 +87,15 @@ _LOG_IN = {
     "additionalProperties": False,
 }
 
+_SHOWN: dict[str, type[Struct]] = {
+    "apps": models.App,
+    "app": models.AppDetails,
+    "tasks": models.Task,
+    "explain": models.Explanation,
+    "log": models.Event,
+}
+"""What a route answers, or an item of it, where that has a model."""
+
 
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
@@ -90,7 +103,7 @@ def description() -> dict[str, Any]:
     types = [each for each in _kinds() if each not in (LoseWorker, LoseOwner)]
     asked = [route.asks for route in ROUTES if route.asks is not None]
     asked += [getattr(door, name) for route in ROUTES for name in (route.reads, route.tells) if name]
-    _, structs = schema_components([*types, *asked], ref_template=_REFS)
+    _, structs = schema_components([*types, *asked, *_SHOWN.values()], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}
     schemas[SubmitApp.__name__]["properties"]["secrets"] = _SECRETS
     named = [{"$ref": _REFS.format(name=kind.__name__)} for kind in types]
@@ -127,7 +140,7 @@ def _cleaned(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
-    media, body = ("application/json", _told(route)) if route.answer == "work" else _BODIES[route.answer]
+    media, body = _answer(route)
     answers: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {media: {"schema": body}}},
         **{
@@ -166,6 +179,18 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         whole = {"type": "object", "required": ["commands"], "properties": {"commands": commands}}
         said["requestBody"] = _content({**whole, "additionalProperties": False})
     return said
+
+
+def _answer(route: Route) -> tuple[str, dict[str, Any]]:
+    """The media type and the schema of what the route answers."""
+    if route.answer == "work":
+        return "application/json", _told(route)
+    media, body = _BODIES[route.answer]
+    if route.name in _SHOWN:
+        shown = {"$ref": _REFS.format(name=_SHOWN[route.name].__name__)}
+        whole = {"items": {"type": "array", "items": shown}} if route.answer == "list" else {"value": shown}
+        body = {**body, "properties": {**body["properties"], **whole}}
+    return media, body
 
 
 def _told(route: Route) -> dict[str, Any]:
