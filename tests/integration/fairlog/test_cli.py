@@ -170,8 +170,8 @@ def test_logs_prints_the_tasks_output_in_their_order(shell: Shell) -> None:
     assert none == (1, "", f"Error: app {app!r} has no task 3; its tasks are 0 to 2\n")
 
 
-def test_logs_follow_prints_what_comes_until_the_app_ends(shell: Shell, tmp_path: Path) -> None:
-    flag = tmp_path / "go"
+def test_logs_follow_prints_what_comes_until_the_app_ends(shell: Shell) -> None:
+    flag = shell.home / "go"
     app = submit(
         shell, "--tasks", "1", "--", "sh", "-c", f"echo one; while ! [ -e {flag} ]; do sleep 0.05; done; echo two"
     )
