@@ -258,7 +258,7 @@ def test_ended_apps_come_from_the_log_also_when_they_are_forgotten(here: Here) -
 
 
 @both
-def test_a_worker_drains_with_a_reason_by_its_host_and_the_wait_ends_when_it_is_empty(here: Here) -> None:
+def test_a_worker_drains_with_a_reason_and_the_wait_ends_when_it_is_empty(here: Here) -> None:
     host = socket.gethostname()
     assert here.ok("drain", host, "--reason", "new disk", "--wait") == "worker-1 draining\nworker-2 draining\n"
     shown = json.loads(here.ok("workers", "--json"))
