@@ -76,7 +76,7 @@ VIEWS_AT_ONCE = 2
 SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
-LONG = frozenset({"explain", "timeline", "statement", "fairness", "audit", "whatif", "auditFile", "plan"})
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan", "timeline"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 STOPS = "this server stops; ask another one. A command may still be carried out"
