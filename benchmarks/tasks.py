@@ -1,8 +1,8 @@
 """Tasks per second of an app with many short tasks, compared with plain RQ's forking workers; printed as JSON.
 
-`tasks.py [TASKS]` runs the same program TASKS times (default 2,000) both ways, on the embedded server with fsync on
-every write. fairlog gets one worker that offers far more cores than the machine has. RQ gets one forking `Worker`
-process per CPU of the machine.
+`tasks.py [TASKS]` runs a program TASKS times (default 2,000), on the embedded server with fsync on every write:
+without cells, in cells, and with RQ. fairlog gets one worker that offers far more cores than the machine has. RQ gets
+one forking `Worker` process per CPU of the machine.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.store.task_queue import Worklist
 from workers.offer import make_offers
+from workers.sandbox import why_no_cell
 
 PROGRAM = "/bin/true"
 OFFERED_CORES = 512
@@ -46,11 +47,12 @@ def process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         running.wait(30)
 
 
-def fairlog_tasks(folder: Path, tasks: int) -> dict[str, Any]:
+def fairlog_tasks(folder: Path, tasks: int, launcher: str) -> dict[str, Any]:
     """Run the tasks as one app, timed from its submission to its end in the log."""
-    cores = OFFERED_CORES
-    offer = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=folder / "run", outlive_agent=False)
-    with EmbeddedStore(folder / "fairlog") as store:
+    cores, run_dir = OFFERED_CORES, folder / f"run-{launcher}"
+    made = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=run_dir, outlive_agent=False)
+    offer = [made[0].model_copy(update={"launcher": launcher})]
+    with EmbeddedStore(folder / launcher) as store:
         master = ("-c", f"from recovery.failover.master import run_master; run_master({store.url!r}, {CLUSTER!r})")
         offered = f"[Offer.model_validate_json({offer[0].model_dump_json()!r})]"
         run = f"run_agent({store.url!r}, {CLUSTER!r}, {offered})"
@@ -117,9 +119,13 @@ def main() -> None:
     """Run the benchmark and print the figures."""
     tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
     with tempfile.TemporaryDirectory(prefix="fairlog-tasks-") as folder:
-        ours, plain = fairlog_tasks(Path(folder), tasks), plain_rq_tasks(Path(folder), tasks)
-    ratio = round(ours["tasks_per_s"] / plain["tasks_per_s"], 1)
-    show(program=PROGRAM, tasks=tasks, fairlog=ours, plain_rq=plain, ratio=ratio)
+        where = Path(folder)
+        plain, rq = fairlog_tasks(where, tasks, "plain"), plain_rq_tasks(where, tasks)
+        why = why_no_cell()
+        cell = {"skipped": why} if why else fairlog_tasks(where, tasks, "cell")
+    ratio = round(plain["tasks_per_s"] / rq["tasks_per_s"], 1)
+    part = None if why else round(cell["tasks_per_s"] / plain["tasks_per_s"], 2)
+    show(program=PROGRAM, tasks=tasks, fairlog=plain, cell=cell, plain_rq=rq, ratio=ratio, cell_of_fairlog=part)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairlog import errors, models
     from fairlog.client import AsyncClient, Client
+    from fairlog.engines.functions import Executor
     from scheduler.model.commands import (
         ChangeCompany,
         ConfigureCluster,
         DecommissionWorker,
         DrainWorker,
         ExtendApp,
+        FinishApp,
         HoldApp,
         KillApp,
         KillExecutors,
@@ -41,7 +43,9 @@ __all__ = [
     "ConfigureCluster",
     "DecommissionWorker",
     "DrainWorker",
+    "Executor",
     "ExtendApp",
+    "FinishApp",
     "HoldApp",
     "KillApp",
     "KillExecutors",
@@ -63,6 +67,7 @@ __all__ = [
 _ELSEWHERE = {
     "AsyncClient": ("fairlog.client", "AsyncClient"),
     "Client": ("fairlog.client", "Client"),
+    "Executor": ("fairlog.engines.functions", "Executor"),
     "Receipt": ("scheduler.service.client", "Receipt"),
 }
 

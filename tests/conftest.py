@@ -31,6 +31,13 @@ settings.register_profile("thorough", deadline=None, print_blob=True, max_exampl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _tests_folders_are_shown_to_tasks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tasks in cells tell tests what they do by files in their folders."""
+    os.environ["FAIRLOG_SHARE"] = f"{tmp_path_factory.getbasetemp()}:rw"
+    os.environ["FAIRLOG_UNSAFE_PLAIN"] = "1"  # where cells do not work, tests run as root nevertheless
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deal the tests out to pytest-xdist's processes so that the cores are busy from the beginning to the end.
 

@@ -39,11 +39,11 @@ from scheduler.store.doorbell import DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist, broken
+from workers.cell import end_remains
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
-    children,
     descendants,
     in_session,
     is_same_process,
@@ -257,17 +257,13 @@ class Agent:
                 self._told[executor] = grant.leaving
 
     def _warn(self, granted: Mapping[str, Grant]) -> None:
-        """Send what runs the signal that its app's time is almost over, once for each warning (semantics X2).
-
-        An agent that dies between the signal and the note of it sends it again.
-        """
+        """Tell what runs that its app's time is almost over, once for each warning (semantics X2)."""
         for executor, grant in granted.items():
             holder = self._running.get(executor) if grant.warning is not None else None
             if grant.warning is None or holder is None or not holder.pid:
                 continue
             if self._files.warned_at(executor) != grant.warning.at:
-                send_signal(children(holder.pid), signal.Signals[f"SIG{grant.warning.signal}"])
-                self._files.note_warning(executor, grant.warning.at)
+                self._files.warn(executor, grant.warning)
 
     def _start(self, granted: Mapping[str, Grant], revoked: Collection[str]) -> None:
         """Start what is missing, unless something is running without a grant: both may use the same cores.
@@ -292,7 +288,8 @@ class Agent:
         for holder in self._files.known():
             if holder.executor in self._ended:
                 continue
-            if self._files.is_running(holder.executor):
+            lock = self._files.lock_file(holder.executor)
+            if self._files.is_running(holder.executor) or not end_remains(holder.first, holder.first_s, lock):
                 running[holder.executor] = holder
                 continue
             note = self._files.read_exit(holder.executor)
@@ -383,6 +380,7 @@ class Agent:
             cluster=self._cluster,
             run_dir=offer.run_dir,
             launcher=offer.launcher,
+            cells=offer.cells,
             pin=hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) >= offer.cores,
             outlive_agent=offer.outlive_agent,
             grace_s=offer.grace_s if grant.grace_s is None else grant.grace_s,

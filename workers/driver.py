@@ -6,6 +6,7 @@ of the store does not stop it.
 
 from __future__ import annotations
 
+import signal
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,18 +25,23 @@ from workers.tasks import TaskStarter
 if TYPE_CHECKING:
     from redis import Redis
 
+    from scheduler.model.grants import RuntimeWarn
+    from workers.cell import Cell
+
 _log = structlog.get_logger()
 
 
 class Driver:
     """One driver; `work_off` runs it to its end."""
 
-    def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
+    def __init__(self, spec: ExecutorSpec, connection: Redis, cell: Cell) -> None:
         self._grant = spec.grant.model_copy(update={"time_limit_s": None})
         self._worker, self._host = spec.worker, spec.host
         self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
+        self._cell = cell
+        self._group = TaskGroup(self._grant, spec.grace_s, cell)
+        self._warned: RuntimeWarn | None = None
         self._stop = False
         self._grace_s = spec.grace_s
         self._next_check_s = 0.0
@@ -52,7 +58,8 @@ class Driver:
             try:
                 if not begun:
                     secrets = partial(self._work.secrets, self._grant.app)
-                    starter = TaskStarter(self._grant, self._worker, self._files, secrets, host=self._host)
+                    where = self._worker, self._files, self._cell
+                    starter = TaskStarter(self._grant, *where, secrets, host=self._host)
                     self._group.add(starter.start(Begun(0, 1)))
                     begun = True
                 self._check_store()
@@ -60,11 +67,11 @@ class Driver:
             except RedisError as error:
                 quiet_s = min(quiet_s, outage.goes_on(error))
                 self._next_check_s = 0.0
-            self._wakeup.wait(quiet_s)
+            self._group.wait(self._wakeup, quiet_s)
             self._group.reap()
             self._group.enforce()
         ended = self._group.ended[0] if self._group.ended else None
-        self._group.stop(self._wakeup.wait, self._grace_s)
+        self._group.stop(self._wakeup, self._grace_s)
         return self._note(ended)
 
     def _check_store(self) -> None:
@@ -76,6 +83,9 @@ class Driver:
         leaving = self._files.leaving(self._grant.executor)
         if leaving is not None and leaving.firm:
             self._stop, self._grace_s = True, leaving.grace_s
+        warning, self._warned = self._warned, self._files.warning(self._grant.executor)
+        if self._warned is not None and self._warned != warning:
+            self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
         if not self._work.is_granted(self._worker, self._grant.executor):
             self._stop = True
         self._tail = next(iter(self._group.news().values()), self._tail)
@@ -102,4 +112,4 @@ class Driver:
 
 def run_driver(spec: ExecutorSpec, lock: int) -> int:
     """Run the driver `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda connection: Driver(spec, connection).work_off())
+    return live(spec, lock, lambda connection, cell: Driver(spec, connection, cell).work_off())

@@ -14,6 +14,7 @@ It ends when no task is left; an executor of an app that sizes itself ends with 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -30,7 +31,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker, WorkerStatus
 
 from scheduler.model.commands import EndApp, ReportBacklog
-from scheduler.model.grants import Grant, Leaving
+from scheduler.model.grants import Grant, Leaving, RuntimeWarn
 from scheduler.model.sender import worker_sender
 from scheduler.service.client import Client
 from scheduler.service.keyring import Keyring
@@ -39,13 +40,17 @@ from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist
-from workers.processes import Wakeup, become_subreaper
+from workers.launchers import Place, launch
+from workers.processes import Wakeup, become_subreaper, started_s
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.sandbox import CellSettings, socket_folder
 from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from workers.cell import Cell
 
 OUTPUT_S = 1.0
 """How often the output of running tasks is stored, and a driver's grant is checked."""
@@ -71,7 +76,8 @@ class ExecutorSpec(BaseModel):
     store: str
     cluster: str
     run_dir: Path
-    launcher: str = "preloaded"
+    launcher: str = "plain"
+    cells: CellSettings = CellSettings()
     pin: bool = False
     outlive_agent: bool = True
     grace_s: float = 5
@@ -94,7 +100,7 @@ class ExecutorSpec(BaseModel):
 class Executor(SimpleWorker):
     """An executor's RQ worker; `work_off` runs it to its end."""
 
-    def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
+    def __init__(self, spec: ExecutorSpec, connection: Redis, cell: Cell) -> None:
         grant, keys = spec.grant, Keys(spec.cluster)
         super().__init__(
             [keys.app_queue(grant.app)],
@@ -107,11 +113,13 @@ class Executor(SimpleWorker):
         self._client = Client(connection, spec.cluster, keyring=spec.keyring, by=worker_sender(spec.worker))
         self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._group = TaskGroup(grant, spec.grace_s, self._files.lock_file(grant.executor))
+        self._cell = cell
+        self._group = TaskGroup(grant, spec.grace_s, cell)
         self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
         self._told: Leaving | None = None
         """What it was told about leaving, in the turn before."""
+        self._warned: RuntimeWarn | None = None
         self._filled = False
         self._verdict: EndApp | None = None
         self._verdict_sent = False
@@ -155,7 +163,7 @@ class Executor(SimpleWorker):
             if ended is not None or self._stop_requested:
                 return self._finish(ended or "killed")
             if outage_s or len(self._group) or self._idle:
-                self._wakeup.wait(outage_s or self._group.quiet_s())
+                self._group.wait(self._wakeup, outage_s or self._group.quiet_s())
 
     def stop(self) -> None:
         """Stop the running tasks and return them to the queue."""
@@ -171,11 +179,14 @@ class Executor(SimpleWorker):
         self._told = leaving
         if leaving is not None and leaving.signal and leaving != told:
             self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
+        warning, self._warned = self._warned, self._files.warning(grant.executor)
+        if self._warned is not None and self._warned != warning:
+            self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
         if leaving is not None and (ended := self._leave(leaving)):
             return ended
         if self._starter is None:
             secrets = partial(self._work.secrets, grant.app)
-            self._starter = TaskStarter(grant, worker, self._files, secrets, host=self._spec.host)
+            self._starter = TaskStarter(grant, worker, self._files, self._cell, secrets, host=self._spec.host)
         if not self._filled:
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"
@@ -282,7 +293,7 @@ class Executor(SimpleWorker):
 
     def _finish(self, reason: Ending) -> ExitNote:
         """Stop all processes, report and return tasks, and write how it ended (semantics S6)."""
-        self._group.stop(self._wakeup.wait, self._grace_s)
+        self._group.stop(self._wakeup, self._grace_s)
         spec, grant = self._spec, self._spec.grant
         try:
             if self._group.ended:
@@ -309,19 +320,30 @@ class Executor(SimpleWorker):
         return note.model_copy(update={"verdict": self._verdict.reason, "detail": self._verdict.detail})
 
 
-def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -> int:
+def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis, Cell], ExitNote]) -> int:
     """Turn this process, which holds the lock of the executor or driver `spec`, into it. Returns the exit code."""
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each task needs two descriptors
     size = grant.cores, grant.memory_mb, grant.addresses, spec.grace_s
-    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid(), *size))
+    holder = Holder(grant.executor, grant.app, os.getpid(), *size)
+    files.name_holder(lock, holder)
     if spec.pin:
         cpus = files.claim_cpus(grant.cores)
         if cpus:
             os.sched_setaffinity(0, cpus)
+
+    def named(first: int) -> None:
+        files.name_holder(lock, holder._replace(first=first, first_s=started_s(first) or 0))
+
+    hidden = (*spec.cells.hidden, files.root, *socket_folder(spec.store))
+    place = Place(grant, files, spec.cells.model_copy(update={"hidden": hidden}))
+    cell = launch(spec.launcher, place, named)
     connection = connect(spec.store)
-    note = work_off(connection)
+    note = work_off(connection, cell)
+    files.remove_scratch(grant.executor)
     files.write_exit(grant.executor, note)
     queue = Keys(spec.cluster).worker_queue(spec.worker)
     try:
@@ -333,4 +355,4 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -
 
 def run_executor(spec: ExecutorSpec, lock: int) -> int:
     """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda connection: Executor(spec, connection).work_off())
+    return live(spec, lock, lambda connection, cell: Executor(spec, connection, cell).work_off())

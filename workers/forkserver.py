@@ -16,17 +16,20 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
 from scheduler.service.child import Forked, die_with_parent
 from scheduler.service.program_log import log_to_stderr
-from workers.executor import ExecutorSpec
-from workers.launchers import LAUNCHERS
-from workers.memory import remove_cgroups
+from workers.cgroups import end_leaf
+from workers.driver import run_driver
+from workers.executor import ExecutorSpec, run_executor
 from workers.processes import Wakeup, become_subreaper, children, descendants, in_session, kill_until_gone, reaped
+from workers.program import run_program
 from workers.rundir import ExitNote, RunDir
 
+_Result = TypeVar("_Result")
 _REPLY_S = 10
 _MEANWHILE_S = 0.5
 _log = structlog.get_logger()
@@ -67,10 +70,11 @@ class Forkserver:
         try:
             if self._line is None:
                 raise ForkserverLost
-            self._line.settimeout(_REPLY_S)
-            self._line.sendall(spec.model_dump_json().encode() + b"\n")
             self._line.settimeout(_MEANWHILE_S)
-            reply = self._reply(self._line, meanwhile)
+            left = memoryview(spec.model_dump_json().encode() + b"\n")
+            while left:
+                left = left[_patiently(partial(self._line.send, left), meanwhile) :]
+            reply = _patiently(partial(self._line.recv, 256), meanwhile)
         except OSError as error:
             self.close()
             raise ForkserverLost from error
@@ -78,16 +82,6 @@ class Forkserver:
             self.close()
             raise ForkserverLost
         return int(reply) or None
-
-    def _reply(self, line: socket.socket, meanwhile: Callable[[], object]) -> bytes:
-        deadline_s = time.monotonic() + _REPLY_S
-        while True:
-            try:
-                return line.recv(256)
-            except TimeoutError:
-                if time.monotonic() > deadline_s:
-                    raise
-                meanwhile()
 
     def close(self) -> None:
         """Disconnect: the forkserver ends its executors, or waits until they have ended."""
@@ -99,6 +93,18 @@ class Forkserver:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_REPLY_S)
             self._process = None
+
+
+def _patiently(attempt: Callable[[], _Result], meanwhile: Callable[[], object]) -> _Result:
+    """The result of an attempt on the socket, again after each timeout. Raises: TimeoutError after some seconds."""
+    deadline_s = time.monotonic() + _REPLY_S
+    while True:
+        try:
+            return attempt()
+        except TimeoutError:
+            if time.monotonic() > deadline_s:
+                raise
+            meanwhile()
 
 
 class _Server:
@@ -129,12 +135,13 @@ class _Server:
         except OSError:
             request = b""
         if request.endswith(b"\n"):
-            spec = ExecutorSpec.model_validate_json(request)
+            pid = 0
             try:
-                pid = self._launch(spec)
+                pid = self._launch(ExecutorSpec.model_validate_json(request))
             except OSError as error:
-                _log.warning("could not start an executor", executor=spec.grant.executor, error=str(error))
-                pid = 0
+                _log.warning("could not start an executor", error=str(error))
+            except ValueError:  # which shows what was to be read, secrets included
+                _log.warning("could not read what executor to start")
             with suppress(OSError):
                 line.sendall(b"%d" % pid)
             return
@@ -173,7 +180,7 @@ class _Server:
             os.setsid()
             if not spec.outlive_agent:
                 die_with_parent(parent)
-            code = LAUNCHERS[spec.launcher](spec, lock)
+            code = run(spec, lock)
         finally:
             if code < 0:
                 traceback.print_exc()
@@ -192,7 +199,8 @@ class _Server:
         orderly = files.read_exit(executor) is not None
         kill_until_gone(lambda: self._strays(None if orderly else pid))
         if not orderly:
-            remove_cgroups(files.lock_file(executor))
+            end_leaf(files.lock_file(executor))
+            files.remove_scratch(executor)
             reason = "failed" if self._line is not None or self._outlive_agent else "killed"
             exit_code = returned if returned >= 0 else 128 - returned
             files.write_exit(
@@ -203,6 +211,13 @@ class _Server:
         orphans = [pid for pid in children(os.getpid()) if pid not in self._specs]
         found = [*orphans, *(pid for orphan in orphans for pid in descendants(orphan))]
         return found if session is None else [*found, *in_session(session)]
+
+
+def run(spec: ExecutorSpec, lock: int) -> int:
+    """Run the executor or driver of a spec in this process, which holds its lock. Returns the exit code."""
+    if spec.grant.program:
+        return run_program(spec, lock)
+    return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
 
 
 def serve(line: socket.socket, *, outlive_agent: bool) -> None:

@@ -1,55 +1,160 @@
-"""Launchers: named ways to turn a freshly forked child of the forkserver into an executor or driver."""
+"""Launchers: named ways to start the cell in which an executor's tasks run."""
 
 from __future__ import annotations
 
+import json
 import os
+import resource
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
 
-from scheduler.service.child import run_module
-from scheduler.service.program_log import log_to_stderr
-from workers.driver import run_driver
-from workers.executor import ExecutorSpec, run_executor
-from workers.program import run_program
+from scheduler.service.private import private_folder
+from workers.cell import Cell, FirstProcess, last_line
+from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
+from workers.sandbox import (
+    INIT,
+    SCRATCH_INSIDE,
+    SHARED_MEMORY_MB,
+    TOLD_INSIDE,
+    CellSettings,
+    NoCell,
+    python_inside,
+    sandbox_command,
+)
+from workers.tasks import LOCK_VARIABLE, SCRATCH_VARIABLE, STOP_AT_VARIABLE
 
-Launcher = Callable[[ExecutorSpec, int], int]
-"""Runs the executor or driver of a spec in this process, given the descriptor of its lock. Returns the exit code."""
+if TYPE_CHECKING:
+    from scheduler.model.grants import Grant
+    from workers.rundir import RunDir
 
-
-def preloaded(spec: ExecutorSpec, lock: int) -> int:
-    """Run in this process, with all modules loaded: milliseconds from grant to first task."""
-    if spec.grant.program:
-        return run_program(spec, lock)
-    return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
-
-
-def fresh(spec: ExecutorSpec, lock: int) -> int:
-    """Run in a new interpreter, which shares nothing with the forkserver and starts in a third of a second.
-
-    It reads its spec from its input: everybody on this machine can read its arguments.
-    """
-    os.set_inheritable(lock, True)  # noqa: FBT003 - the standard library's signature
-    linux = hasattr(os, "memfd_create")
-    given = os.fdopen(os.memfd_create("spec"), "w+b") if linux else tempfile.TemporaryFile()  # noqa: SIM115 - see dup2
-    given.write(spec.model_dump_json().encode())
-    given.seek(0)
-    os.dup2(given.fileno(), 0)
-    os.execv(sys.executable, [*run_module("workers.launchers"), str(lock)])  # noqa: S606 - our own interpreter and module
+_FILES = (resource.RLIMIT_NOFILE, *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""The limit that tasks have: their executor raises its own."""
 
 
-LAUNCHERS: dict[str, Launcher] = {"preloaded": preloaded, "fresh": fresh}
+class Place(NamedTuple):
+    """Whose tasks run, where their executor's files are, and what cells show."""
+
+    grant: Grant
+    files: RunDir
+    settings: CellSettings
+
+    def make_leaf(self) -> Leaf | None:
+        """The control group of the executor."""
+        return make_leaf(self.files.lock_file(self.grant.executor), self.grant.memory_mb, self.grant.cores)
 
 
-def main() -> None:
-    """Run an executor or driver. Argument: the descriptor of its lock; input: its spec as JSON."""
-    log_to_stderr()
-    lock = int(sys.argv[1])
-    os.set_inheritable(lock, False)  # noqa: FBT003 - likewise
-    spec = ExecutorSpec.model_validate_json(sys.stdin.buffer.read())
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.exit(preloaded(spec, lock))
+Launcher = Callable[[Place, Callable[[int], object]], Cell]
+"""The cell of an executor's tasks, not started yet; the callable is told of each first process."""
 
 
-if __name__ == "__main__":
-    main()
+def plain(place: Place, named: Callable[[int], object]) -> Cell:
+    """No sandbox: tasks are processes of the agent's user, and reach what it reaches."""
+    executor, files = place.grant.executor, place.files
+    scratch = files.scratch(executor)
+    variables = {
+        SCRATCH_VARIABLE: str(scratch),
+        STOP_AT_VARIABLE: str(files.stop_at_file(executor)),
+        LOCK_VARIABLE: str(files.lock_file(executor)),
+    }
+
+    def start() -> FirstProcess:
+        private_folder(scratch)
+        leaf = place.make_leaf()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = _run([sys.executable, "-I", "-S", str(INIT), str(theirs.fileno())], [theirs.fileno()], leaf)
+        return FirstProcess(process.pid, ours, process, leaf=leaf, limits=(_FILES,))
+
+    return Cell(start, str(scratch), variables, named)
+
+
+def cell(place: Place, named: Callable[[int], object]) -> Cell:
+    """A sandbox of bubblewrap's: tasks reach the app's folder, their own, and the system's, which they cannot write."""
+    executor, files = place.grant.executor, place.files
+    variables = {
+        SCRATCH_VARIABLE: SCRATCH_INSIDE,
+        STOP_AT_VARIABLE: f"{TOLD_INSIDE}/{files.stop_at_file(executor).name}",
+        "HOME": SCRATCH_INSIDE,
+        "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
+        "PATH": _path_inside(),
+    }
+
+    def start() -> FirstProcess:
+        scratch, told = private_folder(files.scratch(executor)), private_folder(files.told(executor))
+        for name in ("scratch", "tmp"):
+            private_folder(scratch / name)
+        leaf = place.make_leaf()
+        with ExitStack() as opened:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.enter_context(theirs)
+            on_failure = opened.enter_context(ExitStack())
+            on_failure.enter_context(ours)
+            said = on_failure.enter_context(tempfile.TemporaryFile())
+            reader, writer = (opened.enter_context(os.fdopen(end, "rb", 0)) for end in os.pipe2(os.O_CLOEXEC))
+            command, folders = sandbox_command(
+                place.grant,
+                place.settings,
+                scratch=scratch,
+                told=told,
+                info=writer.fileno(),
+                shared_memory_mb=place.grant.memory_mb if leaf and leaf.has_memory_limit() else SHARED_MEMORY_MB,
+            )
+            for folder in folders:
+                opened.callback(os.close, folder)
+            kept = [theirs.fileno(), writer.fileno(), *folders]
+            process = _run([*command, *python_inside(theirs.fileno())], kept, leaf, said.fileno())
+            writer.close()
+            pid = first_process(reader.fileno(), process, said)
+            on_failure.pop_all()
+        limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
+        return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, errors=said, limits=limits)
+
+    return Cell(start, SCRATCH_INSIDE, variables, named)
+
+
+LAUNCHERS: dict[str, Launcher] = {"cell": cell, "plain": plain}
+
+
+def launch(launcher: str, place: Place, named: Callable[[int], object]) -> Cell:
+    """The cell of an executor's tasks; it is started when the first task is."""
+    return LAUNCHERS[launcher](place, named)
+
+
+def first_process(info: int, bwrap: subprocess.Popen[bytes], errors: IO[bytes]) -> int:
+    """The first process in a cell, as bubblewrap says through `info`. Raises: NoCell."""
+    said = b""
+    while not said.rstrip().endswith(b"}"):
+        more = os.read(info, 4096)
+        if not more:
+            bwrap.wait()
+            errors.seek(0)
+            raise NoCell(f"no cell can be started: {last_line(errors.read(4096))}")
+        said += more
+    return int(json.loads(said)["child-pid"])
+
+
+def _run(
+    command: Sequence[str], kept: Sequence[int], leaf: Leaf | None, errors: int | None = None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own programs
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=errors,
+        stderr=errors,
+        cwd="/",
+        env={},
+        pass_fds=kept,
+        preexec_fn=None if leaf is None else leaf.enter,  # noqa: PLW1509 - this process has one thread
+    )
+
+
+def _path_inside() -> str:
+    """The search path of this process, with fairlog's Python at its end."""
+    path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return f"{path}:{Path(sys.executable).parent}"

@@ -14,6 +14,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.errors import FairlogError
+from workers.sandbox import CellSettings
 
 _MEMORY_STEP_MB = 512
 _DISCOVERY_S = 60
@@ -37,6 +38,8 @@ class Offer(BaseModel):
     - `outlive_agent`: executors continue without their agent; the next agent adopts them.
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
     - `resources`: kind -> addresses that it offers (semantics R2).
+    - `launcher`: where tasks run (`workers.launchers`); `cells`: what they find there.
+    - `unsafe_plain`: tasks of several companies may run without cells.
     - `grace_s`: seconds between SIGTERM and SIGKILL.
     """
 
@@ -50,7 +53,9 @@ class Offer(BaseModel):
     memory_mb: int
     resources: dict[str, tuple[str, ...]] = {}
     run_dir: Path
-    launcher: str = "preloaded"
+    launcher: str = "plain"
+    unsafe_plain: bool = False
+    cells: CellSettings = CellSettings()
     outlive_agent: bool = True
     drain: bool = False
     grace_s: float = 5

@@ -32,6 +32,8 @@ class Wakeup:
     """
 
     def __init__(self, on_term: Callable[[], object] | None = None) -> None:
+        self.signalled = False
+        """Whether a signal ended the last wait."""
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -42,7 +44,8 @@ class Wakeup:
     def wait(self, timeout_s: float | None, *others: int) -> list[int]:
         """Wait for a signal or for data on one of the descriptors `others`. Returns the ready ones of `others`."""
         ready: list[int] = select.select([self._reader, *others], [], [], timeout_s)[0]
-        if self._reader in ready:
+        self.signalled = self._reader in ready
+        if self.signalled:
             os.read(self._reader, 4096)
         return [descriptor for descriptor in ready if descriptor != self._reader]
 
@@ -166,10 +169,15 @@ def resident_mb(pids: Iterable[int]) -> int:
 
 
 def proportional_mb(pids: Iterable[int]) -> int:
-    """Memory of `pids` in MiB, a shared page divided among the processes that map it; slower than `resident_mb`."""
+    """Memory of `pids` in MiB, a shared page divided among the processes that map it; slower than `resident_mb`.
+
+    A process that does not let us see that counts with its resident memory.
+    """
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError, psutil.Error):
+        try:
             memory = psutil.Process(pid).memory_full_info()
             total += getattr(memory, "pss", memory.uss)
+        except (OSError, psutil.Error):
+            total += resident_mb([pid]) * _MIB
     return total // _MIB

@@ -26,7 +26,8 @@ from workers.tasks import TaskStarter
 if TYPE_CHECKING:
     from redis import Redis
 
-    from scheduler.model.grants import Leaving
+    from scheduler.model.grants import Leaving, RuntimeWarn
+    from workers.cell import Cell
 
 _log = structlog.get_logger()
 
@@ -34,13 +35,15 @@ _log = structlog.get_logger()
 class Program:
     """One executor of an app of programs; `work_off` runs it to its end."""
 
-    def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
+    def __init__(self, spec: ExecutorSpec, connection: Redis, cell: Cell) -> None:
         self._spec = spec
         self._grant = spec.grant
         self._number = number_of(spec.grant.executor)
         self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
+        self._cell = cell
+        self._group = TaskGroup(self._grant, spec.grace_s, cell)
+        self._warned: RuntimeWarn | None = None
         self._grace_s = spec.grace_s
         self._stop = False
         self._told: Leaving | None = None
@@ -65,16 +68,17 @@ class Program:
                 quiet_s = min(quiet_s, outage.goes_on(error))
                 self._next_check_s = 0.0
             if not self._stop and not self._group.ended:
-                self._wakeup.wait(quiet_s)
+                self._group.wait(self._wakeup, quiet_s)
             self._group.reap()
             self._group.enforce()
         ended = self._group.ended[0] if self._group.ended else None
-        self._group.stop(self._wakeup.wait, self._grace_s)
+        self._group.stop(self._wakeup, self._grace_s)
         return self._note(ended)
 
     def _begin(self) -> None:
         secrets = partial(self._work.secrets, self._grant.app)
-        starter = TaskStarter(self._grant, self._spec.worker, self._files, secrets, host=self._spec.host)
+        where = self._spec.worker, self._files, self._cell
+        starter = TaskStarter(self._grant, *where, secrets, host=self._spec.host)
         self._group.add(starter.start(Begun(self._number, 1)))
 
     def _check(self) -> None:
@@ -87,6 +91,9 @@ class Program:
         self._told = leaving
         if leaving is not None and leaving.signal and leaving != told:
             self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
+        warning, self._warned = self._warned, self._files.warning(self._grant.executor)
+        if self._warned is not None and self._warned != warning:
+            self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
         if leaving is not None and leaving.firm and time.time() * 1000 >= leaving.deadline:
             self._stop, self._grace_s = True, leaving.grace_s
         if not self._work.is_granted(self._spec.worker, self._grant.executor):
@@ -117,4 +124,4 @@ class Program:
 
 def run_program(spec: ExecutorSpec, lock: int) -> int:
     """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda connection: Program(spec, connection).work_off())
+    return live(spec, lock, lambda connection, cell: Program(spec, connection, cell).work_off())

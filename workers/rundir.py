@@ -11,21 +11,24 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict
 
-from scheduler.model.grants import Leaving
+from scheduler.model.grants import Leaving, RuntimeWarn
 from scheduler.model.ids import app_of
-from scheduler.service.private import private_folder
+from scheduler.service.private import private_folder, write_private
 from workers.locks import is_locked, try_lock
 
 
 class Holder(NamedTuple):
-    """The process that holds an executor's lock, its app, its size, addresses and grace; 0 means not known yet."""
+    """The process that holds an executor's lock, its app, its size, addresses and grace; 0 means not known yet.
+
+    `first` is the first process of its cell, which was started at `first_s`, in seconds since the epoch.
+    """
 
     executor: str
     app: str
@@ -34,6 +37,8 @@ class Holder(NamedTuple):
     memory_mb: int = 0
     addresses: Mapping[str, Sequence[str]] = {}
     grace_s: float = 0
+    first: int = 0
+    first_s: float = 0
 
 
 class ExitNote(BaseModel):
@@ -72,9 +77,23 @@ class RunDir:
         """The file with the complete output of a task or the "driver"."""
         return self._logs / _file_name(app) / f"{task}.log"
 
+    def scratch(self, executor: str) -> Path:
+        """The executor's own folder, deleted when it has ended."""
+        return self.path / "scratch" / _file_name(executor)
+
+    def remove_scratch(self, executor: str) -> None:
+        """Delete it, whatever its modes."""
+        folder = self.scratch(executor)
+        if not folder.is_symlink():
+            shutil.rmtree(folder, onerror=_make_removable)
+
+    def told(self, executor: str) -> Path:
+        """The folder with what the executor's tasks are told."""
+        return self._file(executor, "told")
+
     def stop_at_file(self, executor: str) -> Path:
         """The file that says until when an executor that was told to leave may run, absent while it need not leave."""
-        return self._file(executor, "stop-at")
+        return self.told(executor) / "stop-at"
 
     def tell_to_leave(self, executor: str, leaving: Leaving | None) -> None:
         """Write or remove that file. Its first line is the deadline in seconds since the epoch (semantics E5)."""
@@ -84,8 +103,8 @@ class RunDir:
             return
         text = f"{leaving.deadline / 1000:.3f}\n{leaving.model_dump_json()}\n"
         if not path.exists() or path.read_text() != text:
-            draft = self._file(executor, "stop-at.draft")
-            draft.write_text(text)
+            draft = private_folder(path.parent) / "draft"
+            write_private(draft, text)
             draft.replace(path)
 
     def leaving(self, executor: str) -> Leaving | None:
@@ -96,19 +115,22 @@ class RunDir:
             return None
 
     def warned_at(self, executor: str) -> int:
-        """When (ms) the warning was due that the executor got last, 0 = it got none (semantics X2)."""
+        """When (ms) the warning was due that the executor was told of last, 0 = of none (semantics X2)."""
+        found = self.warning(executor)
+        return 0 if found is None else found.at
+
+    def warn(self, executor: str, warning: RuntimeWarn) -> None:
+        """Tell the executor to send its tasks the signal of a warning."""
+        draft = self._file(executor, "draft-warned")
+        write_private(draft, warning.model_dump_json())
+        draft.replace(self._file(executor, "warned"))
+
+    def warning(self, executor: str) -> RuntimeWarn | None:
+        """The warning that the executor was told of last."""
         try:
-            return int(self._file(executor, "warned").read_text())
+            return RuntimeWarn.model_validate_json(self._file(executor, "warned").read_bytes())
         except (FileNotFoundError, ValueError):
-            return 0
-
-    def note_warning(self, executor: str, at: int) -> None:
-        """Note that the executor got the warning that was due at `at` (ms)."""
-        self._file(executor, "warned").write_text(str(at))
-
-    def scratch(self, executor: str) -> Path:
-        """The executor's own folder, deleted when its end is in the log."""
-        return self.path / "scratch" / _file_name(executor)
+            return None
 
     def program_log(self) -> Path:
         """The file with the executors' own messages."""
@@ -144,7 +166,7 @@ class RunDir:
     def write_exit(self, executor: str, note: ExitNote) -> None:
         """Write the executor's exit note, unless it has one."""
         draft = self._file(executor, f"draft-{os.getpid()}")
-        draft.write_text(note.model_dump_json())
+        write_private(draft, note.model_dump_json())
         with contextlib.suppress(FileExistsError):
             os.link(draft, self._file(executor, "exit"))
         draft.unlink()
@@ -160,8 +182,9 @@ class RunDir:
         """Remove the files of an executor whose end is in the log."""
         for path in self._executors.glob(f"{_file_name(executor)}.draft-*"):
             path.unlink(missing_ok=True)
-        shutil.rmtree(self.scratch(executor), ignore_errors=True)
-        for kind in ("exit", "stop-at", "warned", "lock"):
+        self.remove_scratch(executor)
+        shutil.rmtree(self.told(executor), ignore_errors=True)
+        for kind in ("exit", "warned", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def claim_cpus(self, count: int) -> list[int]:
@@ -196,6 +219,18 @@ def _holder(path: Path) -> Holder:
         return Holder(**{"executor": executor, **json.loads(path.read_bytes())})
     except (FileNotFoundError, ValueError, TypeError):
         return Holder(executor, app_of(executor), 0)
+
+
+def _make_removable(remove: Callable[[str], object], path: str, error: object) -> None:  # noqa: ARG001 - rmtree's
+    """Remove what its owner has forbidden to remove."""
+    with contextlib.suppress(OSError):
+        for each in (Path(path).parent, Path(path)):
+            if not each.is_symlink():
+                each.chmod(0o700)
+        if remove in {os.open, os.scandir, os.lstat}:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove(path)
 
 
 def _file_name(name: str) -> str:

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from scheduler.store.task_queue import Completion
-from workers.memory import TaskCgroup, excess
-from workers.processes import children, descendants, environment_value, kill_until_gone, reaped, send_signal
+from workers.cell import Cell, Ended
+from workers.memory import excess
+from workers.processes import (
+    Wakeup,
+    descendants,
+    environment_value,
+    kill_until_gone,
+    reaped,
+    resident_mb,
+    started_s,
+)
 from workers.tasks import INDEX_VARIABLE, Task
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scheduler.model.grants import Grant
 
 _MEMORY_CHECK_S = 0.5
+_SAME_TIME_S = 0.5
+"""How precise the start times of processes are, with room to spare."""
+_DEFIANT = 10
+"""After so many SIGKILLs to a task its whole cell is killed."""
 
 
 class TaskGroup:
-    """The running tasks of the executor with that lock file; `ended` holds the completions not reported yet."""
+    """The running tasks of an executor, in its cell; `ended` holds the completions not reported yet."""
 
-    def __init__(self, grant: Grant, grace_s: float, lock: Path) -> None:
+    def __init__(self, grant: Grant, grace_s: float, cell: Cell) -> None:
         self._grant = grant
         self._grace_s = grace_s
+        self._cell = cell
         self._tasks: dict[int, Task] = {}
-        self._cgroup = TaskCgroup.make(lock, grant.memory_mb)
         self._next_check_s = 0.0
+        self._news = select.epoll()
+        self._watched = -1
         self.ended: list[Completion] = []
 
     def __len__(self) -> int:
@@ -45,20 +58,44 @@ class TaskGroup:
         if isinstance(started, Completion):
             self.ended.append(started)
             return
-        if self._cgroup is not None:
-            self._cgroup.add(started.process.pid)
         self._tasks[started.index] = started
+        self._news.register(started.output.descriptor, select.EPOLLIN)
+
+    def wait(self, wakeup: Wakeup, timeout_s: float) -> None:
+        """Wait for a signal to this process or news of the cell, and take in what tasks print meanwhile."""
+        if self._watched != self._cell.fileno():
+            self._watched = self._cell.fileno()
+            if self._watched >= 0:
+                self._news.register(self._watched, select.EPOLLIN)
+        deadline_s = time.monotonic() + timeout_s
+        while wakeup.wait(max(0.0, deadline_s - time.monotonic()), self._news.fileno()):
+            outputs = {task.output.descriptor: task.output for task in self._tasks.values()}
+            for descriptor, _ in self._news.poll(0):
+                if descriptor not in outputs:
+                    return
+                if not outputs[descriptor].take():
+                    self._news.unregister(descriptor)
+            if wakeup.signalled or time.monotonic() >= deadline_s:
+                return
 
     def reap(self) -> None:
-        """Collect all ended children, and kill the processes that ended tasks left behind."""
-        by_pid = {task.process.pid: task for task in self._tasks.values()}
-        ended = list(reaped())
-        for task, status in ((by_pid[pid], status) for pid, status in ended if pid in by_pid):
-            if os.WIFSIGNALED(status) and self._cgroup is not None and self._cgroup.has_killed():
+        """Collect the tasks that have ended, and kill the processes that they left behind."""
+        by_pid = {task.pid: task for task in self._tasks.values()}
+        ended = [(by_pid[end.pid], end) for end in self._cell.ended() if end.pid in by_pid]
+        for task, end in ended:
+            if os.WIFSIGNALED(end.status) and self._cell.out_of_memory():
                 task.why = task.why or self._too_much_memory(self._grant.memory_mb)
-            del self._tasks[task.index]
-            self.ended.append(task.end(status))
-        if ended:
+            self._end(task, end)
+        for _ in reaped():
+            pass
+        if not self._cell.alive and self._tasks:
+            why = "the executor's cell has ended"
+            why = self._too_much_memory(self._grant.memory_mb) if self._cell.out_of_memory() else why
+            kill_until_gone(_our_descendants)
+            for task in list(self._tasks.values()):
+                task.why = task.why or why
+                self._end(task, Ended(task.pid, int(signal.SIGKILL), 0, 0))
+        elif ended:
             self._kill_leftovers()
 
     def enforce(self) -> None:
@@ -68,20 +105,17 @@ class TaskGroup:
         for task in self._tasks.values():
             if task.kill_at_s is not None:
                 if now_s >= task.kill_at_s:
-                    task.stop()
+                    self._stop(task)
             elif limit_s is not None and now_s >= task.began_s + limit_s:
                 why = f"{task.name} exceeded its time limit of {limit_s} s"
-                task.stop(why, number=signal.SIGTERM, again_s=self._grace_s)
+                self._stop(task, why, number=signal.SIGTERM, again_s=self._grace_s)
         if now_s >= self._next_check_s:
             self._next_check_s = now_s + _MEMORY_CHECK_S
-            pids = {index: task.process.pid for index, task in self._tasks.items()}
-            found = excess({index: [pid, *descendants(pid)] for index, pid in pids.items()}, self._grant.memory_mb)
-            if found is not None:
-                self._tasks[found.task].stop(self._too_much_memory(found.used_mb))
+            self._check_memory()
 
     def pass_on(self, number: signal.Signals) -> None:
         """Send a signal to the processes of the tasks, not to their children."""
-        send_signal([task.process.pid for task in self._tasks.values()], number)
+        self._cell.signal(self._mains().values(), number)
 
     def quiet_s(self) -> float:
         """Seconds until `enforce` is due."""
@@ -96,31 +130,82 @@ class TaskGroup:
 
     def news(self) -> dict[int, bytes]:
         """The output tail of each task that has printed anything since the last call."""
-        return {index: task.tail() for index, task in self._tasks.items() if task.has_news()}
+        return {index: task.output.tail() for index, task in self._tasks.items() if task.output.has_news()}
 
-    def stop(self, wait: Callable[[float], object], grace_s: float | None = None) -> None:
-        """Send SIGTERM to all descendants of this process and, after the grace period, SIGKILL to the rest.
-
-        `wait` waits the given number of seconds, less if a signal arrives.
-        """
+    def stop(self, wakeup: Wakeup, grace_s: float | None = None) -> None:
+        """Send SIGTERM to all processes of the tasks and, after the grace period, end the cell with all in it."""
         deadline_s = time.monotonic() + (self._grace_s if grace_s is None else grace_s)
-        send_signal(descendants(os.getpid()), signal.SIGTERM)
-        while _still_running() and time.monotonic() < deadline_s:
-            wait(0.05)
-        kill_until_gone(_still_running)
+        self._cell.signal(self._cell.members(), signal.SIGTERM)
+        while self._still_running() and time.monotonic() < deadline_s:
+            self.wait(wakeup, 0.05)
+        self._cell.kill()
+        kill_until_gone(_our_descendants)
         for task in self._tasks.values():
-            task.abandon()
+            task.close()
         self._tasks.clear()
-        if self._cgroup is not None:
-            self._cgroup.remove()
+
+    def _end(self, task: Task, ended: Ended) -> None:
+        del self._tasks[task.index]
+        self.ended.append(task.end(ended))
+
+    def _stop(
+        self, task: Task, why: str = "", *, number: signal.Signals = signal.SIGKILL, again_s: float = 0.2
+    ) -> None:
+        """Send a signal to the processes of a task, and schedule the next SIGKILL in `again_s` seconds."""
+        if task.stop(why, again_s) > _DEFIANT:
+            self._cell.kill()
+        elif (main := self._mains().get(task.index)) is not None:
+            self._cell.signal([main, *descendants(main)], number)
+
+    def _mains(self) -> dict[int, int]:
+        """Task -> the id of its process outside."""
+        by_pid = {task.pid: task.index for task in self._tasks.values()}
+        return {by_pid[inside]: pid for pid, inside in self._cell.tops().items() if inside in by_pid}
+
+    def _check_memory(self) -> None:
+        """Stop the largest task if all processes of the cell together use more memory than is granted."""
+        mains = {pid: index for index, pid in self._mains().items()}
+        members: dict[int, list[int]] = {}
+        for pid in self._cell.tops():
+            members.setdefault(mains[pid] if pid in mains else self._owner(pid), []).extend([pid, *descendants(pid)])
+        sizes = {index: resident_mb(pids) for index, pids in members.items()}
+        for index, task in self._tasks.items():
+            task.peak_mb = max(task.peak_mb, sizes.get(index, 0))
+        if sum(sizes.values()) <= self._grant.memory_mb:
+            return
+        found = excess(members, self._grant.memory_mb)
+        if found is not None and found.task in self._tasks:
+            self._stop(self._tasks[found.task], self._too_much_memory(found.used_mb))
+        if found is not None:
+            self._cell.signal(members[found.task], signal.SIGKILL)
+
+    def _owner(self, orphan: int) -> int:
+        """The task that a process without a parent comes from, as far as that can be told; -1 if it cannot."""
+        shown = environment_value(orphan, INDEX_VARIABLE)
+        named = [task.index for task in self._tasks.values() if shown and task.shown == shown]
+        if named:
+            return named[0]
+        return next(iter(self._tasks)) if len(self._tasks) == 1 else -1
 
     def _kill_leftovers(self) -> None:
-        mains = {task.process.pid for task in self._tasks.values()}
-        for orphan in children(os.getpid()):
-            if orphan not in mains:
-                index = environment_value(orphan, INDEX_VARIABLE)
-                if index is not None and index.isdecimal() and int(index) not in self._tasks:
-                    send_signal([orphan, *descendants(orphan)], signal.SIGKILL)
+        """Kill what ended tasks left behind: what names another task, or is older than every task that runs."""
+        mains = self._mains().values()
+        for orphan in self._cell.tops():
+            shown = environment_value(orphan, INDEX_VARIABLE)
+            began_s = (started_s(orphan) or 0) + _SAME_TIME_S
+            of = [
+                task for task in self._tasks.values() if (shown == task.shown if shown else task.began_at_s <= began_s)
+            ]
+            if of or orphan in mains:
+                continue
+            self._cell.signal([orphan, *descendants(orphan)], signal.SIGKILL)
+
+    def _still_running(self) -> bool:
+        """Whether a process of the tasks is running; reaps those that ended."""
+        self._cell.ended()
+        for _ in reaped():
+            pass
+        return any(started_s(pid) is not None for pid in self._cell.members())
 
     def _too_much_memory(self, used_mb: int) -> str:
         grant = self._grant
@@ -129,8 +214,5 @@ class TaskGroup:
         return f"the tasks of {grant.role} {grant.executor} used {used_mb} MiB; {grant.memory_mb} MiB are granted"
 
 
-def _still_running() -> list[int]:
-    """The descendants of this process; reaps ended children."""
-    for _ in reaped():
-        pass
+def _our_descendants() -> list[int]:
     return descendants(os.getpid())

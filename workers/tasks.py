@@ -9,15 +9,12 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import count
 from math import ceil, floor
-from pathlib import Path
 
 from scheduler.model.arrays import index_of
 from scheduler.model.errors import FairlogError
@@ -26,7 +23,8 @@ from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.service.private import private_folder
 from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.task_queue import Begun, Completion, Outcome, output_bytes
-from workers.processes import descendants, send_signal
+from workers.cell import CannotStart, Cell, CellLost, Ended
+from workers.output import Output, open_log
 from workers.rundir import RunDir
 
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
@@ -40,10 +38,10 @@ RESOURCES_VARIABLE = "FAIRLOG_RESOURCES"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 HOST_VARIABLE = "FAIRLOG_HOST"
 """The worker's host, as peers reach it; the name that preferences use."""
-SCRATCH_VARIABLE = "FAIRLOG_SCRATCH"
-"""The executor's own folder, deleted when it is gone. Programs of executors begin in it (semantics G1)."""
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
+SCRATCH_VARIABLE = "FAIRLOG_SCRATCH"
+"""The executor's own folder, deleted when it is gone. Programs of executors begin in it (semantics G1)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
@@ -58,20 +56,21 @@ def run(app: str, task: int) -> None:
     raise FairlogError(f"task {task} of {app!r} runs only in fairlog's executors; stop the RQ worker on this queue")
 
 
-def task_environment(grant: Grant, lock: Path, secrets: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an executor's tasks, without their index.
+def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an executor's tasks, without their index; `cell` are the variables of their cell.
 
-    Variables of the submitter override those of the machine; fairlog's override both.
+    Variables of the submitter override those of the machine and the cell; fairlog's override all.
     """
     machine = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
     return {
         "PATH": _PATH,
         **machine,
+        **cell,
         **secrets,
+        **{name: value for name, value in cell.items() if name.startswith("FAIRLOG_")},
         "FAIRLOG_TASK_COUNT": str(grant.tasks),
         "FAIRLOG_APP_ID": grant.app,
         "FAIRLOG_EXECUTOR_ID": grant.executor,
-        LOCK_VARIABLE: str(lock),
         "FAIRLOG_CORES": str(grant.cores),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),
         **(
@@ -106,52 +105,37 @@ def task_addresses(grant: Grant, slot: int) -> dict[str, tuple[str, ...]]:
 
 
 class Task:
-    """A running task or driver. `why` is the reason why it was stopped, `kill_at_s` when SIGKILL is due."""
+    """A running task or driver. `why` is the reason why it was stopped, `kill_at_s` when SIGKILL is due.
 
-    def __init__(
-        self,
-        begun: Begun,
-        process: subprocess.Popen[bytes],
-        log: int,
-        log_start: int,
-        *,
-        name: str = "",
-        kept: int = output_bytes(1),
-    ) -> None:
+    `pid` is its process id in its cell, `shown` the index that it finds in its environment.
+    """
+
+    def __init__(self, begun: Begun, pid: int, output: Output, shown: str = "", *, name: str = "") -> None:
         self.index = begun.task
+        self.shown = shown
         self.name = name or f"task {self.index}"
         self.attempt = begun.attempt
-        self.process = process
+        self.pid = pid
+        self.output = output
+        self.is_over = False
         self.began_s = time.monotonic()
+        self.began_at_s = time.time()
         self.kill_at_s: float | None = None
         self.why = ""
-        self._log = log
-        self._log_start = log_start
-        self._shown = log_start
-        self._kept = kept
+        self._stops = 0
+        self.peak_mb = 0
+        """The most memory that was seen in use by its processes."""
 
-    def tail(self) -> bytes:
-        """The end of this attempt's output: 64 KiB, or less of an app of many tasks."""
-        size = os.fstat(self._log).st_size
-        self._shown = size
-        first = max(self._log_start, size - self._kept)
-        return os.pread(self._log, size - first, first) if size > first else b""
-
-    def has_news(self) -> bool:
-        """Whether it has printed anything since the last call of `tail`."""
-        return os.fstat(self._log).st_size != self._shown
-
-    def stop(self, why: str = "", *, number: signal.Signals = signal.SIGKILL, again_s: float = 0.2) -> None:
-        """Send a signal to its processes, and schedule the next SIGKILL in `again_s` seconds."""
+    def stop(self, why: str, again_s: float) -> int:
+        """Note why it is stopped, and schedule the next SIGKILL in `again_s` seconds. Returns how often it was."""
         self.why = self.why or why
         self.kill_at_s = time.monotonic() + again_s
-        pid = self.process.pid
-        send_signal([pid, *descendants(pid)], number)
+        self._stops += 1
+        return self._stops
 
-    def end(self, status: int) -> Completion:
-        """The completion for the wait status `status`; closes the log file."""
-        returned = os.waitstatus_to_exitcode(status)
-        self.process.returncode = returned
+    def end(self, ended: Ended) -> Completion:
+        """Its completion; closes the log file."""
+        returned = os.waitstatus_to_exitcode(ended.status)
         exit_code = returned if returned >= 0 else 128 - returned
         outcome: Outcome = "failed" if exit_code or self.why else "succeeded"
         message = self.why
@@ -159,28 +143,25 @@ class Task:
             message = f"{self.name} was ended by {_signal_name(-returned)}"
         elif not message and returned:
             message = f"{self.name} ended with exit code {returned}"
-        if self.why:
-            with contextlib.suppress(OSError):
-                os.write(self._log, f"fairlog: {self.why}\n".encode())
-        output = self.tail()
-        os.close(self._log)
-        return Completion(self.index, outcome, exit_code, message, output, self.attempt)
+        tail = self.close(f"fairlog: {self.why}\n" if self.why else "")
+        took = ended.cpu_ms, max(self.peak_mb, ended.peak_mb), self.output.bytes
+        return Completion(self.index, outcome, exit_code, message, tail, self.attempt, *took)
 
-    def abandon(self) -> None:
-        """Close the log file of a task that returns to the queue."""
-        self.process.returncode = -signal.SIGKILL
-        with contextlib.suppress(OSError):
-            os.close(self._log)
+    def close(self, line: str = "") -> bytes:
+        """Close its output, with a last line. Returns the tail. Another task may have its slot."""
+        self.is_over = True
+        return self.output.close(line.encode())
 
 
 class TaskStarter:
-    """Starts the tasks of one executor. `read_secrets` returns its app's, or raises UnreadableSecrets."""
+    """Starts the tasks of one executor in its cell. `read_secrets` returns its app's, or raises UnreadableSecrets."""
 
     def __init__(
         self,
         grant: Grant,
         worker: str,
         files: RunDir,
+        cell: Cell,
         read_secrets: Callable[[], Mapping[str, str]],
         *,
         host: str = "",
@@ -188,83 +169,82 @@ class TaskStarter:
         self._grant = grant
         self._worker = worker
         self._files = files
+        self._cell = cell
+        self._host = host
         self._is_driver = grant.role == "driver"
-        self._unreadable = ""
-        """Why the app's secrets cannot be read, or its folder cannot be created."""
-        secrets: Mapping[str, str] = {}
-        try:
-            secrets = read_secrets()
-        except UnreadableSecrets as error:
-            self._unreadable = str(error)
-        self._environment = task_environment(grant, files.lock_file(grant.executor), secrets)
-        self._environment[STOP_AT_VARIABLE] = str(files.stop_at_file(grant.executor))
-        scratch = files.scratch(grant.executor)
-        try:
-            private_folder(scratch)
-        except OSError as error:
-            self._unreadable = f"the folder {scratch} cannot be created: {error.strerror}"
-        self._environment |= {HOST_VARIABLE: host, SCRATCH_VARIABLE: str(scratch)}
-        self._cwd = str(scratch) if grant.program else grant.cwd
+        self._cwd = cell.scratch if grant.program else grant.cwd or cell.scratch
+        self._refused: tuple[int, str] | None = None
+        """Why no task can be started: exit code and sentence."""
+        self._secrets: Mapping[str, str] = {}
+        self._prepared = False
         self._slots: dict[int, Task] = {}
         """Slot -> the task that was started in it last."""
-        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._command = grant.command[0] if grant.command else ""
-        self._program = _find_program(self._command, self._environment["PATH"])
+        try:
+            self._secrets = read_secrets()
+        except UnreadableSecrets as error:
+            self._refused = 126, f"{error} (worker {worker})"
 
     def start(self, begun: Begun) -> Task | Completion:
         """Start a task. Returns a completion that states the reason if it cannot start."""
-        grant = self._grant
-        if self._unreadable:
-            return self._refuse(begun, "unstartable", 126, f"{self._unreadable} (worker {self._worker})")
-        if self._cwd is not None and not os.path.isdir(self._cwd):  # noqa: PTH112 - Path.is_dir raises for some errors
-            reason = f"directory {self._cwd!r} does not exist or is not accessible on worker {self._worker}"
-            return self._refuse(begun, "unstartable", 126, reason)
-        if self._program is None:
-            return self._missing(begun)
+        refused = self._refused or self._prepare()
+        if refused is not None:
+            return self._refuse(begun, "unstartable", *refused)
         try:
             log = self._open_log(begun)
         except OSError as error:
-            return self._refuse(begun, "unstartable", 126, f"no log file on worker {self._worker}: {error.strerror}")
-        log_start = os.fstat(log).st_size
-        slot = next(n for n in count() if n not in self._slots or self._slots[n].process.returncode is not None)
-        index = {} if self._is_driver else {INDEX_VARIABLE: str(index_of(grant.array, begun.task))}
-        index |= resource_environment(task_addresses(grant, slot))
+            reason = f"no log file on worker {self._worker}: {error.strerror}"
+            return self._refuse(begun, "unstartable", 126, reason)
+        alone = self._is_driver or self._grant.program
+        output = Output(log, output_bytes(1 if alone else self._grant.tasks))
+        slot = next(n for n in count() if n not in self._slots or self._slots[n].is_over)
+        shown = "" if self._is_driver else str(index_of(self._grant.array, begun.task))
+        variables = {INDEX_VARIABLE: shown} if shown else {}
+        variables |= resource_environment(task_addresses(self._grant, slot))
         try:
-            process = subprocess.Popen(  # noqa: S603 - to run what users submit is what an executor is for
-                grant.command,
-                executable=self._program,
-                stdin=self._nothing,
-                stdout=log,
-                stderr=log,
-                cwd=self._cwd,
-                env={**self._environment, **index},
-                close_fds=False,
-            )
-        except OSError as error:
-            os.close(log)
-            return self._not_started(begun, error)
-        kept = output_bytes(1 if self._is_driver or grant.program else grant.tasks)
-        name = "its driver" if self._is_driver else "its program" if grant.program else ""
-        self._slots[slot] = Task(begun, process, log, log_start, name=name, kept=kept)
+            pid = self._cell.start(begun.task, variables, output.inside)
+        except (CannotStart, CellLost) as error:
+            output.close()
+            if isinstance(error, CannotStart):
+                return self._not_started(begun, error)
+            return self._refuse(begun, "failed", 126, f"{error} (worker {self._worker})")
+        finally:
+            os.close(output.inside)
+        name = "its driver" if self._is_driver else "its program" if self._grant.program else ""
+        self._slots[slot] = Task(begun, pid, output, shown, name=name)
         return self._slots[slot]
+
+    def _prepare(self) -> tuple[int, str] | None:
+        """Prepare the cell unless it is prepared. Returns why no task can be started."""
+        if self._prepared and self._cell.alive:
+            return None
+        grant, worker = self._grant, self._worker
+        try:
+            self._cell.open()
+            environment = task_environment(grant, self._cell.variables, self._secrets) | {HOST_VARIABLE: self._host}
+            prepared = self._cell.prepare(grant.command, environment, self._cwd)
+        except (FairlogError, OSError) as error:
+            return 126, f"{error} (worker {worker})"
+        if prepared.error:
+            return 126, f"directory {self._cwd!r} does not exist or is not accessible on worker {worker}"
+        if not prepared.found:
+            return 127, self._missing()
+        self._prepared = True
+        return None
 
     def _open_log(self, begun: Begun) -> int:
         path = self._files.log_file(self._grant.app, "driver" if self._is_driver else begun.task)
-        private_folder(path.parent)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return open_log(private_folder(self._files.path), path)
 
-    def _not_started(self, begun: Begun, error: OSError) -> Completion:
-        reason = error.strerror or str(error)
-        if isinstance(error, FileNotFoundError):
-            if not os.path.isfile(Path(self._cwd or ".", self._program or "")):  # noqa: PTH113 - as above
-                return self._missing(begun)
-            reason = "its interpreter does not exist"
+    def _not_started(self, begun: Begun, error: CannotStart) -> Completion:
+        if error.missing:
+            return self._refuse(begun, "unstartable", 127, self._missing())
+        reason = "its interpreter does not exist" if error.number == errno.ENOENT else os.strerror(error.number)
         message = f"command {self._command!r} cannot be run on worker {self._worker}: {reason}"
-        return self._refuse(begun, "unstartable" if error.errno in _PERMANENT else "failed", 126, message)
+        return self._refuse(begun, "unstartable" if error.number in _PERMANENT else "failed", 126, message)
 
-    def _missing(self, begun: Begun) -> Completion:
-        message = f"command {self._command!r} does not exist on worker {self._worker}"
-        return self._refuse(begun, "unstartable", 127, message)
+    def _missing(self) -> str:
+        return f"command {self._command!r} does not exist on worker {self._worker}"
 
     def _refuse(self, begun: Begun, outcome: Outcome, exit_code: int, message: str) -> Completion:
         message = one_line(message, MAX_DETAIL)
@@ -276,14 +256,6 @@ class TaskStarter:
             finally:
                 os.close(log)
         return Completion(begun.task, outcome, exit_code, message, line, begun.attempt)
-
-
-def _find_program(command: str, path: str) -> str | None:
-    """The file that `command` names, None if there is none. It need not be executable: starting it gives the reason."""
-    if "/" in command or not command:
-        return command or None
-    present = (program for folder in path.split(":") if os.path.isfile(program := f"{folder}/{command}"))  # noqa: PTH113 - as above
-    return shutil.which(command, path=path) or next(present, None)
 
 
 def _signal_name(number: int) -> str:

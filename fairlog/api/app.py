@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 from starlette.routing import compile_path
 
-from fairlog.api.audit_file import MAX_FILE, audit_file
+from fairlog.api.audit_file import MAX_FILE
 from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, request_of
 from fairlog.api.limits import Rates, cost_of
@@ -48,6 +48,7 @@ from fairlog.api.problems import (
 )
 from fairlog.api.questions import SignIn
 from fairlog.api.routes import ROUTES
+from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
@@ -304,10 +305,7 @@ class Door:
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
         if route.name == "auditFile":
-            self.board.check(who)
-            body = await _body(request, most=MAX_FILE, media="application/x-ndjson")
-            seen = (await self.read(partial(handlers.replica.read, lambda _: None)))[0]
-            return _viewed(Viewed(seen, msgspec.Raw(_to_json(await self.read(partial(audit_file, body))))))
+            values["text"] = await _body(request, most=MAX_FILE, media="application/x-ndjson")
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
@@ -321,6 +319,7 @@ class Door:
             "statement": handlers.statement,
             "fairness": board.fairness,
             "audit": handlers.audit,
+            "auditFile": board.audit_file,
             "whatif": handlers.whatif,
             "plan": handlers.plan,
             "status": handlers.status,
@@ -441,6 +440,8 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         made = await _problem(request, NoSuchMethod(f"{request.url.path} takes {allowed}, not {request.method}"))
         made.headers["allow"] = allowed
         return made
+    if raised.status_code == HTTPStatus.NOT_FOUND and (document := lost(request)) is not None:
+        return document
     if raised.status_code == HTTPStatus.NOT_FOUND:
         return await _problem(request, NotFound(f"there is nothing at {request.url.path}; see /openapi.json"))
     return await _problem(request, BadRequest(str(raised.detail)))

@@ -129,7 +129,7 @@ def statement(source: Source, company: str, month: str) -> object:
 
 
 def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as JSON values)
-    """The log's inputs under other rules, as `fairlog whatif --json` prints it.
+    """The log's inputs under other rules, as `fairlog whatif --json` prints it, and the course of both over time.
 
     Raises: CommandRejected if a rule is not valid.
     """
@@ -144,7 +144,7 @@ def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as
         for name, offer in zip(names, offers, strict=True)
     ]
     quotas = {company: (each.cores, each.memory_mb) for company, each in asked.quotas.items()}
-    return replayed(source.facts(), Rules(asked.settings, quotas, added))
+    return replayed(source.facts(), Rules(asked.settings, quotas, added), keep=True)
 
 
 def lane_of(name: str) -> str:

@@ -640,11 +640,18 @@ class Handlers:
         read = lambda look: self.replica.read(look)[1]  # noqa: E731
         return Metrics(self.store, self.keys, self.replica.tally, read=read, around=self.look_around)
 
-    def look_around(self) -> Around:
-        """What surrounds the state now; the companies that are short now are taken note of."""
+    def keep_watch(self) -> None:
+        """Take note of the companies that are short now and of the master, so that it is known since when they are.
+
+        Raises: NotReady, redis-py's errors.
+        """
         _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
         with self._lock:
             self._watched.look(master, short, self.now_ms())
+
+    def look_around(self) -> Around:
+        """What surrounds the state now. Raises: as `keep_watch`."""
+        self.keep_watch()
         return look_around(self.store, self.keys, watched=self._watched)
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.json import schema_components
 
+from fairlog import models
 from fairlog.api.problems import MEDIA, STATUS
 from fairlog.api.routes import ROUTES, Param, Route
 from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 _REFS = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
@@ -82,13 +86,22 @@ _LOG_IN = {
     "additionalProperties": False,
 }
 
+_SHOWN: dict[str, type[Struct]] = {
+    "apps": models.App,
+    "app": models.AppDetails,
+    "tasks": models.Task,
+    "explain": models.Explanation,
+    "log": models.Event,
+}
+"""What a route answers, or an item of it, where that has a model."""
+
 
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
     """The description as JSON values."""
     types = [each for each in _kinds() if each not in (LoseWorker, LoseOwner)]
     asked = [route.asks for route in ROUTES if route.asks is not None]
-    _, structs = schema_components([*types, *asked], ref_template=_REFS)
+    _, structs = schema_components([*types, *asked, *_SHOWN.values()], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}
     schemas[SubmitApp.__name__]["properties"]["secrets"] = _SECRETS
     named = [{"$ref": _REFS.format(name=kind.__name__)} for kind in types]
@@ -126,6 +139,12 @@ def _cleaned(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     media, body = _BODIES[route.answer]
+    if route.name in _SHOWN:
+        shown = {"$ref": _REFS.format(name=_SHOWN[route.name].__name__)}
+        whole: dict[str, Any] = {"value": shown}
+        if route.answer == "list":
+            whole = {"items": {"type": "array", "items": shown}}
+        body = {**body, "properties": {**body["properties"], **whole}}
     answers: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {media: {"schema": body}}},
         **{

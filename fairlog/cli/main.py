@@ -58,6 +58,9 @@ VERBS = {
     "reprioritize": ("apps", "Change an app's priority among its user's apps."),
     "hold": ("apps", "Keep pending apps from starting until they are released."),
     "release": ("apps", "Let apps on hold start."),
+    "rq": ("engines", "Run RQ workers on executors, as many as queues have jobs."),
+    "spark-submit": ("spark", "Run a Spark app: its driver and its executors are granted."),
+    "spark": ("spark", "Prepare a shell for Spark drivers whose executors fairlog grants."),
     "apps": ("apps", "List the apps that have not ended, or all apps."),
     "app": ("apps", "Show one app with its executors and tasks."),
     "top": ("top", "Show shares, queue and workers live in a terminal."),
@@ -99,7 +102,7 @@ class LazyGroup(VerbGroup):
         """The verb, imported now; None if the name is unknown."""
         if cmd_name not in VERBS:
             return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name.replace("-", "_")
         command = getattr(import_module(f"fairlog.cli.verbs.{VERBS[cmd_name][0]}"), name)
         return command if isinstance(command, click.Command) else None
 

@@ -41,6 +41,7 @@ from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
 from workers.processes import started_s
+from workers.sandbox import why_no_cell
 
 READY_S = 60.0
 STOP_S = 12.0
@@ -195,7 +196,9 @@ class Tree:
     def _worker(self, number: int) -> Child:
         name = f"worker-{number}"
         offer = ["--id", name, "--cores", str(self.plan.cores), "--memory", str(self.plan.memory_mb)]
-        return self._child(name, ["worker", *offer, "--run-dir", str(self.plan.data / "workers"), "--no-outlive"])
+        where = ["--run-dir", str(self.plan.data / "workers"), "--hide", str(self.plan.data), "--folders", "/"]
+        plain = ["--unsafe-plain"] if why_no_cell() else []
+        return self._child(name, ["worker", *offer, *where, *plain, "--no-outlive"])
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]

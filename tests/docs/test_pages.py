@@ -14,6 +14,8 @@ REASONS = {
     "needs certificates",
     "prints passwords",
     "writes passwords",
+    "needs Java and Spark",
+    "needs a Redis with jobs",
     "needs an object store",
     "needs docker",
     "needs several machines",

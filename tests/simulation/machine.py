@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.store.task_queue import Begun, Completion
 from tests.simulation.promises import PromiseBroken
-from workers.launchers import LAUNCHERS
+from workers.forkserver import run
 from workers.rundir import ExitNote, Holder
 
 if TYPE_CHECKING:
     import pytest
 
-    from scheduler.model.grants import Grant, Leaving
+    from scheduler.model.grants import Grant, Leaving, RuntimeWarn
     from tests.simulation.loom import Actor, Loom
     from workers.executor import ExecutorSpec
     from workers.offer import Offer
@@ -127,9 +127,20 @@ class Machine:
         """As the real one."""
         return self.warned.get(executor, 0)
 
-    def note_warning(self, executor: str, at: int) -> None:
+    def warn(self, executor: str, warning: RuntimeWarn) -> None:
         """As the real one."""
-        self.warned[executor] = at
+        self.warned[executor] = warning.at
+
+    def warning(self, _executor: str) -> None:
+        """None: the tasks here take no signals."""
+
+    @property
+    def root(self) -> Path:
+        """As the real one."""
+        return self.path
+
+    def remove_scratch(self, _executor: str) -> None:
+        """Do nothing: there is no such folder."""
 
     def launch(
         self,
@@ -175,7 +186,7 @@ class Machine:
                     self.kill(name)
 
     def _be(self, spec: ExecutorSpec) -> None:
-        code = LAUNCHERS["preloaded"](spec, -1)
+        code = run(spec, -1)
         if spec.grant.executor not in self.notes:
             raise AssertionError(f"{spec.grant.executor} ended with {code} and left no note")
 
@@ -249,7 +260,11 @@ class TaskGroup:
         """Return nothing: tasks print nothing."""
         return {}
 
-    def stop(self, _wait: Callable[[float], None], _grace_s: float | None = None) -> None:
+    def wait(self, wakeup: Any, timeout_s: float) -> None:
+        """Wait for a signal, or so long."""
+        wakeup.wait(timeout_s)
+
+    def stop(self, _wakeup: object, _grace_s: float | None = None) -> None:
         """Tell all tasks to end, wait for them, and abandon them."""
         leaving = self._leaving(self._grant)
         if self._tasks and leaving is not None and not leaving.firm and not self._loom.current.signalled:
@@ -315,8 +330,8 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
             "send_signal": send_signal,
             "kill_until_gone": kill_until_gone,
             "in_session": lambda pid: [pid],
-            "children": lambda _: [],
             "descendants": lambda _: [],
+            "end_remains": lambda *_: True,
             "with_variable": lambda *_: [],
             "started_s": float,
             "is_same_process": is_same_process,
@@ -336,3 +351,4 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
             patch.setattr(f"{module}.{name}", double)
     patch.setattr("workers.executor.os", system)
     patch.setattr("workers.executor.become_subreaper", lambda: None)
+    patch.setattr("workers.executor.launch", lambda *_: None)

@@ -100,6 +100,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
     continues from there. A worker offers at least the size of the smallest executor.
     """
     from fairlog.local.up import Plan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
+    from workers.machine import plain_note  # noqa: PLC0415 (likewise)
     from workers.offer import default_cores, default_memory_mb  # noqa: PLC0415 (likewise)
 
     if target.store is not None:
@@ -113,6 +114,8 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
         cores=asked["cores"] or max(_SMALLEST_CORES, default_cores() // each // 2 * 2),
         memory_mb=asked["memory"] or max(_SMALLEST_MB, default_memory_mb() // each // 512 * 512),
     )
+    if note := plain_note():
+        render.say(note)
     if detach:
         started = start_detached(plan)
         click.echo(f"fairlog is up (process {started.pid}); data in {started.data}; `fairlog down` stops it")
@@ -296,6 +299,38 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
     help="Folder for executors' files, including the complete output of tasks.",
 )
 @flag("--drain", help="On SIGTERM, let running executors end, then leave the cluster.")
+@click.option(
+    "--launcher",
+    type=click.Choice(["cell", "account", "plain"]),
+    envvar="FAIRLOG_LAUNCHER",
+    show_envvar=True,
+    help="Where tasks run: in a sandbox, in one of another user's, or as this user.  [default: cell where it works]",
+)
+@text_option(
+    "--share",
+    multiple=True,
+    metavar="PATH",
+    envvar="FAIRLOG_SHARE",
+    show_envvar=True,
+    help="Show tasks this path of the machine in their cells; with :rw they may write it. Repeatable.",
+)
+@text_option(
+    "--folders",
+    multiple=True,
+    metavar="PATTERN",
+    envvar="FAIRLOG_FOLDERS",
+    show_envvar=True,
+    help="Where folders of apps may be, such as /srv/{company}/{user}. Repeatable.  [default: anywhere but at home]",
+)
+@flag(
+    "--unsafe-plain",
+    envvar="FAIRLOG_UNSAFE_PLAIN",
+    show_envvar=True,
+    help="Permit tasks without a cell as root, or of several companies.",
+)
+@flag("--check", "only_check", help="Say what this machine can do for tasks and what is missing, and end.")
+@flag("--json", "as_json", help="Print the findings of --check as JSON.")
+@click.option("--hide", multiple=True, type=_FOLDER, hidden=True)
 @flag("--no-outlive", hidden=True)
 @_logs
 @target_options()
@@ -322,6 +357,9 @@ def worker(
     """
     if ctx.invoked_subcommand is not None:
         return
+    as_json = asked.pop("as_json")
+    if asked.pop("only_check"):
+        ctx.exit(_check_machine(as_json=as_json))
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
     from workers.agent import run_agent  # noqa: PLC0415 (likewise)
@@ -333,9 +371,10 @@ def worker(
     for kind, addresses in map(discovered, discover):
         if resources.setdefault(kind, addresses) is not addresses:
             raise click.UsageError(f"--resource and --discover name {kind!r} twice; name each kind once")
+    chosen = _where_tasks_run(**{name: asked.pop(name) for name in _WHERE})
     made = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     offers = [
-        offer.model_copy(update={"drain": drain, "resources": addresses})
+        offer.model_copy(update={**chosen, "drain": drain, "resources": addresses})
         for offer, addresses in zip(made, divided(resources, len(made)), strict=True)
     ]
     for offer in offers:
@@ -352,6 +391,38 @@ def worker(
 
 
 worker.add_command(worker_invite)
+
+
+_WHERE = ("launcher", "unsafe_plain", "share", "folders", "hide")
+
+
+def _where_tasks_run(
+    launcher: str | None,
+    *,
+    unsafe_plain: bool,
+    share: tuple[str, ...],
+    folders: tuple[str, ...],
+    hide: tuple[Path, ...],
+) -> dict[str, object]:
+    """The fields of an offer that say where tasks run. Raises: Refused."""
+    from workers.machine import choose_launcher  # noqa: PLC0415 (the other verbs need none of it)
+    from workers.sandbox import CellSettings  # noqa: PLC0415 (likewise)
+
+    cells = CellSettings(share=share, folders=folders, hidden=hide)
+    chosen = choose_launcher(launcher, unsafe_plain=unsafe_plain)
+    return {"launcher": chosen, "unsafe_plain": unsafe_plain, "cells": cells}
+
+
+def _check_machine(*, as_json: bool) -> int:
+    """Print what this machine can do for tasks. Returns the exit code: 1 if a cell cannot be started."""
+    from workers.machine import check  # noqa: PLC0415 (the other verbs need none of it)
+
+    found = check()
+    if as_json:
+        render.print_json([finding._asdict() for finding in found])
+    else:
+        render.print_table(("SUBJECT", "", "FOUND", "TO MEND IT"), found, empty="")
+    return int(any(finding.verdict == "missing" for finding in found))
 
 
 def _reporter() -> Callable[[str], None]:

@@ -270,7 +270,7 @@ class Job(NamedTuple):
 
     def request(self, session: Session) -> SubmitApp:
         """The submission, under a new id. Raises: click.UsageError if company or user are missing."""
-        who = _submitter(session, self.fields["company"], self.fields["user"])
+        who = submitter(session, self.fields["company"], self.fields["user"])
         return SubmitApp(app=new_id(), cwd=read_folder(), **{**self.fields, **who})
 
 
@@ -534,7 +534,7 @@ def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False
     return exit_code_of(session, request.app, end)
 
 
-def _submitter(session: Session, company: str | None, user: str | None) -> dict[str, str]:
+def submitter(session: Session, company: str | None, user: str | None) -> dict[str, str]:
     """The company and the user, those of the account unless they are given. Raises: click.UsageError."""
     if company is None or user is None:
         account = session.account()

@@ -103,12 +103,6 @@ def test_several_executors_share_the_tasks_of_one_app(rig: Rig, tmp_path: Path) 
     assert all(state.attempts == 1 for state in states)
 
 
-def test_an_executor_in_a_fresh_interpreter_does_the_same_work(rig: Rig) -> None:
-    note = rig.run(rig.grant(shell("echo hello")), launcher="fresh")
-    assert note.done
-    assert outputs(rig, 1) == ["hello\n"]
-
-
 def test_a_task_sees_the_submitters_variables_and_its_executors_size(rig: Rig) -> None:
     names = ("SECRET", "FAIRLOG_APP_ID", "FAIRLOG_EXECUTOR_ID", "FAIRLOG_CORES", "FAIRLOG_MEMORY_MB")
     grant = rig.grant(shell("; ".join(f"echo ${name}" for name in names)), memory_mb=768)
@@ -122,11 +116,10 @@ def _put_sealed(rig: Rig) -> None:
         rig.connection.hset(rig.keys.secrets(rig.app), name, value)
 
 
-@pytest.mark.parametrize("launcher", ["preloaded", "fresh"])
-def test_a_worker_with_the_key_opens_sealed_variables(rig: Rig, launcher: str) -> None:
+def test_a_worker_with_the_key_opens_sealed_variables(rig: Rig) -> None:
     grant = rig.grant(shell("echo $SECRET"))
     _put_sealed(rig)
-    spec = rig.spec(grant, launcher=launcher).model_copy(update={"keys": Keyring.new()._replace(apps=KEY).as_json()})
+    spec = rig.spec(grant).model_copy(update={"keys": Keyring.new()._replace(apps=KEY).as_json()})
     assert rig.forkserver.launch(spec)
     rig.end_of(grant)
     assert outputs(rig, 1) == ["a=b c\n"]

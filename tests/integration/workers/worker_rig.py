@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver
 from workers.processes import environment_value, send_signal
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.sandbox import CellSettings
 from workers.tasks import INDEX_VARIABLE
 
 WORKER = "w1"
@@ -61,6 +63,9 @@ class Rig:
         self.files = RunDir(folder, WORKER)
         self.files.make()
         self.outlive_agent = outlive_agent
+        self.launcher = os.environ.get("FAIRLOG_TEST_LAUNCHER", "plain")
+        self.cells = CellSettings(share=(f"{folder.parent}:rw",))
+        """What tasks find in a cell: the test's folder."""
         self.forkserver = shared or Forkserver(self.files, outlive_agent=outlive_agent)
         self._forkserver_is_shared = shared is not None
 
@@ -99,12 +104,12 @@ class Rig:
         self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())
         return grant
 
-    def launch(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5) -> int:
+    def launch(self, grant: Grant, *, launcher: str | None = None, pin: bool = False, grace_s: float = 0.5) -> int:
         """Start an executor for `grant`. Returns its process id, 0 if it is running already."""
         return self.forkserver.launch(self.spec(grant, launcher=launcher, pin=pin, grace_s=grace_s)) or 0
 
     def spec(
-        self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5
+        self, grant: Grant, *, launcher: str | None = None, pin: bool = False, grace_s: float = 0.5
     ) -> ExecutorSpec:
         """The spec of an executor for `grant`."""
         return ExecutorSpec(
@@ -113,13 +118,14 @@ class Rig:
             store=self.url,
             cluster=self.cluster,
             run_dir=self.files.root,
-            launcher=launcher,
+            launcher=launcher or self.launcher,
+            cells=self.cells,
             pin=pin,
             outlive_agent=self.outlive_agent,
             grace_s=grace_s,
         )
 
-    def run(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False) -> ExitNote:
+    def run(self, grant: Grant, *, launcher: str | None = None, pin: bool = False) -> ExitNote:
         """Run an executor for `grant`. Returns its exit note."""
         assert self.launch(grant, launcher=launcher, pin=pin)
         return self.end_of(grant)

@@ -17,12 +17,13 @@ from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.store.task_queue import Begun
 from tests.waiting import wait_until
-from workers import memory, tasks
+from workers import tasks
 from workers.agent import _kill_tasks
+from workers.cell import Cell, Ended
 from workers.executor import ExecutorSpec
 from workers.forkserver import _Server
-from workers.launchers import LAUNCHERS
-from workers.memory import TaskCgroup, excess
+from workers.launchers import Place, launch
+from workers.memory import excess
 from workers.offer import DiscoveryFailed, default_memory_mb, discovered, divided, make_offers
 from workers.processes import (
     descendants,
@@ -34,6 +35,7 @@ from workers.processes import (
     started_s,
 )
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.sandbox import CellSettings
 from workers.supervisor import REFUSED
 
 
@@ -59,6 +61,24 @@ GRANT = Grant(
     retries=0,
     time_limit_s=None,
 )
+
+
+def unsandboxed(grant: Grant, files: RunDir) -> tuple[tasks.TaskStarter, Cell]:
+    """What starts the tasks of an executor, as processes of this user."""
+    files.make()
+    cell = launch("plain", Place(grant, files, CellSettings()), lambda _: None)
+    return tasks.TaskStarter(grant, "w1", files, cell, dict), cell
+
+
+def ended_of(cell: Cell) -> Ended:
+    found: list[Ended] = []
+
+    def look() -> list[Ended]:
+        found.extend(cell.ended())
+        return found
+
+    wait_until(look, "the end of a task")
+    return found[0]
 
 
 def test_an_executor_runs_as_long_as_its_lock_is_held(files: RunDir) -> None:
@@ -145,77 +165,17 @@ def test_ended_processes_use_no_memory() -> None:
     assert proportional_mb([gone.pid]) == 0
 
 
-LOCK = Path("/run/one/w1/executors/a.0.lock")
-
-
-def delegated(root: Path, *, with_memory: bool) -> Path:
-    """A folder that looks like a cgroup file system in which this process may create groups."""
-    (root / "here").mkdir(parents=True)
-    (root / "cgroup.controllers").write_text("memory")
-    group = root / "here" / memory._name(LOCK)
-    if with_memory:
-        group.mkdir()
-        for name in ("memory.max", "cgroup.procs", "memory.events"):
-            (group / name).touch()
-    return group
-
-
-def test_executors_of_one_id_in_two_clusters_have_cgroups_of_their_own() -> None:
-    other = Path("/run/other/w1/executors/a.0.lock")
-    assert memory._name(LOCK) != memory._name(other)
-    assert memory._name(LOCK).startswith("fairlog-a.0-")
-
-
-def test_a_cgroup_limits_the_tasks_to_the_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = delegated(tmp_path, with_memory=True)
-    monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
-    cgroup = TaskCgroup.make(LOCK, 256, root=tmp_path)
-    assert cgroup is not None
-    assert (group / "memory.max").read_text() == str(256 * 1024 * 1024)
-    cgroup.add(4711)
-    assert (group / "cgroup.procs").read_text() == "4711"
-    assert not cgroup.has_killed()
-    (group / "memory.events").write_text("oom 1\noom_kill 1\n")
-    assert cgroup.has_killed()
-    assert not cgroup.has_killed()
-
-
-def test_a_cgroup_without_the_memory_controller_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = delegated(tmp_path, with_memory=False)
-    monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
-    assert TaskCgroup.make(LOCK, 256, root=tmp_path) is None
-    assert not group.exists()
-
-
-def test_a_cgroup_that_cannot_be_limited_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = delegated(tmp_path, with_memory=False)
-    monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
-    monkeypatch.setattr(Path, "exists", lambda path: path.name == "memory.max")
-    monkeypatch.setattr(Path, "write_text", lambda *_: os.open("/no/such/file", os.O_RDONLY))
-    assert TaskCgroup.make(LOCK, 256, root=tmp_path) is None
-    monkeypatch.undo()
-    assert not group.exists()
-
-
-def test_cgroups_are_created_where_this_process_is(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.controllers").touch()
-    own = tmp_path / "own"
-    own.write_text("1:cpu:/x\n0::/user/app\n")
-    assert memory._parents(tmp_path, own) == [tmp_path / "user/app", tmp_path / "user"]
-    own.write_text("0::/\n")
-    assert memory._parents(tmp_path, own) == [tmp_path]
-    own.write_text("1:memory:/x\n")
-    assert memory._parents(tmp_path, own) == []
-
-
 def test_variables_of_the_submitter_override_the_machines_and_fairlogs_override_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LANG", "C")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("PRIVATE", "x")
-    environment = tasks.task_environment(GRANT, Path("a.0.lock"), {"LANG": "de_DE", "FAIRLOG_APP_ID": "forged"})
+    cell = {"HOME": "/cell", "FAIRLOG_SCRATCH": "/cell/scratch"}
+    given = {"LANG": "de_DE", "HOME": "/mine", "FAIRLOG_APP_ID": "forged", "FAIRLOG_SCRATCH": "forged"}
+    environment = tasks.task_environment(GRANT, cell, given)
     assert (environment["LANG"], environment["LC_ALL"], environment["FAIRLOG_APP_ID"]) == ("de_DE", "C.UTF-8", "a")
+    assert (environment["HOME"], environment["FAIRLOG_SCRATCH"]) == ("/mine", "/cell/scratch")
     assert "PRIVATE" not in environment
 
 
@@ -223,20 +183,20 @@ def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: 
     """The links lead to the same folder: an agent may name its folder differently after a restart."""
     grant = GRANT.model_copy(update={"command": ("sleep", "60")})
     (tmp_path / "link").symlink_to(tmp_path)
-    running = []
+    cells, pids = [], []
     for root in (tmp_path / "ours", tmp_path / "others"):
-        started = tasks.TaskStarter(grant, "w1", RunDir(root, "w1"), dict).start(Begun(0, 1))
+        starter, cell = unsandboxed(grant, RunDir(root, "w1"))
+        started = starter.start(Begun(0, 1))
         assert isinstance(started, tasks.Task)
-        running.append(started)
-    ours, others = running
+        cells.append(cell)
+        pids.append(started.pid)
+        wait_until(partial(environment_value, started.pid, tasks.LOCK_VARIABLE), "the task's environment")
     note = _kill_tasks(RunDir(tmp_path / "link" / "ours", "w1"), Holder("a.0", "a", 0))
     assert note.reason == "failed"
-    assert ours.process.wait() == -signal.SIGKILL
-    assert others.process.poll() is None
-    others.process.kill()
-    others.process.wait()
-    for task in running:
-        task.abandon()
+    assert [started_s(pid) is None for pid in pids] == [True, False]
+    for cell in cells:
+        assert cell.kill()
+    assert [started_s(pid) for pid in pids] == [None, None]
 
 
 def test_another_rq_worker_cannot_run_a_task() -> None:
@@ -261,10 +221,6 @@ def test_killing_until_gone_reaches_children_of_children() -> None:
     assert kill_until_gone(lambda: [*in_session(top.pid), *descendants(top.pid)])
     assert top.wait() == -signal.SIGKILL
     assert all(started_s(pid) is None for pid in in_session(top.pid))
-
-
-def test_every_launcher_has_a_name() -> None:
-    assert set(LAUNCHERS) == {"preloaded", "fresh"}
 
 
 def test_an_offer_of_which_a_part_may_stay_unused_says_so() -> None:
@@ -337,22 +293,17 @@ def test_tasks_that_state_amounts_find_their_part(amount: tuple[int, int], addre
 def test_a_task_takes_the_first_slot_in_which_none_runs(tmp_path: Path) -> None:
     held = {"gpu": ("a", "b")}
     grant = GRANT.model_copy(update={"command": ("sleep", "60"), "addresses": held, "per_task": (("gpu", 1, 1),)})
-    starter = tasks.TaskStarter(grant, "w1", RunDir(tmp_path, "w1"), dict)
+    starter, cell = unsandboxed(grant, RunDir(tmp_path, "w1"))
     visible = []
     for task in range(3):
         started = starter.start(Begun(task, 1))
         assert isinstance(started, tasks.Task)
-        pid = started.process.pid
-        wait_until(partial(environment_value, pid, "CUDA_VISIBLE_DEVICES"), "the task's environment")
-        visible.append(environment_value(pid, "CUDA_VISIBLE_DEVICES"))
+        wait_until(partial(environment_value, started.pid, "CUDA_VISIBLE_DEVICES"), "the task's environment")
+        visible.append(environment_value(started.pid, "CUDA_VISIBLE_DEVICES"))
         if task != 1:
-            started.process.kill()
-            started.end(os.waitpid(started.process.pid, 0)[1])
-        else:
-            left = started
-    left.process.kill()
-    left.process.wait()
-    left.abandon()
+            os.kill(started.pid, signal.SIGKILL)
+            started.end(ended_of(cell))
+    cell.kill()
     assert visible == ["a", "a", "b"]
 
 

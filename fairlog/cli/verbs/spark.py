@@ -1,0 +1,103 @@
+"""The verbs about Apache Spark: spark-submit, spark env."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import click
+
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.params import flag, read_folder, read_text, text_option
+from fairlog.cli.session import Session
+from fairlog.cli.verbs.submit import submitter
+from scheduler.model.commands import SubmitApp
+
+_company = text_option("--company", metavar="C", help="Company of the app.  [default: that of the account]")
+_user = text_option("--user", metavar="U", help="User of the app.  [default: the account that is logged in]")
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_company
+@_user
+@flag("--wait", help="Wait until the driver ends, and exit with its result.")
+@click.argument("arguments", nargs=-1, required=True, type=read_text, metavar="[OPTION]... APP [ARG]...")
+@on_cluster
+def spark_submit(
+    session: Session, *, company: str | None, user: str | None, wait: bool, arguments: tuple[str, ...]
+) -> int:
+    """Run a Spark app: its driver and its executors are granted.
+
+    What follows fairlog's own options are spark-submit's, then the app and its arguments. Spark is that of SPARK_HOME,
+    else the installed pyspark, at the same path on the workers. The driver's app is printed; it owns a second app, that
+    of its executors, which ends with it.
+    """
+    from fairlog.engines.spark.conf import mebibytes, with_overhead  # noqa: PLC0415 (few need it)
+    from fairlog.engines.spark.driver import asked_of, home_of_spark  # noqa: PLC0415 (likewise)
+
+    conf, home = asked_of(arguments), home_of_spark()
+    who = submitter(session, company, user)
+    variables = {name: os.environ[name] for name in ("FAIRLOG_TOKEN", "PYSPARK_PYTHON") if name in os.environ}
+    variables["FAIRLOG_API"] = session.api_url or _api_of_up(session)
+    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    app = f"app-{uuid4().hex[:12]}"
+    program = next(each for each in arguments if each.endswith((".py", ".jar")) or not each.startswith("-"))
+    request = SubmitApp(
+        app=app,
+        company=who["company"],
+        user=who["user"],
+        name=conf.get("spark.app.name", Path(program).name),
+        cores=0,
+        driver=True,
+        driver_cores=int(conf.get("spark.driver.cores", "1")),
+        driver_memory_mb=with_overhead(conf, "driver", mebibytes(conf.get("spark.driver.memory", "1g"))),
+        command=(
+            *(sys.executable, "-m", "fairlog.engines.spark.driver", who["company"], who["user"], home),
+            *arguments,
+        ),
+        env=tuple(sorted(variables)),
+        cwd=read_folder(),
+        grace_s=30,
+    )
+    answer = session.submit(request, variables)
+    click.echo(app)
+    if not wait:
+        return 0
+    from fairlog.cli.waiting import exit_code_of, wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
+
+    return exit_code_of(session, app, wait_for(session, app, answer.seq))
+
+
+def _api_of_up(session: Session) -> str:
+    """The API of the `up` that provides the store. Raises: click.ClickException if none does."""
+    if session.up is None or not session.up.socket:
+        raise click.ClickException("a driver reaches the cluster through its API; name it with FAIRLOG_API")
+    return f"http+unix:{session.up.socket}"
+
+
+@click.group()
+def spark() -> None:
+    """Prepare a shell for Spark drivers whose executors fairlog grants."""
+
+
+@spark.command()
+@_company
+@_user
+@on_cluster
+def env(session: Session, *, company: str | None, user: str | None) -> None:
+    """Print variables for `eval`: drivers in this shell get executors from fairlog.
+
+    They are for spark-submit in client mode, pyspark, spark-shell and Spark Connect servers. The configuration is in a
+    private folder, with a secret drawn now; values of an earlier SPARK_CONF_DIR are kept.
+    """
+    from fairlog.engines.spark.driver import conf_folder, defaults, exports, home_of_spark  # noqa: PLC0415 (few need it)
+
+    home = home_of_spark()
+    who = submitter(session, company, user)
+    folder = conf_folder(defaults(**who), Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")))
+    variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder)}
+    if session.api is None:
+        variables["FAIRLOG_API"] = _api_of_up(session)
+    click.echo(exports(variables))

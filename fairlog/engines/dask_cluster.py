@@ -1,0 +1,139 @@
+"""A Dask cluster on one app: its scheduler runs in the owner's process, its workers are executors (semantics G)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from distributed import Scheduler
+from distributed.deploy import SpecCluster
+
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_host
+from scheduler.model.commands import SubmitApp
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+GRACE_S = 30
+_SCRIPT = (
+    'exec "$0" -m distributed.cli.dask_worker "$FAIRLOG_DASK_SCHEDULER" --name "$FAIRLOG_EXECUTOR_ID" '
+    '--nthreads "$FAIRLOG_CORES" --memory-limit "${FAIRLOG_MEMORY_MB}MiB" --no-nanny --no-dashboard '
+    '--local-directory "$FAIRLOG_SCRATCH" --host "${FAIRLOG_DASK_HOST:-$FAIRLOG_HOST}" --death-timeout 60'
+)
+
+
+class FairlogCluster(SpecCluster):  # type: ignore[misc]  # distributed has no types
+    """A Dask cluster whose workers fairlog grants: `scale`, `adapt` from 0 and back, as any `SpecCluster`.
+
+    Each worker has `cores` threads and `memory_mb`. A worker is called as its executor, so that the one which Dask
+    retires is the one that is stopped.
+    """
+
+    def __init__(  # noqa: PLR0913 (by name only)
+        self,
+        n_workers: int = 0,
+        *,
+        company: str,
+        user: str,
+        cores: int = 1,
+        memory_mb: int = 1024,
+        name: str = "dask",
+        env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        host: str | None = None,
+        api: str | None = None,
+        token: str | None = None,
+        **options: Any,  # noqa: ANN401 (of `SpecCluster`)
+    ) -> None:
+        self._asked = n_workers
+        self._api, self._token = api, token
+        self._host = host or own_host(api)
+        self._env = dict(env or {})
+        self._owned: OwnedApp | None = None
+        self._request = SubmitApp(
+            app=f"app-{uuid4().hex[:12]}",
+            company=company,
+            user=user,
+            name=name,
+            executor_program=True,
+            executor_cores=cores,
+            executor_memory_mb=memory_mb,
+            executor_limit=n_workers,
+            owner_timeout_s=LEASE_S,
+            grace_s=GRACE_S,
+            command=("sh", "-c", _SCRIPT, python),
+        )
+        self.app = self._request.app
+        options.setdefault("scheduler", {"cls": Scheduler, "options": {"host": self._host, "dashboard_address": None}})
+        super().__init__(workers={}, name=self.app, **options)
+
+    async def _start(self) -> None:
+        await super()._start()
+        if self._owned is not None:
+            return
+        variables = {
+            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
+            **self._env,
+            "FAIRLOG_DASK_SCHEDULER": self.scheduler_address,
+        }
+        if self._host == "127.0.0.1":
+            variables["FAIRLOG_DASK_HOST"] = self._host
+        submission = SubmitApp(
+            **{name: getattr(self._request, name) for name in self._request.__struct_fields__}
+            | {"env": tuple(sorted(variables)), "executor_limit": self._asked}
+        )
+        self._owned = OwnedApp(submission, variables, api=self._api, token=self._token)
+
+    @property
+    def observed(self) -> set[str]:
+        """The workers that the scheduler knows."""
+        return {worker["name"] for worker in self.scheduler_info["workers"].values()}
+
+    @property
+    def plan(self) -> set[str]:
+        """They, and a name for each worker that is asked for beside them."""
+        here = self.observed
+        return here | {f"pending-{number}" for number in range(self._asked - len(here))}
+
+    @property
+    def requested(self) -> set[str]:
+        """As `plan`: what is asked for is asked of the cluster at once."""
+        return self.plan
+
+    def _state(self, number: int, stop: Collection[str] = ()) -> None:
+        self._asked = number
+        if self._owned is not None:
+            self._owned.scale(number, tuple(stop))
+
+    def scale(self, n: int = 0, memory: object = None, cores: object = None) -> Awaitable[None] | None:  # noqa: ARG002 (Dask's)
+        """Ask for so many workers; of those beyond, the ones without work are retired first."""
+        if n >= len(self.observed):
+            self._state(n)
+            return None
+        found: Awaitable[None] | None = self.sync(self._shrink, n)
+        return found
+
+    async def _shrink(self, number: int) -> None:
+        leaving = await self.scheduler_comm.workers_to_close(n=len(self.observed) - number, attribute="name")
+        await self.scale_down(leaving, number)
+
+    async def scale_up(self, n: int) -> None:
+        """What `Adaptive` asks for."""
+        self._state(n)
+
+    async def scale_down(self, workers: Collection[str], number: int | None = None) -> None:
+        """Lower the demand, so that nothing comes in their place; then retire the workers, then stop them."""
+        here = [worker for worker in workers if worker in self.observed]
+        self._state(max(0, self._asked - len(workers)) if number is None else number)
+        if here:
+            await self.scheduler_comm.retire_workers(names=here, remove=True, close_workers=True)
+            self._state(self._asked, here)
+
+    async def _close(self) -> None:
+        owned, self._owned = self._owned, None
+        await super()._close()
+        if owned is not None:
+            owned.finish()

@@ -1,0 +1,239 @@
+"""The program of an executor of `fairlog.Executor`: a process for each core, which take calls from the pool.
+
+It needs nothing else of fairlog, so that it starts fast. A worker that dies is replaced by its parent. All end when the
+pool says so, or is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from typing import Any
+
+from fairlog.engines import wire
+
+POOL, KEY, SLOTS = "FAIRLOG_POOL", "FAIRLOG_POOL_KEY", "FAIRLOG_POOL_SLOTS"
+"""Variables: HOST:PORT of the pool, the key in hex, and how many workers there are to be."""
+PATIENCE_S = 10.0
+"""How long a worker tries to reach the pool."""
+_SHORT_S = 0.02
+"""A call that takes longer holds up none that came with it: they are returned to the pool."""
+_DEATHS = 20
+"""After so many deaths of workers in a row without a minute in between, the executor fails."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in a worker, as text: the cause of the exception that the caller gets."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Carried:
+    """An exception and its traceback, on its way to the caller."""
+
+    def __init__(self, error: BaseException, text: str) -> None:
+        self.error, self.text = error, text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_cause, (self.error, self.text)
+
+
+def _with_cause(error: BaseException, text: str) -> BaseException:
+    error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+def dumped(value: object) -> bytes:
+    """The pickle of a value; by cloudpickle if it is of `__main__`, or what pickle takes by name cannot be found."""
+    try:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        data = b"__main__"
+    if b"__main__" not in data:
+        return data
+    import cloudpickle  # noqa: PLC0415 (few need it)
+
+    return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+class _Worker:
+    """One process: takes calls in order and answers each, or returns it before it was begun."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._frames = wire.Frames()
+        self._pending: deque[wire.Frame] = deque()
+        self._lock = threading.Lock()
+        self._began_s = 0.0
+        """When the present call began; 0 between calls."""
+        self._several = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def work(self) -> None:
+        """Answer calls until the pool says stop. Raises: OSError if it is gone."""
+        while True:
+            with self._lock:
+                frame = self._pending.popleft() if self._pending else None
+                self._began_s = time.monotonic() if frame is not None else 0.0
+            if frame is None:
+                if not self._receive():
+                    return
+            elif frame.kind == wire.STOP or (frame.kind == wire.INITIALIZE and not self._initialized(frame)):
+                return
+            elif frame.kind == wire.INITIALIZE:
+                continue
+            else:
+                self._answer(frame)
+
+    def _receive(self) -> bool:
+        """Wait for frames; False once the pool has closed the connection."""
+        data = self._connection.recv(1 << 18)
+        if not data:
+            return False
+        with self._lock:
+            self._pending += self._frames.feed(data)
+            if len(self._pending) > 1:
+                self._several.set()
+        return True
+
+    def _initialized(self, frame: wire.Frame) -> bool:
+        """Make the first call; False, and the pool is told, if it fails."""
+        kind, body = _outcome(frame.body)
+        if kind == wire.ERROR:
+            self._connection.sendall(wire.framed(0, wire.BROKEN, body))
+        return kind != wire.ERROR
+
+    def _answer(self, frame: wire.Frame) -> None:
+        began_s = time.perf_counter()
+        kind, body = _outcome(frame.body)
+        answer = wire.framed(frame.call, kind, body, time.perf_counter() - began_s)
+        with self._lock:
+            self._connection.sendall(answer)
+
+    def _watch(self) -> None:
+        """Return the calls that wait behind a long one."""
+        while True:
+            self._several.wait()
+            time.sleep(_SHORT_S)
+            with self._lock:
+                if self._began_s and time.monotonic() - self._began_s > _SHORT_S:
+                    self._give_back()
+                if not self._pending and not self._began_s:
+                    self._several.clear()
+
+    def _give_back(self) -> None:
+        with contextlib.suppress(OSError):
+            while select.select([self._connection], [], [], 0)[0]:
+                data = self._connection.recv(1 << 18)
+                if not data:
+                    return
+                self._pending += self._frames.feed(data)
+            calls = [frame for frame in self._pending if frame.kind == wire.CALL]
+            self._pending = deque(frame for frame in self._pending if frame.kind != wire.CALL)
+            if calls:
+                self._connection.sendall(b"".join(wire.framed(frame.call, wire.RETURNED) for frame in calls))
+
+
+def _outcome(body: memoryview | bytes) -> tuple[int, bytes]:
+    """The kind and the body of the answer to a call."""
+    try:
+        function, arguments, named = pickle.loads(body)  # noqa: S301 (of this user's own process, by the drawn key)
+        value = function(*arguments, **named)
+    except BaseException as error:  # noqa: BLE001 (whatever the function raises is the caller's)
+        return wire.ERROR, failure(error)
+    try:
+        return wire.RESULT, dumped(value)
+    except BaseException as error:  # noqa: BLE001 (likewise)
+        return wire.ERROR, failure(error)
+
+
+def failure(error: BaseException) -> bytes:
+    """The pickle of an exception with its traceback; of one that cannot be pickled, its text."""
+    text = f'\n"""\n{"".join(traceback.format_exception(error))}"""'
+    error.__traceback__ = None
+    try:
+        data = dumped(_Carried(error, text))
+        pickle.loads(data)  # noqa: S301 (made here)
+    except Exception:  # noqa: BLE001 (an exception of the user's may fail in any way)
+        return dumped(_Carried(RuntimeError(f"{type(error).__name__}: {error} (it cannot be pickled)"), text))
+    return data
+
+
+def _connected(about: str) -> socket.socket:
+    """A connection to the pool. Raises: OSError if there is none within `PATIENCE_S`."""
+    host, _, port = os.environ[POOL].rpartition(":")
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            wire.greet(connection, bytes.fromhex(os.environ[KEY]), about.encode())
+        except ConnectionRefusedError:
+            raise
+        except OSError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(0.2)
+        else:
+            connection.settimeout(None)
+            return connection
+
+
+def _be_worker(slot: int) -> None:
+    """Work until the pool says stop or is gone."""
+    _Worker(_connected(f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()}")).work()
+
+
+def main() -> int:
+    """Keep a worker for each slot. Returns the exit code: 0 once all have ended well."""
+    slots = int(os.environ[SLOTS])
+    alive: dict[int, int] = {}
+    deaths, died_s = 0, 0.0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for slot in range(slots):
+        alive[_forked(slot)] = slot
+    while alive:
+        pid, status = os.wait()
+        slot = alive.pop(pid)
+        if os.waitstatus_to_exitcode(status) == 0:
+            continue
+        now_s = time.monotonic()
+        deaths = deaths + 1 if now_s < died_s + 60 else 1
+        died_s = now_s
+        if deaths > _DEATHS:
+            return 1
+        alive[_forked(slot)] = slot
+    return 0
+
+
+def _forked(slot: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    code = 0
+    try:
+        _be_worker(slot)
+    except OSError:
+        pass  # the pool is gone
+    except BaseException:  # noqa: BLE001 (a worker's end is told by its exit code)
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

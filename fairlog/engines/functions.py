@@ -1,0 +1,555 @@
+"""`fairlog.Executor`: the calls of `concurrent.futures` on executors of one app (semantics G).
+
+The pool listens; workers connect to it with a drawn key. Calls and results pass only between these processes, all of
+one user, never through the store or the API. One thread, the pool's, sends calls and takes results.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import selectors
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import Executor as _Executor
+from contextlib import suppress
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+from fairlog.engines import function_worker as worker
+from fairlog.engines import wire
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_host
+from scheduler.model.commands import SubmitApp
+
+if TYPE_CHECKING:
+    from fairlog.engines.owner import Event
+
+T = TypeVar("T")
+AHEAD = 16
+"""The most calls that lie at a worker at once."""
+_SHORT_S = 0.004
+"""So much work may lie at a worker."""
+_HANDSHAKE_S = 10.0
+_HANDSHAKES = 64
+_TOLD_WITHIN_S = 2.0
+"""How long a call that failed with its worker waits for the log to say why that ended."""
+_LOOK_S = 1.0
+_COMMAND = "from fairlog.engines.function_worker import main; raise SystemExit(main())"
+
+
+class WorkerLost(BrokenExecutor):
+    """The worker of a call was lost more often than `retries` allows."""
+
+
+class _Call:
+    __slots__ = ("body", "future", "tries")
+
+    def __init__(self, future: Future[Any], body: bytes) -> None:
+        self.future, self.body, self.tries = future, body, 0
+
+
+class _Link:
+    """A worker's connection, the calls that lie there in order, and what is to be sent."""
+
+    def __init__(self, connection: socket.socket, executor: str) -> None:
+        self.connection, self.executor = connection, executor
+        self.frames = wire.Frames()
+        self.calls: dict[int, _Call] = {}
+        self.out = bytearray()
+        self.mean_s: float | None = None
+        self.leaving = self.stopped = False
+
+    def room(self) -> int:
+        """How many more calls may lie at the worker: several if they are short."""
+        if self.leaving or self.stopped:
+            return 0
+        if self.mean_s is None or self.mean_s > _SHORT_S / 2:
+            return 1 - len(self.calls)
+        return min(AHEAD, 1 + int(_SHORT_S / max(self.mean_s, 1e-6))) - len(self.calls)
+
+    def note(self, took_s: float) -> None:
+        """How long a call took."""
+        self.mean_s = took_s if self.mean_s is None else 0.8 * self.mean_s + 0.2 * took_s
+
+
+class _Pool:
+    """The pool's state and thread; it does not refer to the `Executor`, so that this can be collected."""
+
+    def __init__(self, listener: socket.socket, key: bytes, *, slots: int, retries: int, idle_s: float) -> None:
+        self._listener, self._key = listener, key
+        self._slots, self._retries, self._idle_s = slots, retries, idle_s
+        self.bounds: tuple[int, int] | None = None
+        """The least and the most executors, if their number follows the calls."""
+        self.initializer = b""
+        """The call that each worker makes first, pickled."""
+        self.app: OwnedApp | None = None
+        self.calls: deque[_Call] = deque()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._broken: BaseException | None = None
+        self._links: set[_Link] = set()
+        self._arrived: deque[_Link] = deque()
+        self._events: deque[Event] = deque()
+        self._why: dict[str, str] = {}
+        """Executor -> why it failed, as the log says."""
+        self._doomed: list[tuple[float, _Call, str]] = []
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.settimeout(0)
+        self._waker.settimeout(0)
+        self._asleep = False
+        self._handshakes = threading.BoundedSemaphore(_HANDSHAKES)
+        self._number = 0
+        self._asked = 0
+        self._fewer_since_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name="fairlog pool")
+
+    # Called by any thread
+
+    def start(self, app: OwnedApp, asked: int) -> None:
+        """Begin to work for the app, of which so many executors are asked."""
+        self.app, self._asked = app, asked
+        self._thread.start()
+
+    def add(self, call: _Call) -> None:
+        """Take a call. Raises: RuntimeError after the shutdown, BrokenExecutor once the pool is broken."""
+        with self._lock:
+            self.check()
+            self.calls.append(call)
+        self._wake()
+
+    def check(self) -> None:
+        """Raises: as `add`."""
+        if self._broken is not None:
+            raise BrokenExecutor(str(self._broken)) from self._broken
+        if self._closing:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def hear(self, event: Event) -> None:
+        """Take an event of the app."""
+        self._events.append(event)
+        self._wake()
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Take no more calls; end once those taken are answered."""
+        with self._lock:
+            self._closing = True
+            cancelled = [*self.calls] if cancel else []
+            if cancel:
+                self.calls.clear()
+        for call in cancelled:
+            call.future.cancel()
+            call.future.set_running_or_notify_cancel()
+        self._wake()
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            with suppress(OSError):
+                self._waker.send(b"x")
+
+    # The pool's thread
+
+    def _run(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+        self._selector.register(self._woken, selectors.EVENT_READ, "woken")
+        try:
+            while not self._is_over():
+                self._turn()
+            self._end("finished", "")
+        except BaseException as error:
+            self._break(error)
+            self._end("failed", type(error).__name__)
+            raise
+
+    def _is_over(self) -> bool:
+        if not self._closing and not threading.main_thread().is_alive():
+            self._closing = True  # the interpreter ends: as concurrent.futures does, answer what was asked
+        open_calls = self.calls or self._doomed or any(link.calls for link in self._links)
+        return self._closing and not open_calls
+
+    def _turn(self) -> None:
+        self._asleep = True
+        idle = not (self._arrived or self._events) and not (self.calls and self._has_room())
+        for key, mask in self._selector.select(_LOOK_S if idle else 0):
+            if isinstance(key.data, _Link):
+                self._serve(key.data, mask)
+            elif key.data == "listener":
+                self._accept()
+            else:
+                with suppress(OSError):
+                    self._woken.recv(4096)
+        self._asleep = False
+        while self._events:
+            self._take(self._events.popleft())
+        while self._arrived:
+            self._welcome(self._arrived.popleft())
+        self._dispatch()
+        self._bury()
+        self._adapt()
+
+    def _has_room(self) -> bool:
+        return any(link.room() > 0 for link in self._links)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            connection, _ = self._listener.accept()
+            if self._handshakes.acquire(blocking=False):
+                threading.Thread(target=self._shake_hands, args=(connection,), daemon=True).start()
+            else:
+                connection.close()
+
+    def _shake_hands(self, connection: socket.socket) -> None:
+        try:
+            connection.settimeout(_HANDSHAKE_S)
+            about = wire.welcome(connection, self._key).decode(errors="replace")
+            connection.settimeout(0)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._arrived.append(_Link(connection, about.partition(" ")[0]))
+            self._wake()
+        except OSError:
+            connection.close()
+        finally:
+            self._handshakes.release()
+
+    def _welcome(self, link: _Link) -> None:
+        self._links.add(link)
+        self._selector.register(link.connection, selectors.EVENT_READ, link)
+        if self.initializer:
+            link.out += wire.framed(0, wire.INITIALIZE, self.initializer)
+            self._send(link)
+
+    def _send(self, link: _Link) -> None:
+        try:
+            self._flush(link)
+        except OSError:
+            self._lose(link)
+
+    def _serve(self, link: _Link, mask: int) -> None:
+        try:
+            if mask & selectors.EVENT_WRITE:
+                self._flush(link)
+            if mask & selectors.EVENT_READ:
+                data = link.connection.recv(1 << 18)
+                if not data:
+                    raise ConnectionError("the worker is gone")
+                for frame in link.frames.feed(data):
+                    self._answer(link, frame)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose(link)
+
+    def _answer(self, link: _Link, frame: wire.Frame) -> None:
+        if frame.kind == wire.BROKEN:
+            self._break(pickle.loads(frame.body))  # noqa: S301 (of this user's own worker, by the drawn key)
+            return
+        call = link.calls.pop(frame.call, None)
+        if call is None:
+            return
+        if frame.kind == wire.RETURNED:
+            link.mean_s = _SHORT_S
+            self.calls.appendleft(call)
+            return
+        link.note(frame.took_s)
+        try:
+            value = pickle.loads(frame.body)  # noqa: S301 (likewise)
+        except BaseException as error:  # noqa: BLE001 (whatever its class raises)
+            call.future.set_exception(error)
+            return
+        if frame.kind == wire.ERROR:
+            call.future.set_exception(value)
+        else:
+            call.future.set_result(value)
+
+    def _dispatch(self) -> None:
+        """Give calls to workers: first one to each that has none, then more to those whose calls are short."""
+        if not self.calls:
+            return
+        for link in [link for link in self._links if not link.calls]:
+            if link.room() > 0 and not self._give(link, 1):
+                return
+        for link in [*self._links]:
+            if (room := link.room()) > 0 and not self._give(link, room):
+                return
+
+    def _give(self, link: _Link, number: int) -> bool:
+        """Send up to so many calls to the worker; whether any are left."""
+        given = 0
+        while given < number:
+            try:
+                call = self.calls.popleft()
+            except IndexError:
+                break
+            if call.tries == 0 and call.future._state == "PENDING" and not call.future.set_running_or_notify_cancel():  # noqa: SLF001
+                continue
+            self._number += 1
+            link.calls[self._number] = call
+            link.out += wire.framed(self._number, wire.CALL, call.body)
+            given += 1
+        if given:
+            self._send(link)
+        return bool(self.calls)
+
+    def _flush(self, link: _Link) -> None:
+        """Send what the connection takes now, and wait for the rest."""
+        before = bool(link.out)
+        with suppress(BlockingIOError):
+            while link.out:
+                sent = link.connection.send(memoryview(link.out)[: 1 << 20])
+                del link.out[:sent]
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.out else 0)
+        if before and self._selector.get_key(link.connection).events != wanted:
+            self._selector.modify(link.connection, wanted, link)
+
+    def _lose(self, link: _Link) -> None:
+        """The worker is gone: its calls come again, the one that ran at most `retries` times."""
+        if link not in self._links:
+            return
+        self._links.discard(link)
+        self._selector.unregister(link.connection)
+        link.connection.close()
+        again = []
+        for number, call in enumerate(link.calls.values()):
+            call.tries += number == 0
+            if call.tries > self._retries:
+                self._doomed.append((time.monotonic() + _TOLD_WITHIN_S, call, link.executor))
+            else:
+                again.append(call)
+        self.calls.extendleft(reversed(again))
+
+    def _bury(self) -> None:
+        """Fail the calls whose workers were lost too often, once the log says why, or after a while."""
+        waiting = []
+        for due_s, call, executor in self._doomed:
+            why = self._why.get(executor)
+            if why is None and time.monotonic() < due_s:
+                waiting.append((due_s, call, executor))
+                continue
+            said = f"; executor {executor} {why}" if why else ""
+            call.future.set_exception(WorkerLost(f"the call's worker was lost {call.tries} times{said}"))
+        self._doomed = waiting
+
+    def _take(self, event: Event) -> None:
+        data = event["data"]
+        match event["type"]:
+            case "ExecutorRevoked":
+                self._let_go(data["executor"], leaving=True)
+            case "RevocationWithdrawn":
+                self._let_go(data["executor"], leaving=False)
+            case "ExecutorRemoved" if data["reason"] == "failed":
+                self._why[data["executor"]] = f"failed: {data.get('detail') or 'it was killed'}"
+            case "AppRemoved":
+                if not self._closing or self.calls or any(link.calls for link in self._links):
+                    said = f": {data['detail']}" if data["detail"] else ""
+                    self._break(BrokenExecutor(f"app {data['app']} is {data['reason']}{said}"))
+            case _:
+                pass
+
+    def _let_go(self, executor: str, *, leaving: bool) -> None:
+        """The executor is to leave: its workers get no more calls, and end after those that they have."""
+        for link in self._links:
+            if link.executor == executor and not link.stopped:
+                link.leaving = leaving
+
+    def _adapt(self) -> None:
+        """Stop workers that leave and are idle, and state the number of executors that the calls need."""
+        for link in [link for link in self._links if link.leaving and not link.stopped and not link.calls]:
+            self._stop(link)
+        if self.bounds is None or self.app is None or self._closing:
+            return
+        least, most = self.bounds
+        calls = len(self.calls) + sum(len(link.calls) for link in self._links)
+        wanted = max(least, min(most, -(-calls // self._slots)))
+        now_s = time.monotonic()
+        if wanted >= self._asked:
+            self._fewer_since_s = None
+            if wanted > self._asked:
+                self._asked = wanted
+                self.app.scale(wanted)
+            return
+        self._fewer_since_s = self._fewer_since_s or now_s
+        if now_s >= self._fewer_since_s + self._idle_s:
+            self._fewer_since_s = None
+            self._shrink(wanted)
+
+    def _shrink(self, wanted: int) -> None:
+        """Ask for fewer executors and stop as many that are idle, in one command."""
+        busy = {link.executor for link in self._links if link.calls}
+        known = dict.fromkeys(self.app.executors) if self.app is not None else {}
+        idle = [executor for executor in known if executor not in busy]
+        stop = idle[: max(0, len(known) - wanted)]
+        self._asked = max(wanted, len(busy))
+        for executor in stop:
+            self._let_go(executor, leaving=True)
+        if self.app is not None:
+            self.app.scale(self._asked, stop)
+
+    def _stop(self, link: _Link) -> None:
+        link.stopped = True
+        link.out += wire.framed(0, wire.STOP)
+        self._send(link)
+
+    def _break(self, error: BaseException) -> None:
+        """No call will be answered any more."""
+        with self._lock:
+            self._broken = self._broken or error
+            self._closing = True
+            calls = [*self.calls, *(call for _, call, _ in self._doomed)]
+            self.calls.clear()
+        for link in self._links:
+            calls += link.calls.values()
+            link.calls.clear()
+        self._doomed = []
+        for call in calls:
+            broken = BrokenExecutor(str(error) or type(error).__name__)
+            broken.__cause__ = error
+            with suppress(Exception):
+                call.future.set_exception(broken)
+
+    def _end(self, outcome: str, detail: str) -> None:
+        for link in [*self._links]:
+            if not link.stopped:
+                self._stop(link)
+        if self.app is not None:
+            self.app.finish("failed" if outcome == "failed" or self._broken else "finished", detail)
+        for link in self._links:
+            link.connection.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close everything; the thread must not run."""
+        for each in (self._listener, self._selector, self._woken, self._waker):
+            each.close()
+
+
+class Executor(_Executor):
+    """Runs calls in worker processes on granted executors, as `concurrent.futures.ProcessPoolExecutor` does locally.
+
+    An executor has `cores` cores and `memory_mb`, and runs as many calls at once. There are `executors` of them, or
+    with `elastic` (MIN, MAX) as many as the calls need within these bounds; one that was not needed for `idle_s` is
+    returned. A call whose worker dies is made again, at most `retries` times: then it raises `WorkerLost`.
+
+    The workers run `python` (this interpreter, at the same path) with this process's `sys.path` and the variables
+    `env`. They connect to `host`, which they must be able to reach; it is this machine for a cluster on it.
+
+    Raises: what `fairlog.Client` raises for a submission.
+    """
+
+    def __init__(  # noqa: PLR0913 (by name only)
+        self,
+        *,
+        company: str,
+        user: str,
+        cores: int = 1,
+        executors: int = 1,
+        elastic: tuple[int, int] | None = None,
+        memory_mb: int | None = None,
+        name: str = "functions",
+        retries: int = 3,
+        idle_s: float = 10.0,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        host: str | None = None,
+        api: str | None = None,
+        token: str | None = None,
+        **submission: Any,  # noqa: ANN401 (further fields of `SubmitApp`)
+    ) -> None:
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        key = secrets.token_bytes(32)
+        listener = socket.create_server((host or own_host(api), 0), backlog=128)
+        listener.settimeout(0)
+        address, port = listener.getsockname()[:2]
+        variables = {
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),  # noqa: PTH100 (no such file may be)
+            **(env or {}),
+            worker.POOL: f"{address}:{port}",
+            worker.KEY: key.hex(),
+            worker.SLOTS: str(cores),
+        }
+        asked = executors if elastic is None else elastic[0]
+        pool = _Pool(listener, key, slots=cores, retries=retries, idle_s=idle_s)
+        if initializer is not None:
+            pool.initializer = worker.dumped((initializer, initargs, {}))
+        request = SubmitApp(
+            **{
+                "app": f"app-{uuid4().hex[:12]}",
+                "company": company,
+                "user": user,
+                "name": name,
+                "executor_program": True,
+                "executor_cores": cores,
+                "executor_memory_mb": memory_mb if memory_mb is not None else 512 * cores,
+                "executor_limit": asked,
+                "owner_timeout_s": LEASE_S,
+                "command": (python, "-c", _COMMAND),
+                "env": tuple(sorted(variables)),
+                **submission,
+            }
+        )
+        try:
+            owned = OwnedApp(request, variables, api=api, token=token, hear=pool.hear)
+        except BaseException:
+            pool.abandon()
+            raise
+        self.app = request.app
+        """The id of the app."""
+        self._max_workers = cores * (executors if elastic is None else elastic[1])
+        pool.bounds = elastic
+        pool.start(owned, asked)
+        self._pool = pool
+        self._collected = weakref.finalize(self, pool.close)
+        self._collected.atexit = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:  # noqa: ANN401
+        """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenExecutor; what pickle raises."""
+        future: Future[T] = Future()
+        try:
+            body = worker.dumped((fn, args, kwargs))
+        except Exception as error:  # noqa: BLE001 (as with a process pool, the future says that it cannot be pickled)
+            self._pool.check()
+            future.set_running_or_notify_cancel()
+            future.set_exception(error)
+            return future
+        self._pool.add(_Call(future, body))
+        return future
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[T]:
+        """As `map`, on the workers; `chunksize` calls at a time."""
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if chunksize == 1:
+            return super().map(fn, *iterables, timeout=timeout)
+        items = zip(*iterables, strict=False)
+        chunks = iter(lambda: tuple(islice(items, chunksize)), ())
+        return chain.from_iterable(super().map(partial(_each, fn), chunks, timeout=timeout))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 (as the library's)
+        """Take no more calls and end the app once all are answered; `wait` until then."""
+        self._collected.detach()
+        self._pool.close(cancel=cancel_futures)
+        if wait:
+            self._pool.join()
+
+
+def _each(fn: Callable[..., T], chunk: tuple[tuple[Any, ...], ...]) -> list[T]:
+    return [fn(*arguments) for arguments in chunk]

@@ -1,0 +1,84 @@
+"""What Spark's configuration says about executors and drivers: cores, memory, further kinds, options of the JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from scheduler.model.errors import InvalidCommand
+
+JAR = Path(__file__).with_name("fairlog-spark.jar")
+MASTER = "spark+fairlog://"
+_SIZE = re.compile(r"(\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
+_UNIT_KIB = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30, "p": 1 << 40}
+_RESOURCE = re.compile(r"spark\.executor\.resource\.([^.]+)\.amount")
+_AT_START = re.compile(
+    r"spark\.(rpc|network|ssl|io\.encryption|authenticate(?!\.secret)|driver\.port|.*\.port$)", re.DOTALL
+)
+"""What an executor must know before it has asked its driver, but for the secret."""
+_LEAST_OVERHEAD_MIB, _OVERHEAD = 384, 0.1
+
+
+def mebibytes(text: str, *, plain: str = "m") -> int:
+    """A size as Spark writes it, in MiB, rounded up; `plain`: the unit of a mere number. Raises: InvalidCommand."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise InvalidCommand(f"{text[:40]!r} is not a size as Spark writes it, such as 512m or 2g")
+    return -(-int(found[1]) * _UNIT_KIB[(found[2] or plain).lower()] // (1 << 10))
+
+
+def with_overhead(conf: Mapping[str, str], role: str, memory_mb: int) -> int:
+    """The memory of a driver's or an executor's process: the heap and what the JVM needs beside it."""
+    given = conf.get(f"spark.{role}.memoryOverhead")
+    if given is not None:
+        return memory_mb + mebibytes(given)
+    factor = float(conf.get(f"spark.{role}.memoryOverheadFactor", _OVERHEAD))
+    least = mebibytes(conf.get(f"spark.{role}.minMemoryOverhead", f"{_LEAST_OVERHEAD_MIB}m"))
+    return memory_mb + max(least, int(memory_mb * factor))
+
+
+class Executors(NamedTuple):
+    """A driver's executors: cores, heap and whole memory of each in MiB, amounts of further kinds, and how many."""
+
+    cores: int
+    heap_mb: int
+    memory_mb: int
+    resources: dict[str, int]
+    number: int
+
+
+def executors_of(conf: Mapping[str, str], initial: int) -> Executors:
+    """What the configuration asks for; `initial` is Spark's own reading of how many. Raises: InvalidCommand."""
+    cores = int(conf.get("spark.executor.cores", "1"))
+    heap_mb = mebibytes(conf.get("spark.executor.memory", "1g"))
+    memory_mb = with_overhead(conf, "executor", heap_mb) + mebibytes(conf.get("spark.executor.pyspark.memory", "0m"))
+    if conf.get("spark.memory.offHeap.enabled") == "true":
+        memory_mb += mebibytes(conf.get("spark.memory.offHeap.size", "0"), plain="k")
+    resources = {found[1]: int(value) for name, value in conf.items() if (found := _RESOURCE.fullmatch(name))}
+    number = initial
+    if conf.get("spark.dynamicAllocation.enabled") != "true" and "spark.executor.instances" not in conf:
+        most = conf.get("spark.cores.max")
+        number = initial if most is None else int(most) // cores
+    return Executors(cores, heap_mb, memory_mb, resources, number)
+
+
+def executor_command(
+    conf: Mapping[str, str], *, java: str, home: str, driver: str, app: str, heap_mb: int, options: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The command of an executor: its JVM, in place of the shell that knows the executor's number, host and cores."""
+    written = " ".join(conf.get(f"spark.executor.{name}JavaOptions", "") for name in ("default", "extra"))
+    paths = [conf.get("spark.executor.extraClassPath", ""), f"{home}/jars/*"]
+    begun = [f"-D{name}={value}" for name, value in sorted(conf.items()) if _AT_START.match(name)]
+    script = (
+        'export SPARK_LOCAL_DIRS="$FAIRLOG_SCRATCH"; exec "$0" "$@" --executor-id "${FAIRLOG_EXECUTOR_ID##*.}" '
+        '--hostname "${SPARK_LOCAL_HOSTNAME:-$FAIRLOG_HOST}" --cores "$FAIRLOG_CORES"'
+    )
+    return (
+        *("sh", "-c", script, f"{java}/bin/java", *options, "-cp", ":".join(filter(None, paths)), f"-Xmx{heap_mb}m"),
+        *written.split(),
+        *begun,
+        *("org.apache.spark.executor.CoarseGrainedExecutorBackend", "--driver-url", driver),
+        *("--app-id", app, "--resourceProfileId", "0"),
+    )

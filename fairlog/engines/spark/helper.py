@@ -1,0 +1,151 @@
+"""Beside a Spark driver: owns the app of its executors. Lines on stdin and stdout with the driver's JVM.
+
+Words are separated by tabs and URL-encoded; `FairlogBackend.java` lists the lines. Only the end of stdin ends the
+helper: signals of a terminal go to the whole group, and the driver decides what they mean.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote_plus, unquote_plus
+from uuid import uuid4
+
+from fairlog.engines.owner import LEASE_S, LOOPBACK, OwnedApp, say
+from fairlog.engines.spark.conf import MASTER, executor_command, executors_of
+from scheduler.model.commands import SubmitApp
+from scheduler.model.errors import FairlogError, InvalidCommand
+from scheduler.model.ids import executor_id, number_of
+
+if TYPE_CHECKING:
+    from fairlog.engines.owner import Event
+
+_SIGKILL = 137
+GRACE_S = 60
+"""How long executors have to hand their blocks over when they are told to stop."""
+_PASSED_ON = ("PYSPARK_PYTHON", "PYTHONPATH", "SPARK_LOCAL_HOSTNAME")
+
+
+class Helper:
+    """One driver's helper."""
+
+    def __init__(self) -> None:
+        self._conf: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
+        self._about: dict[str, str] = {}
+        self._owned: OwnedApp | None = None
+        self._demand = 0
+        self._lock = threading.Lock()
+        self._app = ""
+
+    def run(self, lines: Iterator[str]) -> None:
+        """Serve the driver until it stops or dies."""
+        told = {"CONF": self._conf, "ENV": self._variables, "ABOUT": self._about}
+        for line in lines:
+            kind, *words = map(unquote_plus, line.rstrip("\n").split("\t"))
+            match kind:
+                case "CONF" | "ENV" | "ABOUT":
+                    told[kind][words[0]] = words[1]
+                case "START":
+                    self._start(int(words[0]))
+                case "TOTAL":
+                    self._total(*map(int, words[:2]), hosts=dict(zip(words[2::2], map(int, words[3::2]), strict=True)))
+                case "KILL" if self._owned is not None:
+                    self._owned.scale(self._demand, [executor_id(self._app, int(number)) for number in words])
+                case "STOP":
+                    if self._owned is not None:
+                        self._owned.finish()
+                    return
+                case _:
+                    pass
+        if self._owned is not None:
+            self._owned.finish("failed", "its Spark driver died")
+
+    def _start(self, initial: int) -> None:
+        """Submit the app of the driver's executors."""
+        try:
+            company, _, user = self._about["master"].removeprefix(MASTER).partition("/")
+            if not company or not user:
+                raise InvalidCommand(f"the master is written {MASTER}COMPANY/USER, not {self._about['master'][:80]!r}")
+            self._app, asked = f"app-{uuid4().hex[:12]}", executors_of(self._conf, initial)
+            self._demand = asked.number
+            home = self._about["home"]
+            variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            variables |= {**self._variables, "SPARK_HOME": home}
+            if self._conf.get("spark.driver.host") == LOOPBACK:
+                variables.setdefault("SPARK_LOCAL_HOSTNAME", LOOPBACK)
+            if secret := self._conf.get("spark.authenticate.secret"):
+                variables["_SPARK_AUTH_SECRET"] = secret
+            command = executor_command(
+                self._conf,
+                java=self._about["java"],
+                home=home,
+                driver=self._about["driver"],
+                app=self._app,
+                heap_mb=asked.heap_mb,
+                options=self._conf.get("spark.fairlog.executorOptions", "").split(),
+            )
+            submission = SubmitApp(
+                app=self._app,
+                company=company,
+                user=user,
+                name=self._about["name"],
+                executor_program=True,
+                executor_cores=asked.cores,
+                executor_memory_mb=asked.memory_mb,
+                executor_resources=asked.resources,
+                executor_limit=asked.number,
+                owner_timeout_s=int(self._conf.get("spark.fairlog.ownerTimeout", str(LEASE_S))),
+                grace_s=int(self._conf.get("spark.fairlog.grace", str(GRACE_S))),
+                command=command,
+                env=tuple(sorted(variables)),
+            )
+            self._owned = OwnedApp(submission, variables, hear=self._hear)
+        except FairlogError as error:
+            self._tell("REFUSED", str(error))
+            return
+        self._tell("READY", self._app)
+        say(f"the executors of {self._about['name']} are those of app {self._app}")
+
+    def _total(self, total: int, preferring: int, *, hosts: dict[str, int]) -> None:
+        if self._owned is not None:
+            self._demand = total
+            self._owned.scale(total, prefer=hosts, preferring_tasks=preferring)
+
+    def _hear(self, event: Event) -> None:
+        """Tell the driver who leaves and who is lost, once each."""
+        data = event["data"]
+        match event["type"]:
+            case "ExecutorRevoked" if data["reason"] == "reclaimed":
+                why = f"fairlog: it leaves for {data['claimant']} of {data['claimant_company']}"
+                self._tell("LEAVES", str(number_of(data["executor"])), why)
+            case "ExecutorRemoved":
+                code, detail = data["exit_code"], data["detail"]
+                by_app = data["reason"] == "failed" and (detail.startswith("used") or code not in (_SIGKILL, None))
+                said = f"fairlog: {data['reason']}{', ' * bool(detail)}{detail}"
+                self._tell("LOST", str(number_of(data["executor"])), str(code or 0), str(by_app).lower(), said)
+            case "AppRemoved":
+                detail = data["detail"]
+                self._tell("OVER", f"app {data['app']} is {data['reason']}{': ' * bool(detail)}{detail}")
+            case _:
+                pass
+
+    def _tell(self, *words: str) -> None:
+        with self._lock:
+            sys.stdout.write("\t".join(map(quote_plus, words)) + "\n")
+            sys.stdout.flush()
+
+
+def main() -> None:
+    """Serve the driver that started this process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    Helper().run(iter(sys.stdin))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""A cluster whose API the tests of engines use from their own process, and the library of calls they make."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
+
+
+class Site:
+    """An `up` of two workers of 4 cores, for ann of acme."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        found = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())
+        self.api = f"http+unix:{found['socket']}"
+        self.store: str = found["url"]
+        self.asks: dict[str, Any] = {"company": "acme", "user": "ann", "api": self.api}
+
+    def app(self, name: str) -> dict[str, Any]:
+        """What the cluster says of an app."""
+        return self.shell.app(name)
+
+    def apps(self) -> list[dict[str, Any]]:
+        """All apps, ended ones too."""
+        found: list[dict[str, Any]] = json.loads(self.shell.ok("apps", "--all", "--json"))
+        return found
+
+    def wait_for_end(self, name: str) -> dict[str, Any]:
+        """The app once it has ended and nothing of it runs."""
+        wait_until(lambda: self.app(name)["endedAt"] and not self.app(name)["executors"], f"the end of {name}")
+        return self.app(name)
+
+    def processes_of(self, app: str) -> list[int]:
+        """The processes of the app's executors' programs."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("FAIRLOG_APP_ID") == app and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+            except psutil.Error:
+                continue
+        return found
+
+    def kill_master(self) -> None:
+        """Kill the active master; a standby takes over."""
+        os.kill(self.shell.status()["master"]["pid"], signal.SIGKILL)
+
+    def audit(self) -> str:
+        """What an audit of the log says; it must find nothing."""
+        return self.shell.ok("audit")
+
+
+@contextmanager
+def site(folder: Path, *options: str) -> Iterator[Site]:
+    """A cluster that is stopped afterwards."""
+    shell = Shell(folder / "home")
+    shell.env["FAIRLOG_LEASE"] = "1.5"
+    shell.ok("up", "--detach", "--cores", "4", "--memory", "4G", "--masters", "2", *options)
+    try:
+        shell.ok("company", "add", "acme")
+        yield Site(shell)
+    finally:
+        shell.run("down")
+
+
+def where(_: object = None) -> int:
+    """The process of the worker."""
+    return os.getpid()
+
+
+def nap(number: int, seconds: float = 0.02) -> int:
+    """Return the number, after a while."""
+    time.sleep(seconds)
+    return number
+
+
+def note(folder: str, number: int) -> int:
+    """Write down that the call was made."""
+    (Path(folder) / f"{number}.{time.monotonic_ns()}").touch()
+    time.sleep(0.05)
+    return number
+
+
+def die(_: object = None) -> None:
+    """End the worker as a crash does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def divide(a: int, b: int) -> float:
+    """Raise an exception of the caller's making."""
+    return a / b
+
+
+def eat(megabytes: int) -> int:
+    """Use so much memory for a while."""
+    held = bytearray(megabytes << 20)
+    for start in range(0, len(held), 4096):
+        held[start] = 1
+    time.sleep(30)
+    return len(held)
+
+
+STATE: list[str] = []
+
+
+def set_state(value: str) -> None:
+    """Initialize a worker."""
+    STATE.append(value)
+
+
+def get_state() -> list[str]:
+    """What the initializer has left in the worker."""
+    return STATE

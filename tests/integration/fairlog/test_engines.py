@@ -1,0 +1,69 @@
+"""Dask and RQ on executors of fairlog, and the examples of `examples/`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+from rq import Queue
+
+from tests.integration import engines_rig as calls
+from tests.integration.cli_rig import ROOT
+from tests.integration.engines_rig import Site, site
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("engines")) as found:
+        yield found
+
+
+@pytest.fixture
+def queue_url(cluster: Site) -> str:
+    """RQ shares the cluster's store here."""
+    return cluster.store
+
+
+def example(cluster: Site, name: str, *arguments: str) -> str:
+    """What an example prints."""
+    environment = {**os.environ, **cluster.shell.env, "FAIRLOG_API": cluster.api}
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_functions_counts_right(cluster: Site) -> None:
+    assert example(cluster, "functions.py", "acme", "ann") == "2262 primes below 20000\n"
+
+
+def test_a_dask_cluster_grows_from_nothing_and_ends_with_its_owner(cluster: Site) -> None:
+    pytest.importorskip("distributed", reason="Dask is not installed")
+    assert example(cluster, "dask_cluster.py", "acme", "ann") == "328350 is the sum of the squares\n"
+    found = [app for app in cluster.apps() if app["name"] == "dask"]
+    assert [app["state"] for app in found] == ["finished"]
+
+
+def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url: str) -> None:
+    queue = Queue("work", connection=Redis.from_url(queue_url))
+    jobs = [queue.enqueue(calls.nap, number, 0.05) for number in range(20)]
+    process = cluster.shell.start(
+        *("rq", "--company", "acme", "--user", "ann", "--url", queue_url, "--max", "2"),
+        *("--idle", "1s", "--memory", "256M", "work"),
+    )
+    try:
+        wait_until(lambda: all(job.is_finished for job in jobs), "all jobs")
+        assert [job.return_value() for job in jobs] == list(range(20))
+        app = next(app for app in cluster.apps() if app["name"] == "rq work")["app"]
+        wait_until(lambda: cluster.app(app)["requestedCores"] == 0, "no worker without a job")
+        assert example(cluster, "rq_jobs.py", queue_url) == "285 is the sum of the squares\n"
+    finally:
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 0
+    assert cluster.wait_for_end(app)["state"] == "finished"

@@ -1,0 +1,180 @@
+"""`fairlog.Executor` on a real cluster: calls, exceptions, lost workers, executors, masters and owners."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Future, wait
+from pathlib import Path
+
+import pytest
+
+from fairlog import Executor
+from fairlog.engines.functions import WorkerLost
+from fairlog.errors import CommandRejected
+from tests.integration import engines_rig as calls
+from tests.integration.cli_rig import ROOT
+from tests.integration.engines_rig import Site, site
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("functions")) as found:
+        yield found
+
+
+def test_calls_come_back_with_results_and_exceptions(cluster: Site) -> None:
+    with Executor(**cluster.asks, cores=2, initializer=calls.set_state, initargs=("ready",)) as pool:
+        assert pool.submit(pow, 2, 10).result() == 1024
+        assert list(pool.map(calls.nap, range(40), [0.0] * 40)) == list(range(40))
+        assert list(pool.map(pow, range(100), [2] * 100, chunksize=7)) == [number**2 for number in range(100)]
+        factor = 21
+        assert pool.submit(lambda number: number * factor, 2).result() == 42
+        assert set(map(tuple, (pool.submit(calls.get_state).result() for _ in range(5)))) == {("ready",)}
+        with pytest.raises(ZeroDivisionError) as raised:
+            pool.submit(calls.divide, 1, 0).result()
+        assert "return a / b" in str(raised.value.__cause__)
+        with pytest.raises(TypeError, match="pickle"):
+            pool.submit(threading.Lock).result()
+        assert len(set(pool.map(calls.where, range(20)))) <= 2
+    ended = cluster.wait_for_end(pool.app)
+    assert (ended["state"], ended["executorCores"]) == ("finished", 2)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(pow, 1, 1)
+
+
+def test_every_call_is_answered_while_workers_executors_and_the_master_are_killed(
+    cluster: Site, tmp_path: Path
+) -> None:
+    with Executor(**cluster.asks, cores=2, executors=2) as pool:
+        first = pool.submit(calls.where).result()
+        futures = [pool.submit(calls.note, str(tmp_path), number) for number in range(120)]
+
+        def some_done(number: int) -> None:
+            wait_until(lambda: sum(future.done() for future in futures) >= number, f"{number} calls")
+
+        some_done(10)
+        os.kill(first, signal.SIGKILL)
+        some_done(30)
+        cluster.shell.ok("kill", "--executor", f"{pool.app}.0")
+        some_done(60)
+        cluster.kill_master()
+        assert [future.result() for future in futures] == list(range(120))
+        made = {int(path.name.partition(".")[0]) for path in tmp_path.iterdir()}
+        assert made == set(range(120))
+        assert len(list(tmp_path.iterdir())) <= 120 + 3  # only what ran at a kill was made again
+    assert cluster.wait_for_end(pool.app)["state"] == "finished"
+    assert "follows its rules" in cluster.audit()
+
+
+def test_a_call_that_kills_its_worker_is_made_again_so_often_and_no_more(cluster: Site) -> None:
+    with Executor(**cluster.asks, cores=1, retries=1) as pool:
+        with pytest.raises(WorkerLost, match="the call's worker was lost 2 times"):
+            pool.submit(calls.die).result()
+        assert pool.submit(pow, 2, 2).result() == 4
+
+
+def test_memory_beyond_the_grant_is_named_with_both_numbers(cluster: Site) -> None:
+    with Executor(**cluster.asks, cores=1, retries=0, memory_mb=128) as pool:
+        with pytest.raises(WorkerLost, match=r"used \d+ MiB, above the 128 MiB granted"):
+            pool.submit(calls.eat, 400).result()
+        assert pool.submit(pow, 2, 2).result() == 4
+
+
+def test_the_number_of_executors_follows_the_calls(cluster: Site) -> None:
+    with Executor(**cluster.asks, cores=1, elastic=(0, 3), idle_s=0.5) as pool:
+        assert cluster.app(pool.app)["executorLimit"] == 0
+        assert len(set(pool.map(calls.where, range(3)))) >= 1
+        futures = [pool.submit(calls.nap, number, 0.3) for number in range(12)]
+        wait_until(lambda: len(cluster.app(pool.app)["executors"]) == 3, "three executors")
+        assert [future.result() for future in futures] == list(range(12))
+        wait_until(lambda: not cluster.app(pool.app)["executors"], "no executor without a call")
+        assert cluster.app(pool.app)["requestedCores"] == 0
+        assert pool.submit(pow, 3, 2).result() == 9
+
+
+def test_an_initializer_that_fails_breaks_the_pool(cluster: Site) -> None:
+    with Executor(**cluster.asks, initializer=calls.divide, initargs=(1, 0)) as pool:
+        with pytest.raises(BrokenExecutor, match="division by zero"):
+            pool.submit(pow, 1, 1).result()
+        with pytest.raises(BrokenExecutor):
+            pool.submit(pow, 1, 1)
+
+
+def test_calls_that_did_not_begin_can_be_cancelled(cluster: Site) -> None:
+    """Of long calls, one lies at a worker at a time."""
+    pool = Executor(**cluster.asks)
+    pool.submit(calls.nap, 0).result()
+    futures = [pool.submit(calls.nap, number, 0.2) for number in range(5)]
+    wait_until(futures[0].running, "the first call")
+    assert futures[4].cancel()
+    pool.shutdown(cancel_futures=True)
+    assert futures[0].result() == 0
+    assert all(future.cancelled() for future in futures[2:])
+
+
+def test_a_killed_app_breaks_the_pool(cluster: Site) -> None:
+    with Executor(**cluster.asks) as pool:
+        futures: list[Future[int]] = [pool.submit(calls.nap, 0, 30.0)]
+        wait_until(futures[0].running, "the call")
+        cluster.shell.ok("kill", pool.app)
+        with pytest.raises(BrokenExecutor, match=f"app {pool.app} is killed"):
+            futures[0].result()
+
+
+def test_a_cluster_that_refuses_the_app_says_why(cluster: Site) -> None:
+    with pytest.raises(CommandRejected, match="no company 'nobody' is registered"):
+        Executor(company="nobody", user="ann", api=cluster.api)
+
+
+OWNER = """
+import sys, time
+from fairlog import Executor
+from tests.integration import engines_rig as calls
+pool = Executor(company="acme", user="ann", api=sys.argv[1], cores=2, owner_timeout_s=2)
+assert list(pool.map(calls.nap, range(4))) == [0, 1, 2, 3]
+print(pool.app, flush=True)
+if sys.argv[2] == "leaves":
+    future = pool.submit(calls.nap, 7, 0.3)
+    future.add_done_callback(lambda done: print("answered", done.result(), flush=True))
+else:
+    time.sleep(600)
+"""
+
+
+def owner(cluster: Site, what: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", OWNER, cluster.api, what]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_what_a_killed_owner_held_is_free_within_the_lease(cluster: Site) -> None:
+    with owner(cluster, "stays") as process:
+        assert process.stdout is not None
+        app = process.stdout.readline().strip()
+        assert cluster.processes_of(app)
+        process.kill()
+    ended = cluster.wait_for_end(app)
+    assert (ended["state"], ended["detail"]) == ("failed", "its owner gave no sign of life for 2 s")
+    wait_until(lambda: not cluster.processes_of(app), "the end of its processes")
+
+
+def test_an_interpreter_that_ends_waits_for_its_calls(cluster: Site) -> None:
+    """As with the executors of the standard library."""
+    with owner(cluster, "leaves") as process:
+        out, _ = process.communicate()
+    app, *answers = out.splitlines()
+    assert (process.returncode, answers) == (0, ["answered 7"])
+    assert cluster.wait_for_end(app)["state"] == "finished"
+
+
+def test_a_pool_that_nobody_refers_to_ends_its_app(cluster: Site) -> None:
+    pool = Executor(**cluster.asks)
+    app, future = pool.app, pool.submit(calls.nap, 1, 0.2)
+    del pool
+    wait([future])
+    assert cluster.wait_for_end(app)["state"] == "finished"

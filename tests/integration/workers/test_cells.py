@@ -1,0 +1,249 @@
+"""Cells as real processes: what a hostile task reaches, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fairlog.local.store import EmbeddedStore
+from tests.integration.workers.test_executor import outputs, shell
+from tests.integration.workers.worker_rig import WORKER, Rig
+from tests.waiting import wait_until
+from workers.forkserver import Forkserver
+from workers.processes import started_s
+from workers.rundir import RunDir
+from workers.sandbox import CellSettings, why_no_cell
+
+ATTACK = Path(__file__).with_name("attack.py").read_text()
+in_cells = pytest.mark.skipif(bool(why_no_cell()), reason=f"no cell can be started: {why_no_cell()}")
+
+
+@pytest.fixture(scope="module")
+def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
+    with EmbeddedStore(tmp_path_factory.mktemp("store")) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]:
+    files = RunDir(tmp_path_factory.mktemp("forkserver"), WORKER)
+    files.make()
+    forkserver = Forkserver(files, outlive_agent=False)
+    yield forkserver
+    forkserver.close()
+
+
+@pytest.fixture
+def rig(own_store: EmbeddedStore, tmp_path: Path, forkserver: Forkserver) -> Iterator[Rig]:
+    rig = Rig(own_store.url, tmp_path / "run", shared=forkserver)
+    rig.launcher, rig.cells = "cell", CellSettings()
+    yield rig
+    rig.close()
+
+
+def sleeping(mark: str) -> list[int]:
+    """The processes that run `sleep MARK`, whoever started them."""
+    processes = psutil.process_iter(["cmdline", "status"])
+    running = (process for process in processes if process.info["status"] != psutil.STATUS_ZOMBIE)
+    return [process.pid for process in running if process.info["cmdline"] == ["sleep", mark]]
+
+
+def a_mark() -> str:
+    return f"{random.randrange(10_000, 99_999)}.5"
+
+
+@in_cells
+def test_a_hostile_task_in_a_cell_gets_nothing_and_leaves_nothing(rig: Rig, tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for folder in (mine, theirs):
+        folder.mkdir()
+    (theirs / "secret").write_text("theirs")
+    mark = a_mark()
+    forbidden = (str(theirs), str(theirs / "secret"), str(rig.files.root), rig.url.removeprefix("unix://"))
+    grant = rig.grant((sys.executable, "-c", ATTACK, mark, *forbidden), cwd=str(mine))
+    note = rig.run(grant)
+    state = rig.work.states(rig.app)[0]
+    assert (state.state, state.message) == ("succeeded", "")
+    assert json.loads(outputs(rig, 1)[0].partition("\x07")[2]) == {}
+    assert note.done
+    assert not sleeping(mark)
+    assert not rig.files.scratch(grant.executor).exists()
+    assert not rig.files.is_running(grant.executor)
+
+
+@in_cells
+def test_a_task_in_a_cell_writes_its_apps_folder_and_its_own(rig: Rig, tmp_path: Path) -> None:
+    script = "pwd; echo here > made; echo there > $FAIRLOG_SCRATCH/made; cat $FAIRLOG_SCRATCH/made; echo $HOME; id -u"
+    rig.run(rig.grant(shell(script), cwd=str(tmp_path)))
+    scratch = "/run/fairlog/scratch"
+    assert outputs(rig, 1) == [f"{tmp_path}\nthere\n{scratch}\n{os.getuid()}\n"]
+    assert (tmp_path / "made").read_text() == "here\n"
+    assert not rig.files.scratch(f"{rig.app}.0").exists()
+
+
+@in_cells
+def test_a_scratch_folder_is_deleted_after_a_kill_whatever_its_modes(rig: Rig) -> None:
+    script = (
+        "mkdir -p $FAIRLOG_SCRATCH/a/b; touch $FAIRLOG_SCRATCH/a/b/c; chmod 0 $FAIRLOG_SCRATCH/a; echo made; sleep 600"
+    )
+    grant = rig.grant(shell(script))
+    pid = rig.launch(grant)
+    wait_until(lambda: outputs(rig, 1) == ["made\n"], "the folder")
+    os.kill(pid, signal.SIGKILL)
+    rig.end_of(grant)
+    assert not rig.files.scratch(grant.executor).exists()
+
+
+@in_cells
+@pytest.mark.parametrize("name", ["", ".ssh", ".config/x"])
+def test_the_folder_of_an_app_is_not_the_home_of_the_workers_user(
+    rig: Rig, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "home" / name
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    rig_of_its_own = Rig(rig.url, tmp_path / "run2")
+    rig_of_its_own.launcher, rig_of_its_own.cells = "cell", CellSettings()
+    try:
+        note = rig_of_its_own.run(rig_of_its_own.grant(shell("true"), cwd=str(folder)))
+    finally:
+        rig_of_its_own.close()
+    assert note.unstartable.startswith(f"folder '{folder}' cannot be an app's: it holds files of the worker's user")
+
+
+@in_cells
+def test_apps_have_their_folders_where_the_operator_says(rig: Rig, tmp_path: Path) -> None:
+    for company in ("acme", "beta"):
+        (tmp_path / company).mkdir()
+    (tmp_path / "acme" / "link").symlink_to(tmp_path / "beta")
+    rig.cells = CellSettings(folders=(f"{tmp_path}/{{company}}",))
+    assert rig.run(rig.grant(shell("true"), number=0, cwd=str(tmp_path / "acme"))).done
+    for number, cwd in enumerate(("beta", "acme/link", "."), 1):
+        other = Rig(rig.url, tmp_path / f"run{number}", shared=rig.forkserver)
+        other.launcher, other.cells = "cell", rig.cells
+        note = other.run(other.grant(shell("true"), cwd=str(tmp_path / cwd)))
+        assert f"this worker takes folders below {tmp_path}/acme (--folders)" in note.unstartable
+        other.close()
+
+
+HIDE = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        block = bytearray(300 << 20)
+        os.execve("/bin/sleep", ["sleep", "{mark}"], {{}}) if {idle} else time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("cell", marks=in_cells)])
+def test_memory_of_processes_that_forked_twice_counts(rig: Rig, launcher: str) -> None:
+    grant = rig.grant((sys.executable, "-c", HIDE.format(mark="0", idle=False)), memory_mb=128)
+    rig.launch(grant, launcher=launcher)
+    wait_until(lambda: rig.work.progress(rig.app).failed, "the task's end")
+    state = rig.work.states(rig.app)[0]
+    assert state.message.endswith("MiB; 128 MiB are granted")
+    assert state.peak_mb > 128
+
+
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("cell", marks=in_cells)])
+def test_nothing_is_left_when_executor_and_forkserver_are_killed(
+    own_store: EmbeddedStore, tmp_path: Path, launcher: str
+) -> None:
+    """A core is free once its processes are gone: daemons with an empty environment included."""
+    mark = a_mark()
+    rig = Rig(own_store.url, tmp_path / "run", outlive_agent=True)
+    daemon = f"import os; os.fork() or (os.setsid(), os.fork() or os.execve('/bin/sleep', ['sleep', '{mark}'], {{}}))"
+    grant = rig.grant(shell(f'{sys.executable} -c "{daemon}"; echo left; sleep 600'))
+    pid = rig.launch(grant, launcher=launcher)
+    wait_until(lambda: outputs(rig, 1) == ["left\n"] and sleeping(mark), "the daemon")
+    (holder,) = rig.files.known()
+    forkserver = psutil.Process(pid).parent()
+    assert forkserver is not None
+    forkserver.kill()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: started_s(holder.first) is None, "the end of the first process")
+    assert not sleeping(mark)
+    rig.close()
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(rig: Rig, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    log = rig.files.log_file(rig.app, 0)
+    log.parent.mkdir(parents=True)
+    log.symlink_to(victim)
+    note = rig.run(rig.grant(shell("echo hello")), launcher="plain")
+    assert victim.read_text() == "untouched"
+    assert note.unstartable == f"no log file on worker {WORKER}: Too many levels of symbolic links"
+
+
+def test_a_link_in_the_place_of_the_folder_of_logs_is_not_followed(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    rig.files.log_file(rig.app, 0).parent.symlink_to(tmp_path / "elsewhere")
+    assert rig.run(rig.grant(shell("echo hello")), launcher="plain").unstartable
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_forkserver_that_is_slow_to_take_a_long_spec_ends_nobody(own_store: EmbeddedStore, tmp_path: Path) -> None:
+    rig = Rig(own_store.url, tmp_path / "run")
+    first = rig.launch(rig.grant(shell("sleep 600")))
+    forkserver = psutil.Process(first).parent()
+    assert forkserver is not None
+    forkserver.suspend()
+    shown: list[int] = []
+
+    def show() -> None:
+        shown.append(1)
+        forkserver.resume()
+
+    long = rig.spec(rig.grant(("/bin/echo", "\\" * 120_000), number=1))
+    assert rig.forkserver.launch(long, meanwhile=show)
+    assert shown
+    assert psutil.pid_exists(first)
+    rig.close()
+
+
+def test_a_request_that_cannot_be_read_starts_nothing_and_ends_nobody(own_store: EmbeddedStore, tmp_path: Path) -> None:
+    rig = Rig(own_store.url, tmp_path / "run")
+    first = rig.launch(rig.grant(shell("sleep 600")))
+    spec = rig.spec(rig.grant(shell("true"), number=1)).model_copy(update={"grace_s": "soon"})
+    with pytest.warns(UserWarning, match="grace_s"):
+        assert rig.forkserver.launch(spec) is None
+    assert psutil.pid_exists(first)
+    assert rig.launch(rig.grant(shell("true"), number=2))
+    rig.close()
+
+
+def test_files_are_private_whatever_the_umask(own_store: EmbeddedStore, tmp_path: Path) -> None:
+    was = os.umask(0)
+    try:
+        rig = Rig(own_store.url, tmp_path / "run")
+        rig.launch(rig.grant(shell("echo hello; sleep 600")))
+        wait_until(lambda: outputs(rig, 1) == ["hello\n"], "the task")
+        modes = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*")}
+        rig.close()
+    finally:
+        os.umask(was)
+    assert not {path: oct(mode) for path, mode in modes.items() if mode & 0o077}
+
+
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("cell", marks=in_cells)])
+def test_what_a_task_took_is_measured(rig: Rig, launcher: str) -> None:
+    """CPU time and memory of the task and of what it waited for, and the length of its output."""
+    child = "import sys; block = bytearray(60 << 20); sum(i * i for i in range(3_000_000)); print('x' * 99_999)"
+    rig.run(rig.grant(shell(f'{sys.executable} -c "{child}"; echo')), launcher=launcher)
+    state = rig.work.states(rig.app)[0]
+    assert state.cpu_ms > 50
+    assert 60 <= state.peak_mb < 300
+    assert state.output_bytes == 100_001

@@ -1,0 +1,190 @@
+"""What Spark's configuration means here, what the helper tells a driver and the cluster, and the jar."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fairlog.engines.spark import helper
+from fairlog.engines.spark.build import MANAGER, SERVICE, classes, contents
+from fairlog.engines.spark.conf import Executors, executor_command, executors_of, mebibytes, with_overhead
+from fairlog.engines.spark.driver import asked_of, conf_folder, defaults, exports, home_of_spark
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import ExecutorRemoved
+
+
+@pytest.mark.parametrize(
+    ("text", "mb"),
+    [("512m", 512), ("2g", 2048), ("1t", 1 << 20), ("2048k", 2), ("1500k", 2), ("700", 700), ("1gb", 1024)],
+)
+def test_sizes_are_read_as_spark_writes_them(text: str, mb: int) -> None:
+    assert mebibytes(text) == mb
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidCommand, match="'much' is not a size as Spark writes it, such as 512m or 2g"):
+        mebibytes("much")
+
+
+def test_memory_has_the_overhead_that_spark_adds_elsewhere() -> None:
+    assert with_overhead({}, "executor", 1024) == 1024 + 384
+    assert with_overhead({}, "executor", 8192) == 8192 + 819
+    assert with_overhead({"spark.executor.memoryOverhead": "1g"}, "executor", 1024) == 2048
+    assert with_overhead({"spark.driver.memoryOverheadFactor": "0.5"}, "driver", 1024) == 1536
+
+
+def test_executors_are_those_of_the_configuration() -> None:
+    assert executors_of({}, 2) == Executors(1, 1024, 1408, {}, 2)
+    conf = {"spark.executor.cores": "2", "spark.executor.memory": "2g", "spark.cores.max": "8"}
+    assert executors_of(conf, 2) == Executors(2, 2048, 2432, {}, 4)
+    assert executors_of({**conf, "spark.executor.instances": "3"}, 3).number == 3
+    assert executors_of({**conf, "spark.dynamicAllocation.enabled": "true"}, 0).number == 0
+    more = {"spark.executor.pyspark.memory": "512m", "spark.executor.resource.gpu.amount": "2"}
+    assert executors_of(more, 1) == Executors(1, 1024, 1920, {"gpu": 2}, 1)
+
+
+def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> None:
+    conf = {
+        "spark.executor.extraJavaOptions": "-Da=b -Dc=d",
+        "spark.network.timeout": "9s",
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": "hush",
+        "spark.app.name": "n",
+    }
+    command = executor_command(conf, java="/j", home="/s", driver="spark://d", app="app-1", heap_mb=512)
+    assert command[3:7] == ("/j/bin/java", "-cp", "/s/jars/*", "-Xmx512m")
+    assert {"-Da=b", "-Dc=d", "-Dspark.network.timeout=9s", "-Dspark.authenticate=true"} <= set(command)
+    assert not any("hush" in word or "app.name" in word for word in command)
+    assert command[-6:] == ("--driver-url", "spark://d", "--app-id", "app-1", "--resourceProfileId", "0")
+
+
+def test_spark_submits_own_options_are_read_and_the_cluster_is_not_theirs_to_name() -> None:
+    asked = asked_of(
+        ["--executor-cores", "2", "--conf", "spark.a=b=c", "--driver-memory=2g", "--verbose", "x.py", "--y"]
+    )
+    assert asked == {"spark.executor.cores": "2", "spark.a": "b=c", "spark.driver.memory": "2g"}
+    with pytest.raises(InvalidCommand, match="leave out --master: `fairlog spark-submit` runs the driver on a worker"):
+        asked_of(["--master", "local", "x.py"])
+    with pytest.raises(InvalidCommand, match=r"name the app: a \.py file or a jar"):
+        asked_of(["--executor-cores", "2"])
+
+
+def test_each_configuration_has_a_secret_of_its_own_and_keeps_earlier_values(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.x 1\n")
+    (tmp_path / "log4j2.properties").write_text("y")
+    one, two = (defaults("acme", "ann") for _ in range(2))
+    assert one["spark.authenticate.secret"] != two["spark.authenticate.secret"]
+    folder = conf_folder(one, tmp_path)
+    try:
+        text = (folder / "spark-defaults.conf").read_text()
+        assert text.startswith("spark.x 1\n")
+        assert "spark.master spark+fairlog://acme/ann\n" in text
+        assert (folder / "log4j2.properties").read_text() == "y"
+        assert folder.stat().st_mode & 0o077 == 0
+    finally:
+        shutil.rmtree(folder)
+    assert exports({"A": "b c"}) == "export A='b c'"
+
+
+class Owned:
+    """An app that only notes what it is told."""
+
+    made: ClassVar[list[Owned]] = []
+
+    def __init__(self, submission: Any, secrets: dict[str, str], *, hear: Any) -> None:
+        self.submission, self.secrets, self.hear = submission, secrets, hear
+        self.said: list[Any] = []
+        self.made.append(self)
+
+    def scale(self, executors: int, stop: Any = (), *, prefer: Any = None, preferring_tasks: Any = None) -> None:
+        self.said.append((executors, list(stop), prefer, preferring_tasks))
+
+    def finish(self, *how: str) -> None:
+        self.said.append(how)
+
+
+START = [
+    "ABOUT\tmaster\tspark%2Bfairlog%3A%2F%2Facme%2Fann",
+    "ABOUT\tname\tthe+app",
+    "ABOUT\tjava\t%2Fj",
+    "ABOUT\thome\t%2Fs",
+    "ABOUT\tdriver\tspark%3A%2F%2Fd",
+    "CONF\tspark.authenticate.secret\thush",
+    "ENV\tA\tb%09c",
+    "START\t2",
+]
+
+
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> list[Owned]:
+    monkeypatch.setattr(helper, "OwnedApp", Owned)
+    Owned.made.clear()
+    return Owned.made
+
+
+def test_the_helper_submits_scales_and_ends_the_app(owned: list[Owned], capsys: pytest.CaptureFixture[str]) -> None:
+    said = [*START, "TOTAL\t5\t3\th1\t2\th2\t1", "KILL\t0\t4", "STOP"]
+    helper.Helper().run(iter(f"{line}\n" for line in said))
+    app, found = owned[0], owned[0].submission
+    assert (found.company, found.user, found.name, found.executor_limit) == ("acme", "ann", "the app", 2)
+    assert (found.executor_program, found.executor_memory_mb, found.owner_timeout_s) == (True, 1408, 30)
+    assert app.secrets["_SPARK_AUTH_SECRET"] == "hush"
+    assert app.secrets["A"] == "b\tc"
+    stop = [f"{found.app}.0", f"{found.app}.4"]
+    assert app.said == [(5, [], {"h1": 2, "h2": 1}, 3), (5, stop, None, None), ()]
+    assert capsys.readouterr().out == f"READY\t{found.app}\n"
+
+
+def test_a_driver_that_dies_fails_the_app(owned: list[Owned]) -> None:
+    helper.Helper().run(iter(f"{line}\n" for line in START))
+    assert owned[0].said == [("failed", "its Spark driver died")]
+
+
+def test_a_master_that_names_nobody_is_refused(owned: list[Owned], capsys: pytest.CaptureFixture[str]) -> None:
+    helper.Helper().run(iter(["ABOUT\tmaster\tspark%2Bfairlog%3A%2F%2F\n", "START\t2\n"]))
+    assert capsys.readouterr().out.startswith("REFUSED\tthe+master+is+written+spark%2Bfairlog%3A%2F%2FCOMPANY%2FUSER")
+    assert owned == []
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (("failed", 137, "used 9 MiB, above the 8 MiB granted"), "137\ttrue"),
+        (("failed", 137, "its program was ended by SIGKILL"), "137\tfalse"),
+        (("failed", 52, "its program ended with exit code 52"), "52\ttrue"),
+        (("killed", 143, ""), "143\tfalse"),
+        (("lost", None, ""), "0\tfalse"),
+        (("exited", 0, ""), "0\tfalse"),
+    ],
+)
+def test_tasks_are_charged_only_for_what_the_app_itself_did(
+    owned: list[Owned], capsys: pytest.CaptureFixture[str], end: tuple[Any, int | None, str], told: str
+) -> None:
+    reason, code, detail = end
+    one = helper.Helper()
+    one.run(iter(f"{line}\n" for line in START))
+    capsys.readouterr()
+    event = ExecutorRemoved(app="a", executor="a.3", worker="w", reason=reason, exit_code=code, detail=detail)
+    data = {name: getattr(event, name) for name in event.__struct_fields__}
+    thread = threading.Thread(target=owned[0].hear, args=({"type": "ExecutorRemoved", "data": data},))
+    thread.start()
+    thread.join()
+    assert capsys.readouterr().out.startswith(f"LOST\t3\t{told}\tfairlog%3A+{reason}")
+
+
+def test_the_jar_names_its_manager_to_spark() -> None:
+    found = contents()
+    assert found[SERVICE] == MANAGER.encode()
+    assert {name for name in found if name.endswith(".class")} >= {"fairlog/spark/FairlogClusterManager.class"}
+
+
+def test_the_jar_is_what_its_source_compiles_to(tmp_path: Path) -> None:
+    if shutil.which("javac") is None or find_spec("pyspark") is None:
+        pytest.skip("javac or pyspark is not installed")
+    made = classes(home_of_spark(), tmp_path)
+    assert made == {name: data for name, data in contents().items() if name.endswith(".class")}

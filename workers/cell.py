@@ -1,0 +1,285 @@
+"""Where an executor's tasks run: below a first process of their own (`task_init`), in a sandbox or not.
+
+The executor stays outside of a cell, so its tasks find neither it nor its environment and credentials.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.model.errors import FairlogError
+from scheduler.model.text import one_line
+from workers.cgroups import end_leaf
+from workers.processes import children, descendants, is_same_process, kill_until_gone, send_signal, started_s
+
+if TYPE_CHECKING:
+    from workers.cgroups import Leaf
+
+_REPLY_S = 60.0
+_ERROR_BYTES = 1000
+_END_S = 5.0
+_MESSAGE_BYTES = 256
+_MOST = 1 << 46
+"""Above every figure that a cell may report."""
+
+
+class CannotStart(Exception):
+    """A program could not be started: the error's number, and whether the program's file is missing."""
+
+    def __init__(self, number: int, *, missing: bool) -> None:
+        super().__init__(number)
+        self.number = number
+        self.missing = missing
+
+
+class CellLost(FairlogError):
+    """The cell has ended, with all its processes, or does not answer; `why` is what it said last."""
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__(f"the executor's cell has ended{': ' if why else ''}{why}")
+
+
+class Prepared(NamedTuple):
+    """Whether the folder could be entered (0, or the error's number), and whether the program was found."""
+
+    error: int
+    found: bool
+
+
+class Ended(NamedTuple):
+    """A task that ended: its process id inside, wait status, CPU time and peak memory."""
+
+    pid: int
+    status: int
+    cpu_ms: int
+    peak_mb: int
+
+
+class FirstProcess(NamedTuple):
+    """The first process of a cell: its process id outside, our end of its socket, the group of its processes."""
+
+    pid: int
+    line: socket.socket
+    process: subprocess.Popen[bytes] | None = None
+    """It, or the process of its sandbox."""
+    encloses: bool = False
+    """Whether everything in the cell ends with it."""
+    leaf: Leaf | None = None
+    release: Callable[[], object] = lambda: None
+    """Gives back what keeps it alive."""
+    errors: IO[bytes] | None = None
+    """What it and its sandbox say about failures."""
+    limits: Sequence[tuple[int, int, int]] = ()
+    """Limits that it sets for the tasks: resource, soft and hard limit."""
+
+
+class Cell:
+    """An executor's handle of where its tasks run. `start` starts the first process; `named` is told its id.
+
+    `kill` ends everything in it; the next `prepare` starts it anew. Everything that comes from inside is checked: its
+    tasks may have taken it over. `variables` tell tasks what is where in it; `scratch` is their own folder there.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], FirstProcess],
+        scratch: str,
+        variables: Mapping[str, str],
+        named: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._start = start
+        self.scratch = scratch
+        self.variables = variables
+        self._named = named
+        self._first: FirstProcess | None = None
+        self._since_s = 0.0
+        self._was_out_of_memory = False
+        """When it ended."""
+        self._last_words = ""
+        self._ended: list[Ended] = []
+        self._inside: dict[int, int] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended, as far as is known."""
+        return self._first is not None
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel has killed processes in it, for their memory, since the last call."""
+        if self._first is not None and self._first.leaf is not None:
+            return self._first.leaf.has_killed()
+        was, self._was_out_of_memory = self._was_out_of_memory, False
+        return was
+
+    def open(self) -> None:
+        """Start it unless it is alive. Raises: OSError, NoCell."""
+        if self._first is None:
+            self._first = first = self._start()
+            self._inside.clear()
+            self._since_s = started_s(first.pid) or 0.0
+            self._named(first.pid)
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when there is news; -1 if it is not alive."""
+        return -1 if self._first is None else self._first.line.fileno()
+
+    def prepare(self, command: Sequence[str], environment: Mapping[str, str], folder: str | None) -> Prepared:
+        """Set what all tasks have in common. Raises: CellLost."""
+        if self._first is None:
+            raise CellLost
+        given = marshal.dumps((tuple(command), dict(environment), folder, tuple(self._first.limits)))
+        with tempfile.TemporaryFile() as file:
+            file.write(given)
+            file.flush()
+            self._send(("prepare",), file.fileno())
+            _, (error, found) = self._reply(prepared=2)
+        return Prepared(error, bool(found))
+
+    def start(self, identity: int, environment: Mapping[str, str], output: int) -> int:
+        """Start a task with further variables. Returns its process id inside. Raises: CannotStart, CellLost."""
+        self._send(("start", identity, dict(environment)), output)
+        kind, found = self._reply(started=2, refused=3)
+        if found[0] != identity:
+            self.kill()
+            raise CellLost(self._last_words)
+        if kind == "refused":
+            raise CannotStart(found[1], missing=bool(found[2]))
+        return found[1]
+
+    def ended(self) -> list[Ended]:
+        """The tasks that ended since the last call. A cell that ended is not `alive` afterwards."""
+        with suppress(CellLost):
+            while self._receive(0) is not None:
+                pass
+        ended, self._ended = self._ended, []
+        return ended
+
+    def members(self) -> list[int]:
+        """The processes of the tasks, by their ids outside."""
+        return [] if self._first is None else descendants(self._first.pid)
+
+    def tops(self) -> dict[int, int]:
+        """The processes without a parent of their own: id outside -> id inside."""
+        if self._first is None:
+            return {}
+        init, known = self._first.pid, self._inside
+        self._inside = {pid: known.get(pid) or _pid_inside(pid, init) for pid in children(init)}
+        return {pid: inside for pid, inside in self._inside.items() if inside}
+
+    def signal(self, pids: Iterable[int], number: signal.Signals) -> None:
+        """Send a signal to processes of the tasks, by their ids outside; those of other users get it from inside."""
+        if self._first is None:
+            return
+        ours: list[int] = []
+        others: list[int] = []
+        for pid in pids:
+            with suppress(OSError):
+                (ours if Path(f"/proc/{pid}").stat().st_uid == os.geteuid() else others).append(pid)
+        send_signal(ours, number)
+        inside = [_pid_inside(pid, self._first.pid) for pid in others]
+        if inside:
+            with suppress(CellLost):
+                self._send(("signal", int(number), [pid for pid in inside if pid]))
+
+    def kill(self) -> bool:
+        """End it with everything in it. False if something is left after some seconds."""
+        first, self._first = self._first, None
+        if first is None:
+            return True
+        if first.errors is not None:
+            first.errors.seek(0)
+            self._last_words = last_line(first.errors.read(_ERROR_BYTES))
+            first.errors.close()
+        first.line.close()
+        first.release()
+        self._was_out_of_memory = first.leaf is not None and first.leaf.has_killed()
+        gone = first.encloses or kill_until_gone(lambda: descendants(first.pid))
+        since_s = self._since_s
+        gone = kill_until_gone(lambda: [first.pid] if is_same_process(first.pid, since_s) else []) and gone
+        if first.process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                first.process.wait(_END_S)
+        return (first.leaf is None or first.leaf.end()) and gone
+
+    def _send(self, request: tuple[Any, ...], *descriptors: int) -> None:
+        if self._first is None:
+            raise CellLost
+        try:
+            socket.send_fds(self._first.line, [marshal.dumps(request)], descriptors)
+        except OSError as error:
+            self.kill()
+            raise CellLost(self._last_words) from error
+
+    def _reply(self, **kinds: int) -> tuple[str, list[int]]:
+        """The next message of one of these kinds, which has so many numbers."""
+        while True:
+            found = self._receive(_REPLY_S)
+            if found is not None and kinds.get(found[0]) == len(found[1]):
+                return found
+            if found is None or found[0]:
+                self.kill()
+                raise CellLost(self._last_words)
+
+    def _receive(self, wait_s: float) -> tuple[str, list[int]] | None:
+        """The next message, None if there is none; ("", []) is one about an end, which is kept."""
+        if self._first is None:
+            raise CellLost
+        line, waiting = self._first.line, select.poll()
+        waiting.register(line, select.POLLIN)
+        if not waiting.poll(wait_s * 1000):
+            return None
+        try:
+            kind, *words = line.recv(_MESSAGE_BYTES).decode("ascii").split()
+            numbers = [min(int(word), _MOST) for word in words]
+            if kind == "ended":
+                pid, status, cpu_ms, peak_kb = numbers
+                self._ended.append(Ended(pid, status, cpu_ms, peak_kb // 1024))
+                return "", []
+        except (OSError, ValueError):
+            self.kill()
+            raise CellLost(self._last_words) from None
+        return kind, numbers
+
+
+def last_line(said: bytes) -> str:
+    """The last line of an error message."""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return one_line(lines[-1], _ERROR_BYTES) if lines else ""
+
+
+def end_remains(first: int, since_s: float, lock: Path) -> bool:
+    """Kill what is left of the cell of an executor that has ended. False while something is left.
+
+    `first` is its first process, started at `since_s`; `lock` is the executor's lock file.
+    """
+    if first and is_same_process(first, since_s):
+        ids = _namespace_pids(first)
+        encloses = len(ids) > 1 and ids[-1] == 1
+        send_signal((not encloses and descendants(first)) or [first], signal.SIGKILL)
+        return False
+    return end_leaf(lock)
+
+
+def _pid_inside(pid: int, init: int) -> int:
+    """The id of a process in the namespace of process `init`; 0 if it has ended."""
+    ours, its = _namespace_pids(init), _namespace_pids(pid)
+    return its[len(ours) - 1] if ours and len(its) >= len(ours) else 0
+
+
+def _namespace_pids(pid: int) -> list[int]:
+    """The ids of a process, from our namespace to its own."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return list(map(int, line.split()[1:]))
+    return []

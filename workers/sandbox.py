@@ -1,0 +1,305 @@
+"""The sandbox of a cell: what tasks find in it, as a command line of bubblewrap.
+
+Everything that is not named here is absent: homes, other folders of the machine, `/run` with its sockets, and devices.
+`/tmp` and the executor's scratch folder are the cell's own. The app's folder can be written; fairlog's own code and
+Python cannot, even inside that folder, because the agent runs them too.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+import shutil
+import site
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict
+
+from scheduler.model.errors import FairlogError
+from scheduler.model.grants import Grant
+
+INIT = Path(__file__).with_name("task_init.py")
+INIT_INSIDE = "/run/fairlog/init.py"
+SCRATCH_INSIDE = "/run/fairlog/scratch"
+TOLD_INSIDE = "/run/fairlog/told"
+SHARED_MEMORY_MB = 64
+"""Size of `/dev/shm` where no memory limit of the kernel counts what is in it."""
+_SHOWN = ("/usr", "/opt", "/nix", "/sys")
+_MAY_BE_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SYSTEM = tuple(map(Path, (*_SHOWN, *_MAY_BE_LINKS, "/etc")))
+_NEVER = tuple(map(Path, ("/boot", "/dev", "/proc", "/run", "/sys")))
+_WHOLE = tuple(map(Path, ("/home", "/media", "/mnt", "/root", "/srv", "/var", "/var/lib")))
+"""Folders that hold everybody's: never an app's folder as a whole."""
+_TEMPORARY = tuple(map(Path, ("/", "/tmp", "/var/tmp")))  # noqa: S108 - the cell has its own
+_ROOMS = ("fairlog", "recovery", "scheduler", "witness", "workers")
+_GPUS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
+_KERNEL = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr")
+_SECRET = ("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/scsi", "/proc/timer_list", "/sys/firmware")
+_NAMESPACES = ("--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
+_PROBE_S = 20
+
+
+class CellSettings(BaseModel):
+    """What tasks find in a cell besides the system and fairlog's Python, as the worker's operator sets it.
+
+    - `share`: paths that they can read, or write if `:rw` follows.
+    - `folders`: where apps may have their folders, such as `/srv/{company}`; empty = anywhere but at home.
+    - `hidden`: paths that they never find.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    share: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    hidden: tuple[Path, ...] = ()
+
+
+class NoCell(FairlogError):
+    """A cell cannot be started; the sentence says why."""
+
+
+class _Bind(NamedTuple):
+    source: Path
+    inside: Path
+    writable: bool
+    descriptor: int | None = None
+    """The opened source, so that it is what was checked."""
+
+
+def sandbox_command(
+    grant: Grant,
+    settings: CellSettings,
+    *,
+    scratch: Path,
+    told: Path | None,
+    shared_memory_mb: int = SHARED_MEMORY_MB,
+    info: int | None = None,
+) -> tuple[list[str], list[int]]:
+    """The command line up to the program to run, and the descriptors that it needs, to be closed afterwards.
+
+    `scratch` is the executor's own folder, `told` the one in which its tasks find what they are told. Raises: NoCell.
+    """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise NoCell("bubblewrap is not installed (apt install bubblewrap)")
+    folder = None if grant.cwd is None else _folder(grant, settings)
+    descriptors = [] if folder is None or folder.descriptor is None else [folder.descriptor]
+    command = [bwrap, *_NAMESPACES, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    command += [] if info is None else ["--info-fd", str(info)]
+    command += [*_system(), *_processes(), "--dev", "/dev"]
+    command += ["--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
+    command += _devices(grant)
+    for path in ("/tmp", "/var/tmp"):  # noqa: S108
+        command += ["--bind", str(scratch / "tmp"), path]
+    command += ["--bind", str(scratch / "scratch"), SCRATCH_INSIDE]
+    command += [] if told is None else ["--ro-bind", str(told), TOLD_INSIDE]
+    binds = [*_shared(settings.share), *([] if folder is None else [folder])]
+    for code in own_code():
+        binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
+    for bind in binds:
+        source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
+        command += ["--bind" if bind.writable else "--ro-bind", source, str(bind.inside)]
+    hidden = {path.resolve() for path in (*settings.hidden, *_credentials())}
+    for outermost in sorted(each for each in hidden if hidden.isdisjoint(each.parents)):
+        command += _masks(dict.fromkeys(_seen_at(outermost, binds)))
+    command += ["--ro-bind", str(INIT), INIT_INSIDE, "--remount-ro", "/dev", "--remount-ro", "/"]
+    return command, descriptors
+
+
+def _system() -> list[str]:
+    """Arguments that show the system's folders."""
+    command = []
+    for path in _SHOWN:
+        command += ["--ro-bind-try", path, path]
+    for path in _MAY_BE_LINKS:
+        target = _link(path)
+        command += ["--ro-bind-try", path, path] if target is None else ["--symlink", target, path]
+    return [*command, "--ro-bind", "/etc", "/etc", *_masks(_unreadable("/etc")), *_name_service()]
+
+
+def _processes() -> list[str]:
+    """Arguments that show the cell's own processes, and settings of the kernel that nobody can write there.
+
+    Without capabilities, root may still write them.
+    """
+    command = ["--proc", "/proc"]
+    for path in _KERNEL:
+        command += ["--ro-bind-try", path, path]
+    return [*command, *_masks(Path(path) for path in _SECRET if Path(path).exists())]
+
+
+def _devices(grant: Grant) -> list[str]:
+    """Arguments that show the devices of graphics processors, to those who have such a resource."""
+    if not any(kind.startswith("gpu") for kind in grant.addresses):
+        return []
+    devices = [device for pattern in _GPUS for device in sorted(glob.glob(pattern))]  # noqa: PTH207 - absolute ones
+    return [argument for device in devices for argument in ("--dev-bind", device, device)]
+
+
+def python_inside(descriptor: int) -> list[str]:
+    """The end of the command line: the first process in the cell, with the descriptor of its socket."""
+    return ["--", os.path.realpath(sys.executable), "-I", "-S", INIT_INSIDE, str(descriptor)]
+
+
+@functools.cache
+def why_no_cell() -> str:
+    """Why no cell can be started here, as a probe found that really started one; "" if it could."""
+    if sys.platform != "linux":
+        return "cells need Linux"
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        return "bubblewrap is not installed"
+    probe = [bwrap, *_NAMESPACES, "--cap-drop", "ALL", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+    try:
+        ran = subprocess.run(  # noqa: S603 - bubblewrap and our own Python
+            [*probe, "--", os.path.realpath(sys.executable), "-I", "-S", "-c", "import os; os._exit(7)"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap cannot be run: {error}"
+    if ran.returncode == 7:
+        return ""
+    said = ran.stderr.strip().splitlines()
+    return said[-1] if said else f"bubblewrap ended with exit code {ran.returncode}"
+
+
+@functools.cache
+def own_code() -> tuple[Path, ...]:
+    """The folders of fairlog's Python and of its code, which tasks can read."""
+    prefixes = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, *site.getsitepackages())}
+    here = Path(__file__).parents[1]
+    found = prefixes | {(here / room).resolve() for room in _ROOMS}
+    lasting = [path for path in found if not any(path.is_relative_to(folder) for folder in _SYSTEM) and path.is_dir()]
+    return tuple(sorted(path for path in lasting if not any(other in path.parents for other in lasting)))
+
+
+def socket_folder(url: str) -> list[Path]:
+    """The folder of the Unix socket that the address names, which cells hide."""
+    parts = urlsplit(url)
+    return [Path(parts.path).parent] if "unix" in parts.scheme else []
+
+
+def _folder(grant: Grant, settings: CellSettings) -> _Bind | None:
+    """The app's folder; None if the cell shows it anyway, or has its own. Raises: NoCell if it may not be one."""
+    named = grant.cwd or ""
+    try:
+        descriptor = os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None  # entering it fails with the reason
+    bind = None
+    try:
+        real = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if real in _TEMPORARY or any(real.is_relative_to(folder) for folder in (*_SYSTEM, *own_code())):
+            return None
+        why = _why_not(real, grant, settings)
+        if why:
+            raise NoCell(f"folder {named!r} cannot be an app's: {why}")
+        bind = _Bind(real, Path(named), writable=True, descriptor=descriptor)
+        return bind
+    finally:
+        if bind is None:
+            os.close(descriptor)
+
+
+def _why_not(real: Path, grant: Grant, settings: CellSettings) -> str:
+    hidden = [path.resolve() for path in settings.hidden]
+    if any(real.is_relative_to(path) for path in (*_NEVER, *hidden)):
+        return "it belongs to the system or to fairlog"
+    if settings.folders:
+        values = {"company": grant.company, "user": grant.user}
+        allowed = [Path(_filled(pattern, values)).resolve() for pattern in settings.folders]
+        if not any(real.is_relative_to(path) for path in allowed):
+            return f"this worker takes folders below {', '.join(map(str, allowed))} (--folders)"
+        return ""
+    home = Path.home().resolve()
+    parts = real.relative_to(home).parts if real.is_relative_to(home) else None
+    if real in _WHOLE or real in home.parents or parts == () or (parts and parts[0].startswith(".")):
+        return "it holds files of the worker's user; use a folder below it, or name it to the worker with --folders"
+    return ""
+
+
+def _filled(pattern: str, values: Mapping[str, str]) -> str:
+    """The pattern with its names replaced; a value never leads to another folder."""
+    return re.sub(r"\{(company|user)\}", lambda name: values[name[1]].replace("/", "%2F").strip(".") or "-", pattern)
+
+
+def _shared(share: Iterable[str]) -> Iterator[_Bind]:
+    for entry in share:
+        path = Path(entry.removesuffix(":rw")).expanduser().absolute()
+        if path.exists():
+            yield _Bind(path, path, writable=entry.endswith(":rw"))
+
+
+def _seen_at(path: Path, binds: Sequence[_Bind]) -> list[Path]:
+    """Where the cell shows the path, if it exists."""
+    sources = [(bind.source.resolve(), bind.inside) for bind in binds] if path.exists() else []
+    return [inside / path.relative_to(source) for source, inside in sources if path.is_relative_to(source)]
+
+
+def _masks(paths: Iterable[Path]) -> list[str]:
+    """Arguments that put nothing in the place of each path."""
+    return [
+        argument
+        for path in paths
+        for argument in (
+            ("--perms", "0000", "--tmpfs", str(path), "--remount-ro", str(path))
+            if path.is_dir()
+            else ("--ro-bind", os.devnull, str(path))
+        )
+    ]
+
+
+def _link(path: str) -> str | None:
+    """Where a link of the file system's root leads; None if it is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - as text
+    except OSError:
+        return None
+
+
+def _name_service() -> list[str]:
+    """The file with the name servers is often a link into `/run`."""
+    real = os.path.realpath("/etc/resolv.conf")
+    if real.startswith("/etc/") or not os.path.isfile(real):  # noqa: PTH113
+        return []
+    return ["--ro-bind", real, real]
+
+
+@functools.cache
+def _unreadable(root: str) -> tuple[Path, ...]:
+    """What this process can read below `root` and others cannot; links are not followed."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            try:
+                mode = path.lstat().st_mode
+            except OSError:
+                continue
+            needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+            if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & needed != needed and os.access(path, os.R_OK):
+                found.append(path)
+        folders[:] = [name for name in folders if Path(folder, name) not in found]
+    return tuple(found)
+
+
+def _credentials() -> Iterator[Path]:
+    """Files and folders of fairlog's that its tasks must not read, wherever they are."""
+    directories = (platformdirs.user_config_path, platformdirs.user_data_path, platformdirs.user_state_path)
+    yield from (directory("fairlog") for directory in directories)
+    for name, value in os.environ.items():
+        if name.startswith("FAIRLOG_") and name.endswith(("_KEYS", "_FILE", "_SOCKET")) and value.startswith("/"):
+            yield Path(value)

@@ -1,0 +1,218 @@
+"""The parent of an executor's tasks: starts them on request and reports their ends. Inside a cell it is process 1.
+
+It is run as `python -I -S task_init.py SOCKET` and imports as little as possible: it starts in milliseconds, and it is
+all of fairlog that is inside a cell. SOCKET is the descriptor of a SOCK_SEQPACKET socket, whose other end the executor
+has. When the executor closes it, or dies, this process kills everything below itself and ends.
+
+Requests are in the format of `marshal`, a tuple each; replies are text, which the executor need not trust:
+
+- `("prepare",)` with a file of (command, environment, folder, limits): `prepared ERRNO FOUND`, the error of entering
+  the folder and whether there is such a program.
+- `("start", ID, environment)` with the descriptor of its output: `started ID PID`, or `refused ID ERRNO MISSING`.
+- `("signal", number, pids)`: none.
+
+`ended PID STATUS CPU_MS PEAK_KB` reports the end of a task, with what it and the processes that it waited for used.
+"""
+
+from __future__ import annotations
+
+import _socket  # the module around it takes 3 ms to import
+import ctypes
+import marshal
+import os
+import resource
+import select
+import signal
+import stat
+import sys
+import time
+from typing import Any
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+_REQUEST_BYTES = 1 << 18
+_POLL_S = 0.002
+_TO_CHILDREN = [signal.SIGPIPE, signal.SIGXFSZ]
+"""Signals that Python ignores, and the programs it starts should not."""
+
+
+class Init:
+    """Process 1 of a cell, or the parent of an executor's tasks without one."""
+
+    def __init__(self, line: int) -> None:
+        os.set_inheritable(line, False)  # noqa: FBT003 - the standard library's signature
+        self._line = _socket.socket(fileno=line)
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._children: set[int] = set()
+        self._command: tuple[str, ...] = ()
+        self._environment: dict[str, str] = {}
+        self._program: str | None = None
+
+    def work(self) -> None:
+        """Serve requests until the executor has gone."""
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda *_: None)  # unlike an ignored signal, it has its default action in tasks
+        waiting = select.poll()
+        for descriptor in (self._line.fileno(), reader):
+            waiting.register(descriptor, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in waiting.poll()]
+            if reader in ready:
+                os.read(reader, 4096)
+                self._reap()
+            if self._line.fileno() in ready and not self._answer():
+                return
+
+    def _answer(self) -> bool:
+        """Carry out one request. False if the executor has gone."""
+        try:
+            request, attached, _, _ = self._line.recvmsg(_REQUEST_BYTES, 64)
+        except OSError:
+            return False
+        if not request:
+            return False
+        given = [int.from_bytes(data[:4], sys.byteorder) for _, kind, data in attached if kind == _socket.SCM_RIGHTS]
+        try:
+            verb, *arguments = marshal.loads(request)  # noqa: S302 - the executor's
+            if verb == "prepare":
+                self._prepare(given[0])
+            elif verb == "start":
+                os.set_inheritable(given[0], False)  # noqa: FBT003
+                self._start(given[0], *arguments)
+            elif verb == "signal":
+                for pid in arguments[1]:
+                    _kill(pid, arguments[0])
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+        return True
+
+    def _prepare(self, file: int) -> None:
+        size = os.fstat(file).st_size
+        self._command, self._environment, folder, limits = marshal.loads(  # noqa: S302 - likewise
+            os.pread(file, size, 0)
+        )
+        for limit, soft, hard in limits:
+            resource.setrlimit(limit, (soft, hard))
+        error = 0
+        try:
+            os.chdir("/" if folder is None else folder)
+        except (OSError, ValueError) as refused:
+            error = getattr(refused, "errno", 0) or 22
+        self._program = _find_program(self._command[0] if self._command else "", self._environment.get("PATH", ""))
+        self._say(f"prepared {error} {int(self._program is not None)}")
+
+    def _start(self, output: int, identity: int, environment: dict[str, str]) -> None:
+        actions = [
+            (os.POSIX_SPAWN_DUP2, self._nothing, 0),
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_DUP2, output, 2),
+        ]
+        program = self._program or ""
+        try:
+            pid = os.posix_spawn(
+                program,
+                self._command,
+                {**self._environment, **environment},
+                file_actions=actions,
+                setsigdef=_TO_CHILDREN,
+                setsigmask=(),
+            )
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", 0) or 22
+            self._say(f"refused {identity} {number} {int(not _is_file(program))}")
+            return
+        self._children.add(pid)
+        self._say(f"started {identity} {pid}")
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self._children:
+                self._children.remove(pid)
+                cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
+                self._say(f"ended {pid} {status} {cpu_ms} {usage.ru_maxrss}")
+
+    def _say(self, text: str) -> None:
+        try:
+            self._line.send(text.encode())
+        except OSError:
+            end()
+
+
+def end() -> None:
+    """Kill everything below this process and end. The processes of a cell end with its process 1."""
+    try:
+        while os.getpid() != 1:
+            for pid in _descendants(os.getpid()):
+                _kill(pid, signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(_POLL_S)
+    finally:  # without children
+        os._exit(0)
+
+
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    for child in found:
+        found += _children(child)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            with open(f"{thread.path}/children") as listed:  # noqa: PTH123 - pathlib takes 10 ms to import
+                found += map(int, listed.read().split())
+    except OSError:
+        pass
+    return found
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        if pid > 1:
+            os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def _find_program(command: str, path: str) -> str | None:
+    """The file that `command` names, None if there is none. It need not be executable: starting it gives the reason."""
+    if "/" in command or not command:
+        return command or None
+    present = [file for folder in path.split(":") if _is_file(file := f"{folder}/{command}")]
+    return next((file for file in present if os.access(file, os.X_OK)), next(iter(present), None))
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - likewise
+    except (OSError, ValueError):
+        return False
+
+
+def main() -> None:
+    """Run as the parent of tasks. Argument: the descriptor of the executor's socket."""
+    prctl: Any = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # tasks have the same user, and must not trace it
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        Init(int(sys.argv[1])).work()
+    finally:
+        end()
+
+
+if __name__ == "__main__":
+    main()
