@@ -436,7 +436,7 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
 
 def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlog.api.handlers.LONG_WAIT_S", 0.01)
-    with api._long_reads["figures"]:
+    with api._long_reads["all"]:
         with pytest.raises(NotReady, match="another answer"):
             api.audit(ROOT)
         with pytest.raises(UnknownApp):
