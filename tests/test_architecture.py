@@ -28,7 +28,7 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "witness": (*CORE, *RECOVERY),
     "fairlog.watch": (*CORE, *RECOVERY, "witness"),
     "fairlog.page": (*CORE, *RECOVERY, "witness", "fairlog.watch"),
-    "fairlog.api": (*CORE, *RECOVERY, "witness", "fairlog.watch", "fairlog.page"),
+    "fairlog.api": (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.page"),
     "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.watch", "fairlog.api"),
     "fairlog.cli": (*OUTER, "fairlog.local", "fairlog.demo", "fairlog.engines"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
@@ -143,7 +143,6 @@ CATCH_ALLS = {
     "scheduler/service/scheduler.py": "whatever a message leads to, it is put aside",
     "fairlog/engines/functions.py": "what a user's function or its pickle raises is its caller's",
     "fairlog/engines/function_worker.py": "likewise",
-    "witness/audit/spans.py": "whatever a false snapshot leads to, one process audits the log anew",
 }
 
 

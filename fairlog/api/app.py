@@ -48,12 +48,15 @@ from fairlog.api.problems import (
 )
 from fairlog.api.questions import SignIn
 from fairlog.api.routes import ROUTES
+from fairlog.api.work import Bells
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, NotAllowed, NotAuthenticated
 from scheduler.service.client import Receipt
+from workers import door as structs
+from workers.door import Holding
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -63,8 +66,10 @@ if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import Provider
     from fairlog.api.routes import Param, Route
+    from fairlog.api.work import Caller
     from fairlog.page.sessions import Session
     from scheduler.model.sender import By
+    from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024
 MAX_STREAMS = 2_000
@@ -76,9 +81,28 @@ VIEWS_AT_ONCE = 2
 SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
+WORK_AT_ONCE = 32
+SETTLES_S = 0.01
+"""How often the store is asked whether its replicas have what a worker is to start."""
 LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan", "timeline"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
+OPERATIONS = {
+    "workerRegister": "register",
+    "workerLeave": "leave",
+    "workerRemoval": "removal",
+    "workerReports": "reports",
+    "executorBegin": "begin",
+    "executorStep": "step",
+    "executorOutput": "output",
+    "executorBacklog": "backlog",
+    "executorEndApp": "end_app",
+    "executorAlive": "alive",
+    "executorFinish": "finish",
+}
+"""Route -> the method of `Work` that answers it."""
+WAITING = frozenset({"workerRegister", "workerLeave"})
+"""Those that wait for the master."""
 STOPS = "this server stops; ask another one. A command may still be carried out"
 POSITION = "fairlog-position"
 """The header with the log position of the state that an answer shows."""
@@ -96,6 +120,8 @@ class Door:
     ) -> None:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
+        self.bells = Bells()
+        self._work = CapacityLimiter(WORK_AT_ONCE)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
@@ -103,13 +129,22 @@ class Door:
         self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
         self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
+    def heard(self, record: Record | None) -> None:
+        """Pass a turn on to streams and to the workers that it concerns; called by the replica's thread."""
+        self.feed.heard(record)
+        self.bells.heard(record, self.handlers.replica.state)
+
+    def close(self) -> None:
+        """End all streams and waits."""
+        self.feed.close()
+        self.bells.ring()
+
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if not kind and not request.app.state.at_home and (session := self.session(request)) is not None:
+        at_home = request.app.state.at_home
+        if "authorization" not in request.headers and not at_home and (session := self.session(request)) is not None:
             return session.who
-        said = token.strip() if kind.lower() == "bearer" else kind
-        return self.handlers.principal(said, at_home=request.app.state.at_home)
+        return self.handlers.principal(_token_of(request), at_home=at_home)
 
     def session(self, request: Request) -> Session | None:
         """The session of the page that the request shows by a cookie, None without one.
@@ -164,8 +199,9 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        if route.answer in {"open", "session"}:
-            return await (self._open if route.answer == "open" else self._session)(route, request)
+        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of}
+        if (answer := of_their_own.get(route.answer)) is not None:
+            return await answer(route, request)
         who = self.who(request)
         self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
@@ -192,6 +228,41 @@ class Door:
             return await self._sign_in(route, request)
         self.handlers.replica.check()
         return _json({"seq": self.handlers.replica.head})
+
+    async def _work_of(self, route: Route, request: Request) -> Response:
+        work, path = self.handlers.workers, request.path_params
+        worker, executor = path["worker"], path.get("executor", "")
+        who = partial(work.caller, _token_of(request), worker, executor, at_home=request.app.state.at_home)
+        caller = who()
+        self.rates.charge_worker(worker)
+        values, body = _values(route.params, request), await _body(request)
+        if route.tells == Holding.__name__:
+            return await self._grants(who, worker, **values)
+        asked = (_asked(body, getattr(structs, route.reads)),) if route.reads else ()
+        operation = getattr(work, OPERATIONS[route.name])
+
+        def call() -> object:
+            return operation(work.with_grant(caller, executor) if executor else caller, *asked)
+
+        limiter = self._commands if route.name in WAITING else self._work
+        told = await to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
+        return _json({} if told is None else told)
+
+    async def _grants(self, who: Callable[[], Caller], worker: str, after: str = "", wait: int = 0) -> Response:
+        """What the worker holds, once it is not as the tag `after` says, or after `wait` ms."""
+        work, deadline = self.handlers.workers, self.feed.now() + wait / 1000
+        while True:
+            caller = who()
+            rung = self.bells.expect(worker)
+            try:
+                look = partial(work.grants, caller, after)
+                holding, settles = await to_thread.run_sync(look, limiter=self._work, abandon_on_cancel=True)
+                left_s = deadline - self.feed.now()
+                if holding.tag != after or left_s <= 0 or self.feed.closed:
+                    return _json(holding)
+                await asyncio.wait([rung], timeout=min(left_s, SETTLES_S) if settles else left_s)
+            finally:
+                self.bells.forget(worker, rung)
 
     async def _sign_in(self, route: Route, request: Request) -> Response:
         provider = self.provider
@@ -464,6 +535,11 @@ async def _body(request: Request, *, most: int = MAX_BODY, media: str = "applica
     if size and said != media:
         raise WrongMedia(f"send the body as {media}")
     return b"".join(parts)
+
+
+def _token_of(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else kind
 
 
 def _decoded(body: bytes) -> Any:  # noqa: ANN401 (JSON)

@@ -97,14 +97,12 @@ def run_api(
     provider = None if oidc is None else _provider(oidc)
     sockets = _sockets(where)
     feed = Feed()
-    with (
-        connect(store_url) as store,
-        Replica(open_log(store, Keys(cluster), elsewhere=archive_url), feed.heard) as replica,
-        Apart(store_url, cluster, archive_url) as figures,
-    ):
+    with connect(store_url) as store, Apart(store_url, cluster, archive_url) as figures:
+        replica = Replica(open_log(store, Keys(cluster), elsewhere=archive_url))
         handlers = Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s, figures=figures)
         door = Door(handlers, feed, provider=provider)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        replica.heard = door.heard
+        with replica, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(_serve(door, where, sockets))
 
 
@@ -209,7 +207,7 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
 
     def stop() -> None:
         notify(STOPPING)
-        door.feed.close()
+        door.close()
         for server in servers:
             server.should_exit = True
 
