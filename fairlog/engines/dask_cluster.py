@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from distributed import Scheduler
-from distributed.deploy import SpecCluster
+from distributed.deploy.spec import SpecCluster
 
 from fairlog.engines.owner import LEASE_S, OwnedApp, own_host
 from scheduler.model.commands import SubmitApp
@@ -25,7 +25,7 @@ _SCRIPT = (
 )
 
 
-class FairlogCluster(SpecCluster):  # type: ignore[misc]  # distributed has no types
+class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partial
     """A Dask cluster whose workers fairlog grants: `scale`, `adapt` from 0 and back, as any `SpecCluster`.
 
     Each worker has `cores` threads and `memory_mb`. A worker is called as its executor, so that the one which Dask
@@ -49,7 +49,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # distributed has no t
         **options: Any,  # noqa: ANN401 (of `SpecCluster`)
     ) -> None:
         self._asked = n_workers
-        self._where = {"api": api, "token": token}
+        self._api, self._token = api, token
         self._host = host or own_host(api)
         self._env = dict(env or {})
         self._owned: OwnedApp | None = None
@@ -85,7 +85,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # distributed has no t
             **{name: getattr(self._request, name) for name in self._request.__struct_fields__}
             | {"env": tuple(sorted(variables)), "executor_limit": self._asked}
         )
-        self._owned = OwnedApp(submission, variables, **self._where)
+        self._owned = OwnedApp(submission, variables, api=self._api, token=self._token)
 
     @property
     def observed(self) -> set[str]:
