@@ -50,7 +50,8 @@ $(BIN)/python:
 
 # One stamp per set of dependencies, rebuilt when pyproject.toml changes. Each set includes the sets above it.
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	$(PIP) --editable .
+	@echo "Installing fairlog and what it needs into $(VENV); the first time takes a minute or two"
+	$(BIN)/python -m pip install --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python

@@ -1,8 +1,8 @@
 """Tasks per second of an app with many short tasks, compared with plain RQ's forking workers; printed as JSON.
 
-`tasks.py [TASKS]` runs a program TASKS times (default 2,000), on the embedded server with fsync on every write:
-without cells, in cells, and with RQ. fairlog gets one worker that offers far more cores than the machine has. RQ gets
-one forking `Worker` process per CPU of the machine.
+`tasks.py [TASKS]` runs a program TASKS times (default 2,000), on the embedded server with fsync on every write: through
+an API server, as workers are, without cells and in cells; over the store; and with RQ. fairlog gets one worker that
+offers far more cores than the machine has. RQ gets one forking `Worker` process per CPU of the machine.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from benchmarks._common import show, wait_for
 from fairlog.client import StoreClient
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, SubmitApp
+from scheduler.service.addresses import UNIX
+from scheduler.service.keyring import Keyring
+from scheduler.service.private import private_folder
 from scheduler.store.task_queue import Worklist
 from workers.offer import make_offers
 from workers.sandbox import why_no_cell
@@ -47,18 +50,28 @@ def process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         running.wait(30)
 
 
-def fairlog_tasks(folder: Path, tasks: int, launcher: str) -> dict[str, Any]:
+def fairlog_tasks(folder: Path, tasks: int, launcher: str, *, through_api: bool = True) -> dict[str, Any]:
     """Run the tasks as one app, timed from its submission to its end in the log."""
-    cores, run_dir = OFFERED_CORES, folder / f"run-{launcher}"
+    cores, run_dir = OFFERED_CORES, folder / "run"
     made = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=run_dir, outlive_agent=False)
     offer = [made[0].model_copy(update={"launcher": launcher})]
-    with EmbeddedStore(folder / launcher) as store:
-        master = ("-c", f"from recovery.failover.master import run_master; run_master({store.url!r}, {CLUSTER!r})")
+    keys = private_folder(folder) / "keys.json"
+    ring = Keyring.create(keys)
+    with EmbeddedStore(folder / "fairlog") as store, ExitStack() as processes:
+        where = f"{store.url!r}, {CLUSTER!r}"
+        load = f"k = Keyring.load(Path({str(keys)!r}))"
+        signed = f"from pathlib import Path; from scheduler.service.keyring import Keyring; {load}"
+        run_master = f"from recovery.failover.master import run_master; run_master({where}, keyring=k)"
+        served = f"Where(path=Path({str(store.api_socket)!r}))"
+        run_api = f"from fairlog.api.serve import Where, run_api; run_api({where}, {served}, keyring=k)"
         offered = f"[Offer.model_validate_json({offer[0].model_dump_json()!r})]"
-        run = f"run_agent({store.url!r}, {CLUSTER!r}, {offered})"
-        agent = ("-c", f"from workers.agent import run_agent; from workers.offer import Offer; {run}")
-        with process(folder / "log", *master), process(folder / "log", *agent):
-            client = StoreClient(store.url, CLUSTER, timeout_s=60)
+        way = f"{UNIX + str(store.api_socket)!r}, ''" if through_api else where
+        run = f"run_agent({way}, {offered}{'' if through_api else ', k'})"
+        run_agent = f"from workers.agent import run_agent; from workers.offer import Offer; {run}"
+        for program in (run_master, *([run_api] if through_api else []), run_agent):
+            processes.enter_context(process(folder / "log", "-c", f"{signed}; {program}"))
+        with Redis.from_url(store.url) as connection:
+            client = StoreClient(connection, CLUSTER, timeout_s=60, keyring=ring)
             client.send(RegisterCompany(company="acme"))
             wait_for(lambda: client.view("workers"), "the worker")
             began = time.monotonic()
@@ -72,7 +85,6 @@ def fairlog_tasks(folder: Path, tasks: int, launcher: str) -> dict[str, Any]:
                 raise SystemExit(f"only {succeeded} of {tasks} tasks succeeded")
             executors = len(client.view("app", app="bench")["executors"])
             server = client.store.info("server")
-            client.store.close()
     return {
         "tasks_per_s": round(tasks / took_s, 1),
         "seconds": round(took_s, 3),
@@ -120,12 +132,24 @@ def main() -> None:
     tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
     with tempfile.TemporaryDirectory(prefix="fairlog-tasks-") as folder:
         where = Path(folder)
-        plain, rq = fairlog_tasks(where, tasks, "plain"), plain_rq_tasks(where, tasks)
+        plain = fairlog_tasks(where / "plain", tasks, "plain")
+        direct = fairlog_tasks(where / "store", tasks, "plain", through_api=False)
+        rq = plain_rq_tasks(where, tasks)
         why = why_no_cell()
-        cell = {"skipped": why} if why else fairlog_tasks(where, tasks, "cell")
+        cell = {"skipped": why} if why else fairlog_tasks(where / "cell", tasks, "cell")
     ratio = round(plain["tasks_per_s"] / rq["tasks_per_s"], 1)
     part = None if why else round(cell["tasks_per_s"] / plain["tasks_per_s"], 2)
-    show(program=PROGRAM, tasks=tasks, fairlog=plain, cell=cell, plain_rq=rq, ratio=ratio, cell_of_fairlog=part)
+    show(
+        program=PROGRAM,
+        tasks=tasks,
+        fairlog=plain,
+        cell=cell,
+        over_the_store=direct,
+        plain_rq=rq,
+        ratio=ratio,
+        cell_of_fairlog=part,
+        fairlog_of_over_the_store=round(plain["tasks_per_s"] / direct["tasks_per_s"], 2),
+    )
 
 
 if __name__ == "__main__":

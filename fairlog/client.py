@@ -195,7 +195,7 @@ def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mappin
     asked = {"app": f"app-{uuid4().hex[:12]}", "cwd": str(Path.cwd()), "env": tuple(sorted(env)), **fields}
     if asked.get("array"):
         asked["tasks"] = len(indexes(asked["array"]))
-    if not asked.get("driver"):
+    if not asked.get("driver") and not asked.get("executor_program"):
         asked.setdefault("tasks", 1)
     if words:
         asked.setdefault("name", Path(words[0]).name)

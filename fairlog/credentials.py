@@ -11,7 +11,7 @@ import msgspec
 import platformdirs
 from msgspec.structs import replace
 
-from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
+from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.errors import BadCredentials
 from fairlog.local.running import find_running
 from scheduler.model.errors import NoMaster
@@ -68,13 +68,27 @@ def forget() -> None:
     credentials_file().unlink(missing_ok=True)
 
 
+def token_named() -> str:
+    """The token of FAIRLOG_TOKEN, else that in the file that FAIRLOG_TOKEN_FILE names; "" without both.
+
+    Raises: BadCredentials if the file cannot be read.
+    """
+    if token := os.environ.get(TOKEN_VARIABLE, ""):
+        return token
+    path = os.environ.get(TOKEN_FILE_VARIABLE, "")
+    try:
+        return Path(path).read_text(encoding="utf-8").strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCredentials(f"{TOKEN_FILE_VARIABLE} names {path}, which cannot be read: {error}") from None
+
+
 def named(data: Path | None = None) -> Credentials | None:
     """The API that this user's programs use, and the token; None if they use the running `up` as its owner.
 
     FAIRLOG_API with FAIRLOG_TOKEN, else FAIRLOG_TOKEN at the API of the running `up`, else what `fairlog login` keeps.
     With `data`, the folder of an `up`, only its API is used. Raises: BadCredentials.
     """
-    token = os.environ.get(TOKEN_VARIABLE, "")
+    token = token_named()
     urls = os.environ.get(URL_VARIABLE) if data is None else None
     if urls and token:
         return Credentials(urls, token)

@@ -116,11 +116,14 @@ class _Running:
 
 
 class World:
-    """A measured cluster: its state, its decisions with their times (ms), and the refused apps."""
+    """A measured cluster: its state, its decisions with their times (ms), and the refused apps.
 
-    def __init__(self) -> None:
+    With `keep`, the report has the course over time.
+    """
+
+    def __init__(self, *, keep: bool = False) -> None:
         self.state = ClusterState()
-        self.meter = Fairness(keep=False, users=True)
+        self.meter = Fairness(keep=keep, users=True)
         self.decisions: list[tuple[int, Event]] = []
         self.refused: dict[str, str] = {}
         self.now = 0
@@ -137,7 +140,8 @@ class World:
     def report(self) -> dict[str, Any]:
         """The figures of `fairness` by company and by user, the makespan, and how many apps were refused."""
         found = self.meter.report(self.state)
-        del found["series"]
+        if not self.meter.keep:
+            del found["series"]
         ended = max((account.ended_at or 0 for account in self.meter.all), default=0)
         makespan = ended - min(account.submitted_at for account in self.meter.all) if ended else None
         return {**found, "users": self.meter.of_users(self.state), "makespanMs": makespan, "refused": len(self.refused)}
@@ -179,9 +183,9 @@ def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
             raise UnknownCompany(company)
 
 
-def as_logged(turns: Iterable[LoggedTurn]) -> World:
+def as_logged(turns: Iterable[LoggedTurn], *, keep: bool = False) -> World:
     """The world of the log."""
-    world = World()
+    world = World(keep=keep)
     for logged in turns:
         turn = world.turn(logged.at)
         for event, cause in zip(logged.events, logged.causes, strict=True):
@@ -203,8 +207,8 @@ class OtherWorld(World):
     `follows`: whether an app continues as logged while its events equal the logged ones; a trace has no such events.
     """
 
-    def __init__(self, rules: Rules, work: Mapping[str, Work], *, follows: bool = True) -> None:
-        super().__init__()
+    def __init__(self, rules: Rules, work: Mapping[str, Work], *, follows: bool = True, keep: bool = False) -> None:
+        super().__init__(keep=keep)
         self.rules = rules
         self.in_step = follows
         self._follows = follows
@@ -357,6 +361,7 @@ def run(
     work: Mapping[str, Work],
     *,
     follows: bool = True,
+    keep: bool = False,
     watched: Callable[[Iterable[LoggedTurn]], Iterable[LoggedTurn]] = iter,
 ) -> World:
     """The world of the turns under `rules`, as `OtherWorld`; `watched` passes the turns through.
@@ -365,7 +370,7 @@ def run(
     """
     if not taken:
         raise InvalidCommand("the log is empty; there is nothing to replay")
-    world = OtherWorld(rules, work, follows=follows)
+    world = OtherWorld(rules, work, follows=follows, keep=keep)
     with unhindered():
         for logged in watched(taken):
             world.take(logged)
@@ -377,12 +382,14 @@ def replayed(
     facts: Iterable[Fact],
     rules: Rules,
     watched: Callable[[Iterable[LoggedTurn]], Iterable[LoggedTurn]] = iter,
+    *,
+    keep: bool = False,
 ) -> dict[str, Any]:
-    """The log's inputs under other rules beside the log, as `compared`. Raises: as `run`."""
+    """The log's inputs under other rules beside the log, as `compared`, with `keep` over time. Raises: as `run`."""
     taken = list(turns(facts))
     check_rules(rules, taken)
-    log = as_logged(taken)
-    return compared(log, run(rules, taken, work_of(log), watched=watched))
+    log = as_logged(taken, keep=keep)
+    return compared(log, run(rules, taken, work_of(log), keep=keep, watched=watched))
 
 
 def compared(log: World, other: World) -> dict[str, Any]:

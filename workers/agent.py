@@ -8,38 +8,30 @@ The module is long because one class does everything that a tick consists of.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import structlog
-from redis.exceptions import RedisError
 
 from scheduler.model import commands
-from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
-from scheduler.model.events import WorkerRemoved
+from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotAuthenticated, UnknownWorker
 from scheduler.model.grants import Grant, Leaving, diff
 from scheduler.model.ids import app_of, is_driver
-from scheduler.model.sender import worker_sender
+from scheduler.service.addresses import is_api
 from scheduler.service.child import die_with_parent
-from scheduler.service.client import Client
 from scheduler.service.keyring import Keyring
 from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
-from scheduler.service.outage import Outage
+from scheduler.service.outage import AWAY, Outage
 from scheduler.service.program_log import log_to_stderr, masked
-from scheduler.store.codec import told
-from scheduler.store.connection import connect
-from scheduler.store.doorbell import DoorbellWorker, forget_queue
-from scheduler.store.eventlog import EventLog
-from scheduler.store.keys import Keys
-from scheduler.store.task_queue import Worklist, broken
+from workers.api_door import ApiAgentDoor
 from workers.cell import end_remains
+from workers.door import AgentDoor, Ended, Held, Registrant
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.offer import Offer, WorkerBusy
@@ -53,28 +45,26 @@ from workers.processes import (
     with_variable,
 )
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.store_door import StoreAgentDoor
 from workers.supervisor import REFUSED, Supervisor
 from workers.tasks import LOCK_VARIABLE
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-_HEARTBEAT_LUA = """
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
-local now = redis.call('TIME')
-redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
-return 1
-"""
-"""KEYS: heartbeats; ARGV: the worker. Returns whether the worker is registered."""
 
 _REPEAT_S = 5
 """Interval between repetitions of a report."""
 _SILENCE_S = 2
 """How long to wait for the exit note of an ended executor: its forkserver first kills what it left behind."""
-_REGISTER_S = 5
-_PAGES = 50
-"""How many pages of the log are searched for the worker's removal."""
 _log = structlog.get_logger()
+
+
+class NotInvited(FairlogError):
+    """The worker's token is not valid any more."""
+
+    def __init__(self, worker: str, refusal: NotAuthenticated) -> None:
+        why = str(refusal).partition(";")[0]
+        super().__init__(
+            f"worker {worker!r} may not act any more: {why}; an operator invites it again with "
+            f"`fairlog token new worker/{worker} --invitation`"
+        )
 
 
 class _Ended(NamedTuple):
@@ -85,35 +75,34 @@ class _Ended(NamedTuple):
 class Agent:
     """One worker's agent. `tick` does all the work; `serve` calls it on every ring and at least once a second.
 
+    It reaches its cluster at `address`: the URLs of API servers, separated by commas, where `token` is the worker's; or
+    the URL of the store, where it signs by the `keyring`.
+
     Raises: WorkerBusy if the worker's files are in use by another agent.
     """
 
     def __init__(
         self,
-        store: str,
+        address: str,
         cluster: str,
         offer: Offer,
         *,
         clock: Callable[[], float] = time.monotonic,
         keyring: Keyring | None = None,
+        token: str = "",
     ) -> None:
         self.offer = offer
-        self._url = store
-        self._cluster = cluster
         self._clock = clock
-        self._keyring = keyring
-        self._keys = Keys(cluster)
-        self._store: Redis = connect(store)
-        self._heartbeat = self._store.register_script(_HEARTBEAT_LUA)
-        self._work = Worklist(self._store, cluster)
-        self._client = Client(
-            self._store, cluster, keyring=keyring, by=worker_sender(offer.worker), timeout_s=_REGISTER_S
-        )
         self._files = RunDir(offer.run_dir, offer.worker)
         self._files.make()
         self._claim = self._files.claim_worker()
         if self._claim is None:
             raise WorkerBusy(offer.worker, self._files.path)
+        self._door: AgentDoor = (
+            ApiAgentDoor(address, offer.worker, token, self._files.path)
+            if is_api(address)
+            else StoreAgentDoor(address, cluster, offer.worker, keyring)
+        )
         self._forkserver = Forkserver(self._files, outlive_agent=offer.outlive_agent)
         self._forkserver.start()
         self._registered = False
@@ -124,26 +113,27 @@ class Agent:
         self._told: dict[str, Leaving | None] = {}
         """What executors were told about leaving (semantics E5)."""
         self._ended: dict[str, _Ended] = {}
-        self._unsent: list[commands.Command] = []
+        self._unsent: list[str] = []
+        """Executors whose start is not reported yet."""
         self._stop = False
-        self._bell: DoorbellWorker | None = None
         self._draining: Literal["no", "asked", "yes"] = "no"
         self._outage = Outage(worker=offer.worker)
         self._resend = True
         """Whether to report again what is running: the agent or the store was away, and reports may be lost."""
 
     def serve(self) -> None:
-        """Tick until `stop`, through outages of the store, then `close`.
+        """Tick until `stop`, through outages of the store or the API, then `close`.
 
-        Raises: CommandRejected if the master refuses the worker; WorkerBusy if it has another live agent here.
+        Raises: CommandRejected if the master refuses the worker; WorkerBusy if it has another live agent here;
+        NotInvited if its token is not valid any more.
         """
-        queue = self._keys.worker_queue(self.offer.worker)
         try:
             while not self._stop:
                 try:
-                    self._bell = self._bell or DoorbellWorker(queue, self._store, self._answer)
-                    self._bell.work_until_stopped()
-                except RedisError as error:
+                    self._door.listen(self._answer)
+                except NotAuthenticated as refusal:
+                    raise NotInvited(self.offer.worker, refusal) from None
+                except AWAY as error:
                     notify(ALIVE)
                     self._resend = True
                     time.sleep(self._outage.goes_on(error))
@@ -168,33 +158,31 @@ class Agent:
 
     def _end(self) -> None:
         self._stop = True
-        if self._bell is not None:
-            self._bell.stop()
+        self._door.stop()
 
     def _drain(self) -> None:
         """Accept nothing new; leave the cluster once everything has ended and is in the log (semantics W3)."""
         if self._draining == "asked":
             _log.info("draining", worker=self.offer.worker, running=len(self._running))
             try:
-                self._client.send(commands.DrainWorker(worker=self.offer.worker))
+                self._door.drain()
             except NoMaster:
                 return
             except UnknownWorker:
                 self._end()
                 return
             self._draining = "yes"
-        granted, revoked = self._read_grants()
-        if self._removed or not (granted or revoked or self._running):
+        held = self._door.look()
+        if self._removed or not (held.granted or held.revoked or self._running):
             if not self._removed:
                 self.leave()
             self._end()
 
     def leave(self) -> None:
-        """Remove the worker from the cluster, and its queue from RQ."""
+        """Remove the worker from the cluster."""
         try:
-            self._client.send(commands.RemoveWorker(worker=self.offer.worker, force=True))
-            forget_queue(self._store, self._keys.worker_queue(self.offer.worker))
-        except (RedisError, NoMaster, CommandRejected) as error:
+            self._door.leave()
+        except (*AWAY, NoMaster, CommandRejected) as error:
             _log.warning("could not remove the worker", worker=self.offer.worker, error=str(error))
 
     def close(self) -> None:
@@ -212,7 +200,7 @@ class Agent:
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
-        self._store.close()
+        self._door.close()
 
     def tick(self) -> None:
         """Send a heartbeat, converge on the grants, report. Later ticks do what cannot be done now.
@@ -220,33 +208,29 @@ class Agent:
         A worker is not registered again while anything runs that is not granted (semantics W4).
         """
         self._look()
-        alive = bool(self._heartbeat([self._keys.heartbeats], [self.offer.worker]))
-        granted, revoked = self._read_grants()
-        rightful = {executor: grant for executor, grant in granted.items() if self._is_what_runs(grant)}
+        held = self._door.look()
+        rightful = {executor: grant for executor, grant in held.granted.items() if self._is_what_runs(grant)}
         for executor in diff(rightful, self._running).stop:
             self._stop_executor(executor)
-        if not alive and self._registered:
+        if not held.alive and self._registered:
             self._registered, self._removed = False, self._was_removed()
         if self._removed:
-            self._report(granted)
+            self._report(held)
             return
-        if not (alive and self._registered):
-            if any(executor not in rightful for executor in self._running) or not self._register():
-                self._report(granted)
+        if not (held.alive and self._registered):
+            if any(executor not in rightful for executor in self._running) or not self._register(held):
+                self._report(held)
                 return
-            granted, revoked = self._read_grants()
+            held = self._door.look()
         if self._resend:
-            running = (executor for executor in self._running if executor in granted and not is_driver(executor))
-            self._unsent += [
-                commands.StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running
-            ]
-        self._tell_to_leave(granted)
-        self._warn(granted)
-        self._start(granted, revoked)
-        for executor in revoked:
+            self._unsent += [name for name in self._running if name in held.granted and not is_driver(name)]
+        self._tell_to_leave(held.granted)
+        self._warn(held.granted)
+        self._start(held)
+        for executor in held.revoked:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
-        self._report({**granted, **revoked})
+        self._report(held)
         self._resend = False
 
     def _tell_to_leave(self, granted: Mapping[str, Grant]) -> None:
@@ -265,14 +249,16 @@ class Agent:
             if self._files.warned_at(executor) != grant.warning.at:
                 self._files.warn(executor, grant.warning)
 
-    def _start(self, granted: Mapping[str, Grant], revoked: Collection[str]) -> None:
+    def _start(self, held: Held) -> None:
         """Start what is missing, unless something is running without a grant: both may use the same cores.
 
         The log may have removed the worker, with all its grants, just before it registered it again (semantics W4).
+        With replicas of the store, only what the replicas have is started.
         """
-        if all(executor in granted or executor in revoked for executor in self._running):
-            for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
-                self._start_executor(grant)
+        if all(executor in held.granted or executor in held.revoked for executor in self._running):
+            for grant in diff(held.granted, {**self._running, **self._ended}).start:
+                if grant.settled_at <= held.settled:
+                    self._start_executor(grant)
 
     def _is_what_runs(self, grant: Grant) -> bool:
         """Whether nothing of another size runs under its id: after a failover of the store, ids may be reused."""
@@ -303,27 +289,13 @@ class Agent:
             self._ended[holder.executor] = _Ended(note, 0)
         self._running = running
 
-    def _read_grants(self) -> tuple[dict[str, Grant], dict[str, None]]:
-        """The worker's grants, and the executors revoked from it whose end is not in the log yet."""
-        stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.grants(self.offer.worker)))
-        granted = {name.decode(): Grant.model_validate_json(value) for name, value in stored.items() if value}
-        return granted, {name.decode(): None for name, value in sorted(stored.items()) if not value}
-
-    def _settled(self, grants: Sequence[Grant]) -> list[Grant]:
-        """The grants that may be started. With replicas, these are the ones that the replicas have."""
-        if not any(grant.settled_at for grant in grants):
-            return list(grants)
-        settled = int(cast("bytes | None", self._store.get(self._keys.settled)) or 0)
-        return [grant for grant in grants if grant.settled_at <= settled]
-
-    def _register(self) -> bool:
+    def _register(self, held: Held) -> bool:
         """Register the worker, when nothing runs that is not granted (semantics W4). False if no master answers.
 
         Raises: WorkerBusy if another process on this machine is the worker's agent.
         """
         offer = self.offer
-        other = self._other_agent()
-        if other is not None:
+        if (other := self._other_agent(held.registrant)) is not None:
             raise WorkerBusy(offer.worker, other)
         command = commands.RegisterWorker(
             worker=offer.worker,
@@ -335,12 +307,10 @@ class Agent:
             resources=offer.resources,
         )
         try:
-            self._client.send(command)
+            self._door.register(command, Registrant(os.getpid(), offer.host, started_s(os.getpid())))
         except NoMaster:
             _log.info("no master answers; trying again", worker=offer.worker)
             return False
-        about = {"pid": os.getpid(), "host": offer.host, "started_s": started_s(os.getpid())}
-        self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
         self._registered = True
         notify(READY)
         running = len(self._running)
@@ -349,35 +319,27 @@ class Agent:
             _log.warning("part of the offer may stay unused", worker=offer.worker, reason=offer.oddity)
         return True
 
-    def _other_agent(self) -> int | None:
+    def _other_agent(self, last: Registrant | None) -> int | None:
         """The process that registered the worker last, if it is another one, on this machine, and still running."""
-        stored = cast("bytes | None", self._store.hget(self._keys.agents, self.offer.worker))
-        about: dict[str, Any] = json.loads(stored) if stored else {}
-        pid, since_s = about.get("pid"), about.get("started_s")
-        if about.get("host") != self.offer.host or pid is None or since_s is None or pid == os.getpid():
+        if last is None or last.host != self.offer.host or last.started_s is None or last.pid == os.getpid():
             return None
-        return pid if is_same_process(pid, since_s) else None
+        return last.pid if is_same_process(last.pid, last.started_s) else None
 
     def _was_removed(self) -> bool:
         """Whether a command removed the worker (semantics W3), not a missed heartbeat (W2).
 
         A removed worker is registered again only when its agent is restarted.
         """
-        for record in EventLog(self._store, self._keys).backwards(_PAGES):
-            for fact in reversed(told(record)) if b"WorkerRemoved" in record.events else ():
-                event = fact.event
-                if isinstance(event, WorkerRemoved) and event.worker == self.offer.worker:
-                    _log.warning("the worker was removed from the cluster", worker=event.worker, reason=event.reason)
-                    return event.reason == "removed"
-        return False
+        reason = self._door.was_removed()
+        if reason:
+            _log.warning("the worker was removed from the cluster", worker=self.offer.worker, reason=reason)
+        return reason == "removed"
 
     def _start_executor(self, grant: Grant) -> None:
         offer = self.offer
         spec = ExecutorSpec(
             grant=grant,
             worker=offer.worker,
-            store=self._url,
-            cluster=self._cluster,
             run_dir=offer.run_dir,
             launcher=offer.launcher,
             cells=offer.cells,
@@ -385,7 +347,7 @@ class Agent:
             outlive_agent=offer.outlive_agent,
             grace_s=offer.grace_s if grant.grace_s is None else grant.grace_s,
             host=offer.host,
-            keys=None if self._keyring is None else self._keyring.without_masters().as_json(),
+            **self._door.spec_of(grant.executor),
         )
         try:
             pid = self._forkserver.launch(spec, meanwhile=self._show_life)
@@ -395,13 +357,13 @@ class Agent:
         if pid is not None:
             self._running[grant.executor] = Holder(grant.executor, grant.app, pid, grace_s=spec.grace_s)
             if grant.role == "executor":
-                self._unsent.append(commands.StartedExecutor(executor=grant.executor, worker=offer.worker))
+                self._unsent.append(grant.executor)
 
     def _show_life(self) -> None:
         """Send heartbeats to the service manager and the cluster while a tick takes long."""
         notify(ALIVE)
-        with suppress(RedisError):  # the next tick handles it
-            self._heartbeat([self._keys.heartbeats], [self.offer.worker])
+        with suppress(*AWAY, CommandRejected):  # the next tick handles it
+            self._door.look()
 
     def _stop_executor(self, executor: str) -> None:
         """Send SIGTERM, which stops its tasks; long after the grace period, SIGKILL to all its processes."""
@@ -414,57 +376,20 @@ class Agent:
         elif self._clock() > self._stopping[executor]:
             kill_until_gone(lambda: [*in_session(pid), *descendants(pid)])
 
-    def _report(self, granted: Mapping[str, object]) -> None:
+    def _report(self, held: Held) -> None:
         """Report what started and ended; forget an end once it is reported and the grant is gone."""
-        while self._unsent:
-            self._client.notify(self._unsent[0])
-            del self._unsent[0]
+        if self._unsent:
+            self._door.started(self._unsent)
+            self._unsent.clear()
         for executor, (note, report_at_s) in list(self._ended.items()):
-            if report_at_s and executor not in granted:
+            if report_at_s and executor not in held.granted and executor not in held.revoked:
                 self._files.forget(executor)
                 self._told.pop(executor, None)
                 self._stopping.pop(executor, None)
                 del self._ended[executor]
             elif self._clock() >= report_at_s:
-                self._report_end(executor, note)
+                self._door.ended(Ended.of(executor, note))
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
-
-    def _report_end(self, executor: str, note: ExitNote) -> None:
-        """Report how an executor or driver ended.
-
-        A failover of the store may have lost its last reports and task states. So the app's end is reported again, and
-        `done` only if no task of the app is queued (semantics S6). A task that waits for its next attempt is not: the
-        executors that run tasks, or wait, stay for it (semantics W10).
-        """
-        worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
-        if is_driver(executor):
-            self._client.notify(
-                commands.EndedDriver(
-                    driver=executor, worker=worker, reason=reason, exit_code=exit_code, detail=note.detail
-                )
-            )
-            return
-        finished = False
-        if note.verdict is not None:
-            self._client.notify(commands.EndApp(app=note.app, reason=note.verdict, detail=note.detail))
-            done = note.done
-        else:
-            finished = self._work.has_finished(note.app, executor)
-            gone = broken(executor) if reason == "failed" and not note.unstartable else executor
-            came_back, tasks = self._work.put_back(note.app, gone), self._work.progress(note.app)
-            done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
-        self._client.notify(
-            commands.EndedExecutor(
-                executor=executor,
-                worker=worker,
-                reason=reason,
-                exit_code=exit_code,
-                done=done,
-                finished=finished,
-                unstartable=note.unstartable if reason == "failed" else "",
-                detail=note.detail if note.verdict is None else "",
-            )
-        )
 
 
 def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
@@ -473,29 +398,31 @@ def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
     return ExitNote(app=holder.app, reason="failed")
 
 
-def run_agent(store: str, cluster: str, offers: Sequence[Offer], keyring: Keyring | None = None) -> None:
+def run_agent(
+    address: str, cluster: str, offers: Sequence[Offer], keyring: Keyring | None = None, token: str = ""
+) -> None:
     """Run an agent for each of `offers` until SIGTERM or SIGINT: one in this process, several in child processes.
 
-    By the `keyring` their messages are signed, and the secrets of apps are opened.
+    `address`, `keyring` and `token` are as of an `Agent`; with a token there is one offer.
 
     Raises: CommandRejected if the master refuses the worker, WorkerBusy if it has an agent already.
     """
     if len(offers) == 1:
-        agent = Agent(store, cluster, offers[0], keyring=keyring)
+        agent = Agent(address, cluster, offers[0], keyring=keyring, token=token)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()
         return
-    Supervisor([partial(_run_child, store, cluster, offer, os.getpid(), keyring) for offer in offers]).run()
+    Supervisor([partial(_run_child, address, cluster, offer, os.getpid(), keyring) for offer in offers]).run()
 
 
-def _run_child(store: str, cluster: str, offer: Offer, parent: int, keyring: Keyring | None) -> None:
+def _run_child(address: str, cluster: str, offer: Offer, parent: int, keyring: Keyring | None) -> None:
     """Run one agent until process `parent` ends. The service manager sees only that process."""
     die_with_parent(parent)
     os.environ.pop(SOCKET_VARIABLE, None)
     log_to_stderr()
     try:
-        run_agent(store, cluster, [offer], keyring)
+        run_agent(address, cluster, [offer], keyring)
     except FairlogError as error:
         sys.stderr.write(f"{masked(str(error))}\n")
         sys.exit(REFUSED)

@@ -1,21 +1,19 @@
 """A driver: a process that runs an app's own program once, with its own output and exit (semantics D3).
 
 Like an executor, it enforces the memory limit, leaves no process behind, and stops when its grant is revoked. An outage
-of the store does not stop it.
+of the store or the API does not stop it.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from redis.exceptions import RedisError
 
-from scheduler.service.outage import Outage
-from scheduler.store.task_queue import Begun, Completion, Worklist
+from scheduler.service.outage import AWAY, Outage
+from scheduler.store.task_queue import Begun, Completion
 from workers.executor import OUTPUT_S, STOPPED, ExecutorSpec, live
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
@@ -23,10 +21,9 @@ from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
-    from redis import Redis
-
     from scheduler.model.grants import RuntimeWarn
     from workers.cell import Cell
+    from workers.door import ExecutorDoor
 
 _log = structlog.get_logger()
 
@@ -34,10 +31,10 @@ _log = structlog.get_logger()
 class Driver:
     """One driver; `work_off` runs it to its end."""
 
-    def __init__(self, spec: ExecutorSpec, connection: Redis, cell: Cell) -> None:
+    def __init__(self, spec: ExecutorSpec, door: ExecutorDoor, cell: Cell) -> None:
         self._grant = spec.grant.model_copy(update={"time_limit_s": None})
         self._worker, self._host = spec.worker, spec.host
-        self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
+        self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
         self._group = TaskGroup(self._grant, spec.grace_s, cell)
@@ -57,14 +54,15 @@ class Driver:
             quiet_s = self._group.quiet_s()
             try:
                 if not begun:
-                    secrets = partial(self._work.secrets, self._grant.app)
+                    if not self._door.fill():
+                        break
                     where = self._worker, self._files, self._cell
-                    starter = TaskStarter(self._grant, *where, secrets, host=self._host)
+                    starter = TaskStarter(self._grant, *where, self._door.secrets, host=self._host)
                     self._group.add(starter.start(Begun(0, 1)))
                     begun = True
                 self._check_store()
                 outage.is_over()
-            except RedisError as error:
+            except AWAY as error:
                 quiet_s = min(quiet_s, outage.goes_on(error))
                 self._next_check_s = 0.0
             self._group.wait(self._wakeup, quiet_s)
@@ -86,20 +84,18 @@ class Driver:
         warning, self._warned = self._warned, self._files.warning(self._grant.executor)
         if self._warned is not None and self._warned != warning:
             self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
-        if not self._work.is_granted(self._worker, self._grant.executor):
-            self._stop = True
         self._tail = next(iter(self._group.news().values()), self._tail)
-        if self._tail:
-            self._work.keep_driver_output(self._grant.app, self._tail)
-            self._tail = b""
+        if not self._door.keep_output({0: self._tail} if self._tail else {}):
+            self._stop = True
+        self._tail = b""
 
     def _note(self, ended: Completion | None) -> ExitNote:
         grant = self._grant
         if ended is None:
             return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED)
         try:
-            self._work.keep_driver_output(grant.app, ended.output)
-        except RedisError as error:
+            self._door.keep_output({0: ended.output})
+        except AWAY as error:
             _log.warning("could not store the driver's last output", driver=grant.executor, error=str(error))
         reason = "exited" if ended.outcome == "succeeded" else "failed"
         return ExitNote.model_validate(
@@ -112,4 +108,4 @@ class Driver:
 
 def run_driver(spec: ExecutorSpec, lock: int) -> int:
     """Run the driver `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda connection, cell: Driver(spec, connection, cell).work_off())
+    return live(spec, lock, lambda door, cell: Driver(spec, door, cell).work_off())

@@ -1,22 +1,20 @@
 """An executor that runs one program with all it has, in place of tasks (semantics G1, G2).
 
 It ends with its program, when its grant is revoked, or on SIGTERM, and leaves no process behind. The program runs in a
-scratch folder of its own, which is deleted with the executor. An outage of the store does not stop it.
+scratch folder of its own, which is deleted with the executor. An outage of the store or the API does not stop it.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from redis.exceptions import RedisError
 
 from scheduler.model.ids import number_of
-from scheduler.service.outage import Outage
-from scheduler.store.task_queue import Begun, Completion, Worklist
+from scheduler.service.outage import AWAY, Outage
+from scheduler.store.task_queue import Begun, Completion
 from workers.executor import OUTPUT_S, STOPPED, UNSTARTABLE, ExecutorSpec, live
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
@@ -24,10 +22,9 @@ from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
-    from redis import Redis
-
     from scheduler.model.grants import Leaving, RuntimeWarn
     from workers.cell import Cell
+    from workers.door import ExecutorDoor
 
 _log = structlog.get_logger()
 
@@ -35,11 +32,11 @@ _log = structlog.get_logger()
 class Program:
     """One executor of an app of programs; `work_off` runs it to its end."""
 
-    def __init__(self, spec: ExecutorSpec, connection: Redis, cell: Cell) -> None:
+    def __init__(self, spec: ExecutorSpec, door: ExecutorDoor, cell: Cell) -> None:
         self._spec = spec
         self._grant = spec.grant
         self._number = number_of(spec.grant.executor)
-        self._work = Worklist(connection, spec.cluster, secret_key=spec.secret_key)
+        self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
         self._group = TaskGroup(self._grant, spec.grace_s, cell)
@@ -60,11 +57,13 @@ class Program:
             quiet_s = min(self._group.quiet_s(), OUTPUT_S)
             try:
                 if not begun:
+                    if not self._door.fill():
+                        break
                     self._begin()
                     begun = True
                 self._check()
                 outage.is_over()
-            except RedisError as error:
+            except AWAY as error:
                 quiet_s = min(quiet_s, outage.goes_on(error))
                 self._next_check_s = 0.0
             if not self._stop and not self._group.ended:
@@ -76,9 +75,8 @@ class Program:
         return self._note(ended)
 
     def _begin(self) -> None:
-        secrets = partial(self._work.secrets, self._grant.app)
         where = self._spec.worker, self._files, self._cell
-        starter = TaskStarter(self._grant, *where, secrets, host=self._spec.host)
+        starter = TaskStarter(self._grant, *where, self._door.secrets, host=self._spec.host)
         self._group.add(starter.start(Begun(self._number, 1)))
 
     def _check(self) -> None:
@@ -96,20 +94,18 @@ class Program:
             self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
         if leaving is not None and leaving.firm and time.time() * 1000 >= leaving.deadline:
             self._stop, self._grace_s = True, leaving.grace_s
-        if not self._work.is_granted(self._spec.worker, self._grant.executor):
-            self._stop = True
         self._tail = next(iter(self._group.news().values()), self._tail)
-        if self._tail:
-            self._work.keep_program_output(self._grant.app, self._number, self._tail)
-            self._tail = b""
+        if not self._door.keep_output({0: self._tail} if self._tail else {}):
+            self._stop = True
+        self._tail = b""
 
     def _note(self, ended: Completion | None) -> ExitNote:
         grant = self._grant
         if ended is None:
             return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED)
         try:
-            self._work.keep_program_output(grant.app, self._number, ended.output)
-        except RedisError as error:
+            self._door.keep_output({0: ended.output})
+        except AWAY as error:
             _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
         if ended.outcome == "unstartable":
             return ExitNote(app=grant.app, reason="failed", exit_code=UNSTARTABLE, unstartable=ended.message)
@@ -124,4 +120,4 @@ class Program:
 
 def run_program(spec: ExecutorSpec, lock: int) -> int:
     """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda connection, cell: Program(spec, connection, cell).work_off())
+    return live(spec, lock, lambda door, cell: Program(spec, door, cell).work_off())

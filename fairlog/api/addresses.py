@@ -1,5 +1,5 @@
 """How API servers and tokens are named to their clients."""
 
-UNIX = "http+unix:"
-"""What the URL of an API on a Unix socket begins with; its path follows."""
-URL_VARIABLE, TOKEN_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN"
+from scheduler.service.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
+
+__all__ = ["TOKEN_FILE_VARIABLE", "TOKEN_VARIABLE", "UNIX", "URL_VARIABLE"]

@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 from starlette.routing import compile_path
 
-from fairlog.api.audit_file import MAX_FILE, audit_file
+from fairlog.api.audit_file import MAX_FILE
 from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, request_of
 from fairlog.api.limits import Rates, cost_of
@@ -48,11 +48,15 @@ from fairlog.api.problems import (
 )
 from fairlog.api.questions import SignIn
 from fairlog.api.routes import ROUTES
+from fairlog.api.work import Bells
+from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, NotAllowed, NotAuthenticated
 from scheduler.service.client import Receipt
+from workers import door as structs
+from workers.door import Holding
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -62,8 +66,10 @@ if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import Provider
     from fairlog.api.routes import Param, Route
+    from fairlog.api.work import Caller
     from fairlog.page.sessions import Session
     from scheduler.model.sender import By
+    from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024
 MAX_STREAMS = 2_000
@@ -75,9 +81,28 @@ VIEWS_AT_ONCE = 2
 SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan"})
+WORK_AT_ONCE = 32
+SETTLES_S = 0.01
+"""How often the store is asked whether its replicas have what a worker is to start."""
+LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan", "timeline"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
+OPERATIONS = {
+    "workerRegister": "register",
+    "workerLeave": "leave",
+    "workerRemoval": "removal",
+    "workerReports": "reports",
+    "executorBegin": "begin",
+    "executorStep": "step",
+    "executorOutput": "output",
+    "executorBacklog": "backlog",
+    "executorEndApp": "end_app",
+    "executorAlive": "alive",
+    "executorFinish": "finish",
+}
+"""Route -> the method of `Work` that answers it."""
+WAITING = frozenset({"workerRegister", "workerLeave"})
+"""Those that wait for the master."""
 STOPS = "this server stops; ask another one. A command may still be carried out"
 POSITION = "fairlog-position"
 """The header with the log position of the state that an answer shows."""
@@ -95,6 +120,8 @@ class Door:
     ) -> None:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
+        self.bells = Bells()
+        self._work = CapacityLimiter(WORK_AT_ONCE)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
@@ -102,13 +129,22 @@ class Door:
         self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
         self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
+    def heard(self, record: Record | None) -> None:
+        """Pass a turn on to streams and to the workers that it concerns; called by the replica's thread."""
+        self.feed.heard(record)
+        self.bells.heard(record, self.handlers.replica.state)
+
+    def close(self) -> None:
+        """End all streams and waits."""
+        self.feed.close()
+        self.bells.ring()
+
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if not kind and not request.app.state.at_home and (session := self.session(request)) is not None:
+        at_home = request.app.state.at_home
+        if "authorization" not in request.headers and not at_home and (session := self.session(request)) is not None:
             return session.who
-        said = token.strip() if kind.lower() == "bearer" else kind
-        return self.handlers.principal(said, at_home=request.app.state.at_home)
+        return self.handlers.principal(_token_of(request), at_home=at_home)
 
     def session(self, request: Request) -> Session | None:
         """The session of the page that the request shows by a cookie, None without one.
@@ -163,8 +199,9 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        if route.answer in {"open", "session"}:
-            return await (self._open if route.answer == "open" else self._session)(route, request)
+        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of}
+        if (answer := of_their_own.get(route.answer)) is not None:
+            return await answer(route, request)
         who = self.who(request)
         self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
@@ -191,6 +228,41 @@ class Door:
             return await self._sign_in(route, request)
         self.handlers.replica.check()
         return _json({"seq": self.handlers.replica.head})
+
+    async def _work_of(self, route: Route, request: Request) -> Response:
+        work, path = self.handlers.workers, request.path_params
+        worker, executor = path["worker"], path.get("executor", "")
+        who = partial(work.caller, _token_of(request), worker, executor, at_home=request.app.state.at_home)
+        caller = who()
+        self.rates.charge_worker(worker)
+        values, body = _values(route.params, request), await _body(request)
+        if route.tells == Holding.__name__:
+            return await self._grants(who, worker, **values)
+        asked = (_asked(body, getattr(structs, route.reads)),) if route.reads else ()
+        operation = getattr(work, OPERATIONS[route.name])
+
+        def call() -> object:
+            return operation(work.with_grant(caller, executor) if executor else caller, *asked)
+
+        limiter = self._commands if route.name in WAITING else self._work
+        told = await to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
+        return _json({} if told is None else told)
+
+    async def _grants(self, who: Callable[[], Caller], worker: str, after: str = "", wait: int = 0) -> Response:
+        """What the worker holds, once it is not as the tag `after` says, or after `wait` ms."""
+        work, deadline = self.handlers.workers, self.feed.now() + wait / 1000
+        while True:
+            caller = who()
+            rung = self.bells.expect(worker)
+            try:
+                look = partial(work.grants, caller, after)
+                holding, settles = await to_thread.run_sync(look, limiter=self._work, abandon_on_cancel=True)
+                left_s = deadline - self.feed.now()
+                if holding.tag != after or left_s <= 0 or self.feed.closed:
+                    return _json(holding)
+                await asyncio.wait([rung], timeout=min(left_s, SETTLES_S) if settles else left_s)
+            finally:
+                self.bells.forget(worker, rung)
 
     async def _sign_in(self, route: Route, request: Request) -> Response:
         provider = self.provider
@@ -304,10 +376,7 @@ class Door:
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
         if route.name == "auditFile":
-            self.board.check(who)
-            body = await _body(request, most=MAX_FILE, media="application/x-ndjson")
-            seen = (await self.read(partial(handlers.replica.read, lambda _: None)))[0]
-            return _viewed(Viewed(seen, msgspec.Raw(_to_json(await self.read(partial(audit_file, body))))))
+            values["text"] = await _body(request, most=MAX_FILE, media="application/x-ndjson")
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
@@ -321,6 +390,7 @@ class Door:
             "statement": handlers.statement,
             "fairness": board.fairness,
             "audit": handlers.audit,
+            "auditFile": board.audit_file,
             "whatif": handlers.whatif,
             "plan": handlers.plan,
             "status": handlers.status,
@@ -441,6 +511,8 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         made = await _problem(request, NoSuchMethod(f"{request.url.path} takes {allowed}, not {request.method}"))
         made.headers["allow"] = allowed
         return made
+    if raised.status_code == HTTPStatus.NOT_FOUND and (document := lost(request)) is not None:
+        return document
     if raised.status_code == HTTPStatus.NOT_FOUND:
         return await _problem(request, NotFound(f"there is nothing at {request.url.path}; see /openapi.json"))
     return await _problem(request, BadRequest(str(raised.detail)))
@@ -463,6 +535,11 @@ async def _body(request: Request, *, most: int = MAX_BODY, media: str = "applica
     if size and said != media:
         raise WrongMedia(f"send the body as {media}")
     return b"".join(parts)
+
+
+def _token_of(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else kind
 
 
 def _decoded(body: bytes) -> Any:  # noqa: ANN401 (JSON)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 
+from fairlog.api.audit_file import audit_file
 from fairlog.api.handlers import Viewed
 from fairlog.api.replica import Seen
 from fairlog.watch.conditions import Around, as_json, found
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 FRESH_S = 0.5
 """How old an answer about the present may be that is shared among those who look."""
+TIMELINE_S = 3.0
+"""The same of the life of an app."""
 SLOW_S = 15.0
 """The same of answers from the whole log."""
 KEPT = 64
@@ -215,7 +218,7 @@ class Board:
             viewed = self._handlers.timeline(who, app, to=end)
             return viewed.seen, viewed.body
 
-        seen, body = self._shared(("timeline", app), look, at, submitted)
+        seen, body = self._shared(("timeline", app), look, at, submitted, kept_s=TIMELINE_S)
         return Viewed(seen, body)
 
     # The log
@@ -345,6 +348,12 @@ class Board:
 
         seen, body = self._shared(("fairness", by), look, at, 0, kept_s=SLOW_S)
         return Viewed(seen, body)
+
+    def audit_file(self, who: By, *, text: bytes) -> Viewed:
+        """The verdicts of an audit of a log that is handed in. Raises: as `audit_file.audit_file`."""
+        self.check(who)
+        seen, _ = self._replica.read(lambda _: None)
+        return self._viewed(seen, audit_file(text))
 
     # What the answers share
 

@@ -1,8 +1,8 @@
 """What is worked out from the whole log: explanations, audits, fairness, statements, comparisons.
 
 A server has them made by processes of their own (`Apart`), with a lower priority and a limit of time, so that they hold
-up nobody's commands: one for explanations, which people wait for, and one for the rest. A process reads requests, a
-line of JSON each, and answers each with one.
+up nobody's commands: one for answers about an app, which people wait for, and one for the rest. A process reads
+requests, a line of JSON each, and answers each with one.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def statement(source: Source, company: str, month: str) -> object:
 
 
 def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as JSON values)
-    """The log's inputs under other rules, as `fairlog whatif --json` prints it.
+    """The log's inputs under other rules, as `fairlog whatif --json` prints it, and the course of both over time.
 
     Raises: CommandRejected if a rule is not valid.
     """
@@ -144,7 +144,12 @@ def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as
         for name, offer in zip(names, offers, strict=True)
     ]
     quotas = {company: (each.cores, each.memory_mb) for company, each in asked.quotas.items()}
-    return replayed(source.facts(), Rules(asked.settings, quotas, added))
+    return replayed(source.facts(), Rules(asked.settings, quotas, added), keep=True)
+
+
+def lane_of(name: str) -> str:
+    """Which answers wait for each other: those about one app, and those about everything."""
+    return "app" if name in {"explain", "timeline", "plan"} else "all"
 
 
 def timeline(source: Source, app: str, *, past: bool) -> object:
@@ -158,11 +163,6 @@ def plan(source: Source, command: Any, by: Any) -> object:  # noqa: ANN401 (Subm
     """What would become of the submission now. Raises: CommandRejected if it would be refused."""
     state, _ = rebuild(source.log, to=source.to)
     return planned(state, msgspec.convert(command, SubmitApp), msgspec.convert(by, By), source.now())
-
-
-def lane_of(name: str) -> str:
-    """Which answers wait for each other."""
-    return name if name == "explain" else "figures"
 
 
 ANSWERS: Mapping[str, Callable[..., object]] = {

@@ -26,6 +26,7 @@ from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
 from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
+from fairlog.api.work import Work
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
@@ -141,6 +142,7 @@ class Handlers:
         self._lock = Lock()
         self._long_reads: defaultdict[str, Lock] = defaultdict(Lock)
         """By lane."""
+        self.workers = Work(store, cluster, replica, self._of_token, keyring)
 
     def now_ms(self) -> int:
         """The time (ms) by the store's clock."""
@@ -154,14 +156,17 @@ class Handlers:
         Raises: NotAuthenticated saying what to do; NotReady if the replica may have missed that a token was revoked.
         """
         if token:
-            self.replica.check_fresh()
-            return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
+            return self._of_token(token)
         if at_home:
             return local(os.getuid())
         raise NotAuthenticated(
             "this address takes nobody without a token, `Authorization: Bearer fl_…`; while there are no accounts, use "
             "the Unix socket of the API on its own machine"
         )
+
+    def _of_token(self, token: str) -> By:
+        self.replica.check_fresh()
+        return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
 
     def sign_in(self, token: str, prove: Callable[[], str], asked: SignIn) -> dict[str, object]:
         """Issue, by this server's `token`, the token that is asked for of the account that `prove` returns.
@@ -636,11 +641,18 @@ class Handlers:
         read = lambda look: self.replica.read(look)[1]  # noqa: E731
         return Metrics(self.store, self.keys, self.replica.tally, read=read, around=self.look_around)
 
-    def look_around(self) -> Around:
-        """What surrounds the state now; the companies that are short now are taken note of."""
+    def keep_watch(self) -> None:
+        """Take note of the companies that are short now and of the master, so that it is known since when they are.
+
+        Raises: NotReady, redis-py's errors.
+        """
         _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
         with self._lock:
             self._watched.look(master, short, self.now_ms())
+
+    def look_around(self) -> Around:
+        """What surrounds the state now. Raises: as `keep_watch`."""
+        self.keep_watch()
         return look_around(self.store, self.keys, watched=self._watched)
 
 

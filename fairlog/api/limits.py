@@ -15,6 +15,8 @@ from fairlog.api.problems import TooMany
 TOGETHER = 200
 TOKEN_RATE, TOKEN_BURST = 20.0, 100.0
 COMPANY_RATE, COMPANY_BURST = 200.0, 200.0
+WORKER_RATE, WORKER_BURST = 2_000.0, 4_000.0
+"""How often a worker may ask, with all its executors."""
 STRANGER_RATE, STRANGER_BURST = 0.5, 10.0
 """How often somebody may ask who has no token yet, by the address."""
 WORK_RATE, WORK_BURST = 0.25, 30.0
@@ -57,6 +59,7 @@ class Rates:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = Buckets(TOKEN_RATE, TOKEN_BURST, clock)
         self._companies = Buckets(COMPANY_RATE, COMPANY_BURST, clock)
+        self._workers = Buckets(WORKER_RATE, WORKER_BURST, clock)
         self._work = Buckets(WORK_RATE, WORK_BURST, clock)
         self._strangers = Buckets(STRANGER_RATE, STRANGER_BURST, clock)
 
@@ -65,6 +68,11 @@ class Rates:
         for buckets, name, what in ((self._tokens, token, "token"), (self._companies, company, "company")):
             if name and (wait_s := buckets.take(name, cost)):
                 raise TooMany(f"the {what} {name} asks too often; ask again in {wait_s:.1f} s", wait_s)
+
+    def charge_worker(self, worker: str) -> None:
+        """Charge a request of a worker or one of its executors. Raises: TooMany."""
+        if wait_s := self._workers.take(worker, 1.0):
+            raise TooMany(f"worker {worker} asks too often; ask again in {wait_s:.1f} s", wait_s)
 
     def check_work(self, owner: str) -> None:
         """Raises: TooMany if the owner's answers have taken too long."""

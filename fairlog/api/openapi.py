@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.json import schema_components
 
+from fairlog import models
 from fairlog.api.problems import MEDIA, STATUS
 from fairlog.api.routes import ROUTES, Param, Route
 from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
+from workers import door
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 _REFS = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
@@ -82,13 +87,23 @@ _LOG_IN = {
     "additionalProperties": False,
 }
 
+_SHOWN: dict[str, type[Struct]] = {
+    "apps": models.App,
+    "app": models.AppDetails,
+    "tasks": models.Task,
+    "explain": models.Explanation,
+    "log": models.Event,
+}
+"""What a route answers, or an item of it, where that has a model."""
+
 
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
     """The description as JSON values."""
     types = [each for each in _kinds() if each not in (LoseWorker, LoseOwner)]
     asked = [route.asks for route in ROUTES if route.asks is not None]
-    _, structs = schema_components([*types, *asked], ref_template=_REFS)
+    asked += [getattr(door, name) for route in ROUTES for name in (route.reads, route.tells) if name]
+    _, structs = schema_components([*types, *asked, *_SHOWN.values()], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}
     schemas[SubmitApp.__name__]["properties"]["secrets"] = _SECRETS
     named = [{"$ref": _REFS.format(name=kind.__name__)} for kind in types]
@@ -125,7 +140,7 @@ def _cleaned(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
-    media, body = _BODIES[route.answer]
+    media, body = _answer(route)
     answers: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {media: {"schema": body}}},
         **{
@@ -157,11 +172,32 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         said["requestBody"] = _content(_LOG_IN)
     elif route.asks is not None:
         said["requestBody"] = _content({"$ref": _REFS.format(name=route.asks.__name__)})
+    elif route.reads:
+        said["requestBody"] = _content({"$ref": _REFS.format(name=route.reads)}, required=True)
     elif route.answer == "answers":
         commands = {"type": "array", "maxItems": BATCH, "items": {"$ref": _REFS.format(name="Command")}}
         whole = {"type": "object", "required": ["commands"], "properties": {"commands": commands}}
         said["requestBody"] = _content({**whole, "additionalProperties": False})
     return said
+
+
+def _answer(route: Route) -> tuple[str, dict[str, Any]]:
+    """The media type and the schema of what the route answers."""
+    if route.answer == "work":
+        return "application/json", _told(route)
+    media, body = _BODIES[route.answer]
+    if route.name in _SHOWN:
+        shown = {"$ref": _REFS.format(name=_SHOWN[route.name].__name__)}
+        whole = {"items": {"type": "array", "items": shown}} if route.answer == "list" else {"value": shown}
+        body = {**body, "properties": {**body["properties"], **whole}}
+    return media, body
+
+
+def _told(route: Route) -> dict[str, Any]:
+    """What a worker is answered; tuples that are no structs stand in place."""
+    if not route.tells:
+        return {"type": "object"}
+    return schema_components([getattr(door, route.tells)], ref_template=_REFS)[0][0]
 
 
 def _path(name: str) -> dict[str, Any]:
@@ -174,8 +210,8 @@ def _param(param: Param) -> dict[str, Any]:
     return {"name": param.name, "in": param.place, "description": param.text, "schema": param.schema}
 
 
-def _content(schema: dict[str, Any]) -> dict[str, Any]:
-    required = bool(schema.get("required"))
+def _content(schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    required = required or bool(schema.get("required"))
     return {"required": required, "content": {"application/json": {"schema": schema}}}
 
 

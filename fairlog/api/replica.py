@@ -81,7 +81,7 @@ class Replica:
     def __init__(self, log: EventLog, heard: Callable[[Record | None], object] = lambda _: None) -> None:
         self.tally = Tally()
         self.log = log
-        self._heard = heard
+        self.heard = heard
         self._guard = Guard()
         self._follower = Follower(log, self._guard, self.tally.hear)
         self._outage = Outage(replica=log.keys.cluster)
@@ -106,6 +106,11 @@ class Replica:
     def head(self) -> int:
         """The position up to which the log is folded."""
         return self._follower.position.seq
+
+    @property
+    def state(self) -> ClusterState:
+        """The present state, for the replica's own thread."""
+        return self._follower.state
 
     @property
     def trouble(self) -> str:
@@ -187,7 +192,7 @@ class Replica:
             if not records and self.head != before:
                 self._lose()
             for record in records:
-                self._heard(record)
+                self.heard(record)
         except RedisError as error:
             self._trouble = in_words(error)
             return self._outage.goes_on(error)
@@ -201,4 +206,4 @@ class Replica:
     def _lose(self) -> None:
         """The log may have lost turns that were told."""
         self.past.forget()
-        self._heard(None)
+        self.heard(None)

@@ -14,9 +14,9 @@ from witness.pending_reasons import CAUSES
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session"]
+Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session", "work"]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, Prometheus' text, JSON to anyone, who needs no token, or a session of the page."""
+bytes, Prometheus' text, JSON to anyone, who needs no token, a session of the page, or what a worker is told."""
 
 
 class Param(NamedTuple):
@@ -32,7 +32,8 @@ class Route(NamedTuple):
     """A method and a path, the row of the matrix that allows it, and what answers it.
 
     `takes` is the command that the body and the path are the fields of; `asks` what the body of a question is; `view`
-    the view that is shown.
+    the view that is shown. What workers ask has as its body, and as its answer, the structs of `workers.door` that
+    `reads` and `tells` name; "" is an empty object.
     """
 
     method: str
@@ -45,6 +46,8 @@ class Route(NamedTuple):
     view: str = ""
     params: tuple[Param, ...] = ()
     asks: type[Struct] | None = None
+    reads: str = ""
+    tells: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -97,8 +100,18 @@ def _see(path: str, name: str, text: str, *, many: bool = False, view: str = "",
     )
 
 
+def _work(path: str, name: str, text: str, reads: str = "", tells: str = "") -> Route:
+    params = (_TAG, _WAIT) if tells == "Holding" else ()
+    method = "GET" if tells in {"Holding", "Removal"} else "POST"
+    return Route(method, path, name, "work", text, "work", params=params, reads=reads, tells=tells)
+
+
 def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
     return Route("GET", path, name, verb, text, "events", params=(_FROM, _REASON, _RESUME))
+
+
+_TAG = Param("after", {"type": "string", "maxLength": 64}, "The tag of the answer that the worker has.")
+_WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 30_000}, "Wait so long (ms) for another one.")
 
 
 def _show(path: str, name: str, text: str, *more: Param, verb: Verb = "cluster-read") -> Route:
@@ -107,6 +120,8 @@ def _show(path: str, name: str, text: str, *more: Param, verb: Verb = "cluster-r
 
 
 _FLAG = {"type": "boolean"}
+_OF_WORKER = "/v1/workers/{worker}"
+_OF_EXECUTOR = "/v1/workers/{worker}/executors/{executor}"
 _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
 _COMPANY, _USER, _APP = (Param(name, _NAMED, f"Only those of this {name}.") for name in ("company", "user", "app"))
 _MOST = Param("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "The most items.")
@@ -179,6 +194,23 @@ ROUTES: tuple[Route, ...] = (
     _do("POST", "/v1/workers/{worker}/undrain", commands.UndrainWorker, "cluster", "Return a worker to service."),
     _do("POST", "/v1/workers/{worker}/decommission", commands.DecommissionWorker, "cluster", "Retire a worker."),
     _do("POST", "/v1/workers/{worker}/remove", commands.RemoveWorker, "cluster", "Remove a worker."),
+    _work(
+        f"{_OF_WORKER}/grants",
+        "workerGrants",
+        "What a worker holds, with the token of each grant; the question is a heartbeat.",
+        tells="Holding",
+    ),
+    _work(f"{_OF_WORKER}/register", "workerRegister", "Register a worker and its agent.", "Registering"),
+    _work(f"{_OF_WORKER}/leave", "workerLeave", "Remove a worker that its agent has drained."),
+    _work(f"{_OF_WORKER}/removal", "workerRemoval", "Why the log removed the worker last.", tells="Removal"),
+    _work(f"{_OF_WORKER}/reports", "workerReports", "Report executors that have started or ended.", "Reports"),
+    _work(f"{_OF_EXECUTOR}/begin", "executorBegin", "Create the app's tasks; its secrets.", tells="Begun"),
+    _work(f"{_OF_EXECUTOR}/step", "executorStep", "Report ended tasks and take new ones.", "Asked", "Step"),
+    _work(f"{_OF_EXECUTOR}/output", "executorOutput", "Keep the output of running tasks.", "Output", "Kept"),
+    _work(f"{_OF_EXECUTOR}/backlog", "executorBacklog", "Report the backlog of an elastic app.", "Backlog"),
+    _work(f"{_OF_EXECUTOR}/end-app", "executorEndApp", "Report that the app's tasks have ended.", "AppEnd"),
+    _work(f"{_OF_EXECUTOR}/alive", "executorAlive", "Show the executor to RQ's tools."),
+    _work(f"{_OF_EXECUTOR}/finish", "executorFinish", "Return the executor's tasks.", "Finish"),
     _see(
         "/v1/apps",
         "apps",

@@ -12,7 +12,7 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import uvicorn
 import uvloop
+from redis.exceptions import RedisError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairlog.api.app import Door, make_app
@@ -96,14 +97,12 @@ def run_api(
     provider = None if oidc is None else _provider(oidc)
     sockets = _sockets(where)
     feed = Feed()
-    with (
-        connect(store_url) as store,
-        Replica(open_log(store, Keys(cluster), elsewhere=archive_url), feed.heard) as replica,
-        Apart(store_url, cluster, archive_url) as figures,
-    ):
+    with connect(store_url) as store, Apart(store_url, cluster, archive_url) as figures:
+        replica = Replica(open_log(store, Keys(cluster), elsewhere=archive_url))
         handlers = Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s, figures=figures)
         door = Door(handlers, feed, provider=provider)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        replica.heard = door.heard
+        with replica, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(_serve(door, where, sockets))
 
 
@@ -208,7 +207,7 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
 
     def stop() -> None:
         notify(STOPPING)
-        door.feed.close()
+        door.close()
         for server in servers:
             server.should_exit = True
 
@@ -217,7 +216,7 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
     errors = logging.getLogger("uvicorn.error")
     errors.setLevel(logging.ERROR)  # it warns of requests that anybody can make
     errors.addFilter(_is_no_cancellation)
-    living = asyncio.create_task(_say_alive(servers, [_named(each, where) for each in sockets]))
+    living = asyncio.create_task(_say_alive(servers, [_named(each, where) for each in sockets], door))
     try:
         await asyncio.gather(*(server.serve([each]) for server, each in zip(servers, sockets, strict=True)))
     finally:
@@ -232,7 +231,7 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
-async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str]) -> None:
+async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str], door: Door) -> None:
     while not all(server.started for server in servers):
         await asyncio.sleep(0.01)
     _log.info("serving the API", at=", ".join(names))
@@ -240,6 +239,8 @@ async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str]) ->
     while True:
         await asyncio.sleep(ALIVE_EVERY_S)
         notify(ALIVE)
+        with suppress(FairlogError, RedisError):  # a replica that is behind is told of by its thread
+            await door.read(door.handlers.keep_watch)
 
 
 def _named(listening: socket.socket, where: Where) -> str:

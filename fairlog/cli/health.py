@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
+from fairlog import credentials
+from fairlog.api.addresses import UNIX
 from fairlog.cli.session import Session, locate
 from fairlog.local.running import others_than
 from fairlog.watch.conditions import Around
@@ -39,8 +41,12 @@ def live(target: Target) -> Health:
 
     The store is asked only if none is seen: this user may not see those of another one.
     """
-    host, (url, cluster, _) = socket.gethostname(), locate(target)
-    if found := [name for name in living(url, cluster) if name.startswith(("master", "worker"))]:
+    host, known = socket.gethostname(), credentials.named(target.data) if target.store is None else None
+    if known is not None and (found := living(known.api, "")):
+        return Health(ok=True, why=f"{host} has {', '.join(found)}")
+    url, cluster, up = locate(target)
+    signs = [*living(url, cluster), *(living(f"{UNIX}{up.socket}", "") if up is not None else ())]
+    if found := [name for name in signs if name.startswith(("master", "worker"))]:
         return Health(ok=True, why=f"{host} has {', '.join(found)}")
     try:
         with closing(Session(target)) as session:

@@ -36,7 +36,8 @@ class Kills:
         self._log = log
         self._store: Redis = log.store
         self._total = total
-        self._say = say
+        self.say = say
+        """Tells of a kill."""
         self._master: Kill | None = None
         self._worker: Kill | None = None
 
@@ -61,7 +62,7 @@ class Kills:
         for child in self._tree.masters:
             if serving is not None and child.pid == serving.pid:
                 self._master = self._kill(child.name, serving.pid)
-                self._say(f"killed {child.name}, the active master (kill -9 {serving.pid})")
+                self.say(f"killed {child.name}, the active master (kill -9 {serving.pid})")
 
     def _kill_worker(self, workers: Sequence[dict[str, Any]]) -> None:
         """Kill the worker with the most executors; they end with it."""
@@ -70,7 +71,7 @@ class Kills:
             if child.name == busiest["worker"] and busiest["executors"] and child.pid is not None:
                 pid = child.pid
                 self._worker = self._kill(child.name, pid)
-                self._say(f"killed {child.name}, which ran {busiest['executors']} executors (kill -9 {pid})")
+                self.say(f"killed {child.name}, which ran {busiest['executors']} executors (kill -9 {pid})")
 
     def _kill(self, name: str, pid: int) -> Kill:
         head = self._log.head().seq

@@ -20,6 +20,7 @@ import click
 from redis.exceptions import RedisError
 
 from fairlog.cli import render
+from fairlog.cli.printed import terminal
 from fairlog.client import StoreClient
 from fairlog.demo import checks
 from fairlog.demo import tasks as demo_tasks
@@ -134,7 +135,7 @@ def _watch(tree: Tree, client: StoreClient, orders: Sequence[SubmitApp], kills: 
     Raises: Broken after `DEADLINE_S` seconds.
     """
     began_s = time.monotonic()
-    with _display(len(orders)) as show:
+    with _display(len(orders)) as (show, kills.say):
         while True:
             tree.tend()
             elapsed_s = time.monotonic() - began_s
@@ -159,8 +160,8 @@ Show = Callable[[float, list[dict[str, Any]], dict[str, Any]], None]
 
 
 @contextmanager
-def _display(total: int) -> Iterator[Show]:
-    """A live table if stdout is a terminal; otherwise a line every `_LINE_EVERY_S` seconds."""
+def _display(total: int) -> Iterator[tuple[Show, Callable[[str], None]]]:
+    """Shows progress and says sentences: a live table below them on a terminal; else a line every `_LINE_EVERY_S`."""
     next_line_s = 0.0
 
     def line(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any]) -> None:
@@ -175,12 +176,14 @@ def _display(total: int) -> Iterator[Show]:
         click.echo(f"{elapsed_s:5.1f} s  {ended:>2} of {total} apps ended; cores occupied: {held}")
 
     if not sys.stdout.isatty():
-        yield line
+        yield line, click.echo
         return
-    from rich.live import Live  # noqa: PLC0415 (only terminals need it)
+    from rich.console import Console  # noqa: PLC0415 (only terminals need it)
+    from rich.live import Live  # noqa: PLC0415 (likewise)
 
-    with Live(refresh_per_second=8) as live:
-        yield lambda elapsed_s, apps, shares: live.update(_picture(elapsed_s, apps, shares))
+    console = Console(file=terminal(sys.stdout), markup=False, highlight=False, emoji=False)
+    with Live(console=console, refresh_per_second=8, redirect_stdout=False, redirect_stderr=False) as live:
+        yield lambda elapsed_s, apps, shares: live.update(_picture(elapsed_s, apps, shares)), console.print
 
 
 def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any]) -> Any:  # noqa: ANN401 (rich's)

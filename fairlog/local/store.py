@@ -7,6 +7,8 @@ the user can open the socket's folder.
 from __future__ import annotations
 
 import os
+import platform
+import resource
 import stat
 import sys
 import time
@@ -50,7 +52,7 @@ _SETTINGS = {
     "stream-node-max-bytes": "65536",
     "stream-node-max-entries": "200",
 }
-_ALLOCATOR = ":".join(
+_TUNABLES = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
         "mmap_threshold": 8 * 1024,
@@ -60,9 +62,18 @@ _ALLOCATOR = ":".join(
         "trim_threshold": 64 * 1024 * 1024,
     }.items()
 )
-"""The bundled server uses the C library's allocator. By default it places short-lived strings between the nodes of a
-growing stream, and the fragmentation doubles the cost of a commit after 600,000 events. Nodes above `mmap_threshold`
-get mappings of their own. `mmap_max` is half of what Linux allows a process. Only glibc reads these settings."""
+"""Of the C library's allocator, which the bundled server uses without jemalloc. By default it places short-lived
+strings between the nodes of a growing stream, and the fragmentation doubles the cost of a commit after 600,000 events.
+Nodes above `mmap_threshold` get mappings of their own. `mmap_max` is half of what Linux allows a process. Only glibc
+reads these settings."""
+_JEMALLOC = "libjemalloc.so.2"
+"""Needs a third less time than the C library's allocator, and has no limit of mappings."""
+
+
+_MOST_CLIENTS = 65_536
+"""Connections that the server accepts; 10,000 workers need more than its default of 10,000."""
+_OTHER_FILES = 64
+"""File descriptors that the server needs beside its connections."""
 
 
 class StoreUnavailable(FairlogError):
@@ -141,13 +152,14 @@ class EmbeddedStore:
 
     def _launch(self, program: Path, lock: int) -> Child:
         settings = {**_SETTINGS, "dir": str(self.data_dir), "unixsocket": str(self._socket)}
+        settings["maxclients"] = str(most_clients())
         command = [str(program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
         self._child = child = Child(
             "the store",
             dies_with_us(command),
             self._log_path,
             cwd=self.data_dir,
-            environment={"GLIBC_TUNABLES": _ALLOCATOR, **os.environ},
+            environment={**(_allocator() if self._server is None else {}), **os.environ},
             pass_fds=(lock,),
             umask=UMASK,
         )
@@ -191,6 +203,22 @@ class EmbeddedStore:
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._lock = lock
         return lock
+
+
+def most_clients() -> int:
+    """How many connections the server can accept within the limit of open files, which it raises as far as it may."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CLIENTS if files == resource.RLIM_INFINITY else max(1, min(_MOST_CLIENTS, files - _OTHER_FILES))
+
+
+def _allocator() -> dict[str, str]:
+    """The environment that gives the bundled server its allocator: the system's jemalloc if it has one."""
+    if sys.platform == "linux":
+        folders = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+        for library in (Path(folder, _JEMALLOC) for folder in folders):
+            if library.exists():
+                return {"LD_PRELOAD": str(library)}
+    return {"GLIBC_TUNABLES": _TUNABLES}
 
 
 def bundled_server() -> Path:

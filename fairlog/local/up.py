@@ -23,7 +23,7 @@ from typing import NamedTuple, Self, cast
 import click
 from redis.exceptions import RedisError
 
-from fairlog.api.addresses import UNIX
+from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX
 from fairlog.api.client import ApiClient
 from fairlog.errors import Unreachable
 from fairlog.local import running
@@ -198,7 +198,10 @@ class Tree:
         offer = ["--id", name, "--cores", str(self.plan.cores), "--memory", str(self.plan.memory_mb)]
         where = ["--run-dir", str(self.plan.data / "workers"), "--hide", str(self.plan.data), "--folders", "/"]
         plain = ["--unsafe-plain"] if why_no_cell() else []
-        return self._child(name, ["worker", *offer, *where, *plain, "--no-outlive"])
+        api = ["--api", f"{UNIX}{self.store.api_socket}"]
+        arguments = ["worker", *offer, *where, *plain, *api, "--no-outlive"]
+        nobody = {TOKEN_VARIABLE: "", TOKEN_FILE_VARIABLE: ""}  # the owner of the socket needs no token
+        return Child(name, partial(as_fairlog, arguments, os.getpid(), nobody), self._logs / f"{name}.log")
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]

@@ -73,6 +73,15 @@ def routes() -> list[Route]:
     return [*(Route(view, document) for view in VIEWS), *named]
 
 
+def lost(request: Request) -> Response | None:
+    """The document, which says that it has no such view, for a browser at an unknown address; None for programs."""
+    if request.url.path.startswith("/v1/") or "text/html" not in request.headers.get("accept", ""):
+        return None
+    answer = _sent(request, assets()["index.html"])
+    answer.status_code = HTTPStatus.NOT_FOUND
+    return answer
+
+
 def _sent(request: Request, asset: Asset) -> Response:
     headers = {**HEADERS, "etag": asset.tag}
     if asset.tag in request.headers.get("if-none-match", ""):

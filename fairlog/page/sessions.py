@@ -32,7 +32,6 @@ KEPT = 10_000
 _PARTS = 6
 _PURPOSE = b"session of the page"
 _WITHOUT = "-"
-_LOG_IN = "log in again"
 
 
 class Session(NamedTuple):
@@ -88,30 +87,30 @@ class Sessions:
         except ValueError:
             parts = []
         if len(parts) != _PARTS:
-            raise NotAuthenticated(f"this is not a session of the page; {_LOG_IN}")
+            raise NotAuthenticated("this is not a session of the page")
         identity, account, token, until, door, mac = parts
         try:
             due = self._mac(door, (identity, account, token, until))
         except KeyError:
-            raise NotAuthenticated(f"the session is of another cluster, or its key was removed; {_LOG_IN}") from None
+            raise NotAuthenticated("the session is of another cluster, or its key was removed") from None
         if not hmac.compare_digest(due, mac):
-            raise NotAuthenticated(f"this is not a session of the page; {_LOG_IN}")
+            raise NotAuthenticated("this is not a session of the page")
         if now >= int(until):
-            raise NotAuthenticated(f"the session has ended; {_LOG_IN}")
+            raise NotAuthenticated("the session has ended")
         if identity in self._ended:
-            raise NotAuthenticated(f"the session was ended; {_LOG_IN}")
+            raise NotAuthenticated("the session was ended")
         return Session(identity, self._sender(state, account, token, now), int(until))
 
     def _sender(self, state: ClusterState, account: str, token: str, now: int) -> By:
         if token == _WITHOUT:
             if not self.at_home:
-                raise NotAuthenticated(f"this server knows nobody without a token; {_LOG_IN}")
+                raise NotAuthenticated("this server knows nobody without a token")
             return By(account, role="operator")
         known = state.accounts.tokens.get(token)
         if known is None or known.account != account:
-            raise NotAuthenticated(f"the token of this session was revoked; {_LOG_IN}")
+            raise NotAuthenticated("the token of this session was revoked")
         if now >= known.expires:
-            raise NotAuthenticated(f"the token of this session has expired; {_LOG_IN}")
+            raise NotAuthenticated("the token of this session has expired")
         return By(known.account, known.id, known.role)
 
     def end(self, session: Session) -> None:

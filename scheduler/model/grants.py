@@ -40,7 +40,8 @@ class Grant(BaseModel):
     result of its tasks ends the app only if the app has no driver. In an `elastic` app it reports the backlog
     (semantics L6). Each of its tasks has `cores_per_task` of its cores (A7). A task that failed waits `retry_backoff_s`
     at first (W10). The worker starts it once the master has settled the log up to position `settled_at`: a commit is
-    visible before it has reached the configured replicas.
+    visible before it has reached the configured replicas. With `granted_at` (ms) it differs from any other grant of the
+    same id, which there may be after a failover of the store has lost the end of the log.
     `addresses` are those of further kinds (R5), and `per_task` what each task needs of them, (kind, numerator,
     denominator), where the tasks state that (R3). A `program` runs `command` once, with all it has, in place of tasks
     (G1). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
@@ -69,6 +70,7 @@ class Grant(BaseModel):
     settled_at: int = 0
     cores_per_task: int = 1
     leaving: Leaving | None = None
+    granted_at: int = 0
     addresses: dict[str, tuple[str, ...]] = {}
     per_task: tuple[tuple[str, int, int], ...] = ()
     warning: RuntimeWarn | None = None

@@ -82,6 +82,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["settled_at"] = settled_at
     if leaving is not None:
         grant["leaving"] = leaving
+    grant["granted_at"] = held.granted_at
     if held.warned_at and spec.warn is not None:
         grant["warning"] = {"signal": spec.warn.signal, "at": held.warned_at}
     return _to_json(grant).decode()

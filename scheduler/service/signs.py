@@ -29,6 +29,8 @@ _about: dict[str, Any] = {}
 def live_as(store_url: str, cluster: str, names: Iterable[str]) -> None:
     """Have this process, and those that it forks, give signs of life as `names`, such as "worker w1".
 
+    What knows no store names its API servers instead, and no cluster.
+
     `{pid}` in a name stands for the process's id.
     """
     _about.update(store=_place(store_url), cluster=cluster, names=list(names))
@@ -80,7 +82,7 @@ def _runs(pid: int) -> bool:
 
 def _place(store_url: str) -> str:
     """The URL without what differs between users."""
-    return store_url.partition("://")[2].partition("?")[0].rpartition("@")[2]
+    return store_url.partition(":")[2].lstrip("/").partition("?")[0].rpartition("@")[2]
 
 
 def _signs() -> Iterator[Path]:

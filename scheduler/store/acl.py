@@ -56,11 +56,11 @@ ROLES = (
     ),
     Role(
         user="fairlog-api",
-        purpose="API servers",
-        write=f"{_ASKING} inbox:* unclaimed:* reads rate:* owners",
-        read=f"{_LOG} {_WORK} grants:* heartbeats agents audited backed-up",
-        queues=_RINGING,
-        commands=f"{_READS} {_SENDS} memory|usage zadd",
+        purpose="API servers, which work for agents and executors as well",
+        write=f"{_ASKING} inbox:* unclaimed:* reads rate:* owners {_WORK} heartbeats agents grants:*",
+        read=f"{_LOG} secrets:* audited backed-up",
+        queues=_SERVING,
+        commands=f"{_READS} {_SENDS} {_WORKS} memory|usage",
     ),
     Role(
         user=AUDITOR,
@@ -71,14 +71,6 @@ ROLES = (
         commands=f"{_READS} memory|usage set",
     ),
     Role(
-        user="fairlog-worker",
-        purpose="agents and executors, until they speak to the API instead of the store",
-        write=f"{_ASKING} inbox:workers {_WORK} heartbeats agents grants:*",
-        read="log archive lease settled secrets:*",
-        queues=_SERVING,
-        commands=f"{_READS} {_SENDS} {_WORKS}",
-    ),
-    Role(
         user="fairlog-replica",
         purpose="replicas of the store, as their masteruser and masterauth",
         write="",
@@ -87,7 +79,7 @@ ROLES = (
         commands="ping psync replconf",
     ),
 )
-"""Workers may write grants because a script that only reads a key needs the right to write it."""
+"""API servers may write grants because a script that only reads a key needs the right to write it."""
 
 
 def acl_line(role: Role, cluster: str, sha256: str) -> str:

@@ -32,6 +32,10 @@ _ASK_S = 2
 """Timeout of a request for the primary's address or a server's role."""
 
 
+SPARE_CONNECTIONS = 0.25
+"""The part of the store's connections that should be free."""
+
+
 def connect(url: str) -> Redis:
     """A client of the store at `url`.
 
@@ -218,7 +222,7 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
 
 
 def dangers(store: Redis, url: str) -> list[str]:
-    """What makes the store at `url` less safe than it could be, in sentences. Raises: redis-py's errors."""
+    """What makes the store at `url` less safe than it could be, or will soon stop work. Raises: redis-py's errors."""
     found = [known_holes(*server_of(cast("Any", store.info("server"))))]
     if not url.startswith(("unix://", "rediss")) and not _is_here(url):
         found.append(
@@ -227,7 +231,19 @@ def dangers(store: Redis, url: str) -> list[str]:
         )
     if "@" not in url and not url.startswith("unix://"):
         found.append("the store asks for no password; give it users with `fairlog store acl`")
+    found.append(_short_of_connections(cast("Any", store.info("clients"))))
     return [each for each in found if each]
+
+
+def _short_of_connections(clients: Mapping[str, int]) -> str:
+    """A sentence if the store will soon refuse connections, "" if it will not."""
+    used, most = clients.get("connected_clients", 0), clients.get("maxclients", 0)
+    if not most or most - used > most * SPARE_CONNECTIONS:
+        return ""
+    return (
+        f"the store has {used} of at most {most} connections; run `CONFIG SET maxclients {4 * most}` on it, with a "
+        "limit of open files that allows them, or it will refuse workers"
+    )
 
 
 def _is_here(url: str) -> bool:

@@ -85,7 +85,7 @@ class Step(NamedTuple):
     - `detail`: the message of the first task that failed for good.
     - `taken`: the tasks to start now.
     - `refused`: ids of foreign jobs removed from the queue.
-    - `mine`: all running tasks of the executor; only if the queue held fewer tasks than wanted.
+    - `mine`: all running tasks of the executor; only if the queue held fewer tasks than wanted, or in a repeated step.
     - `next_ms`: until the next attempt of a failed task; -1 if none waits, or the queue held as many as wanted.
     """
 
@@ -183,7 +183,7 @@ class Worklist:
             left = cast("int", self._fill(places, [executor, tasks, chunk, *job]))
         return left == 0
 
-    def step(
+    def step(  # noqa: PLR0913 - one argument a fact
         self,
         app: str,
         completions: Iterable[Completion] = (),
@@ -194,6 +194,8 @@ class Worklist:
         retries: int = 0,
         backoff_s: int = 0,
         rq_worker: str = "",
+        turn: str = "",
+        slots: int = 0,
     ) -> Step:
         """Report ended tasks and take up to `want` new ones, in one round trip.
 
@@ -201,9 +203,12 @@ class Worklist:
         times, after `backoff_s`, doubled each time (semantics W10). One that cannot be started returns to the front of
         the queue until it could not be started on a second worker (W9). An executor whose grant was revoked gets no
         tasks, nor does any executor after a task has failed for good.
+
+        With a `turn`, `LIFE:NUMBER`, a step that is sent again because its answer was lost gets the tasks that were
+        handed out, and new ones for what is left of the executor's `slots`; one with an earlier number gets none.
         """
         arguments: list[str | int | bytes] = [executor, want, retries, backoff_s, self._id(app), _rq_now(), rq_worker]
-        arguments.append(worker)
+        arguments += [worker, turn, slots]
         for done in completions:
             exit_code = "" if done.exit_code is None else done.exit_code
             attempt = "" if done.attempt is None else done.attempt

@@ -50,7 +50,7 @@ STEP = (
     + """
 local queue, tasks, begun, output, grants, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local executor, want, retries, backoff_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local id, now, rq_worker, worker = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local id, now, rq_worker, worker, turn, slots = ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
 local jobs = 'rq:job:' .. id
 local clock = redis.call('TIME')
 local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -105,7 +105,7 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
   redis.call('HSET', tasks, i, cjson.encode(task))
 end
 
-for n = 9, #ARGV, 9 do
+for n = 11, #ARGV, 9 do
   local cpu_ms, peak_mb, output_bytes = tonumber(ARGV[n + 6]), tonumber(ARGV[n + 7]), tonumber(ARGV[n + 8])
   complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5], cpu_ms, peak_mb, output_bytes)
 end
@@ -115,7 +115,27 @@ local is_granted = granted(grants, executor)
 local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten')
 local total, succeeded = tonumber(about[1] or 0), tonumber(about[2] or 0)
 local failed = tonumber(about[3] or 0)
-local taken, refused = {}, {}
+local taken, refused, mine = {}, {}, nil
+local function held()
+  mine = {}
+  local all = redis.call('HGETALL', begun)
+  for n = 1, #all, 2 do
+    if all[n + 1] == executor then
+      mine[#mine + 1] = {tonumber(all[n]), cjson.decode(redis.call('HGET', tasks, all[n])).attempts}
+    end
+  end
+  return mine
+end
+if want > 0 and turn ~= '' and is_granted and total > 0 then
+  local life, number = string.match(turn, '^(%x+):(%d+)$')
+  local before, last = string.match(redis.call('HGET', tasks, 'step:' .. executor) or '', '^(%x+):(%d+)$')
+  if before == life and tonumber(number) <= tonumber(last) then
+    want = number == last and math.max(0, math.min(want, slots - #held())) or 0
+    mine = mine or {}
+  else
+    redis.call('HSET', tasks, 'step:' .. executor, turn)
+  end
+end
 if want > 0 then
   for _, i in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', at, 'LIMIT', 0, want)) do
     redis.call('ZREM', later, i)
@@ -155,23 +175,20 @@ if is_granted and not about[5] and failed == 0 then
     end
   end
 end
-local mine, next_ms = {}, -1
+local next_ms = -1
 if want > #taken then
   local first = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')
   if first[2] then next_ms = math.max(0, tonumber(first[2]) - at) end
-  local all = redis.call('HGETALL', begun)
-  for n = 1, #all, 2 do
-    if all[n + 1] == executor then
-      mine[#mine + 1] = {tonumber(all[n]), cjson.decode(redis.call('HGET', tasks, all[n])).attempts}
-    end
-  end
+  held()
 end
 local running = redis.call('HLEN', begun)
-return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine, running, next_ms}
+return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine or {}, running, next_ms}
 """
 ).replace("LONGEST_S", str(LONGEST_BACKOFF_S))
 """Counts completions and hands out tasks. Once the queue is empty, `mine` lists all running tasks of the executor. It
-includes tasks whose answer was lost. A failed task waits before its next attempt (semantics W10); a task whose command
+includes tasks whose answer was lost. So does a step that is sent again under its number, ARGV[9] = `LIFE:NUMBER`: it
+takes only what the executor has room for beside them, of ARGV[10] tasks at once; one that comes late takes nothing. A
+failed task waits before its next attempt (semantics W10); a task whose command
 cannot be started is tried on one more worker (semantics W9)."""
 
 RETURN = """

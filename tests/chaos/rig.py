@@ -29,6 +29,7 @@ from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
 from scheduler.service.child import Child
 from scheduler.service.client import Client
+from scheduler.service.keyring import KEYS_VARIABLE, Keyring
 from scheduler.store.codec import Record, told
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import GENESIS, Position
@@ -85,16 +86,18 @@ class Rig:
         self._logs = folder / "logs"
         for made in (self._traces, self._histories, self._logs):
             made.mkdir(parents=True)
+        self._keys = folder / "keys.json"
+        self._ring = Keyring.create(self._keys)
         self._store: Store = Replicated(folder / "store") if replicated else Single(folder / "store")
         self._masters = [
             self._fairlog(f"master-{n}", ["master", "--archive-allow", self._archive, *self._master_options()])
             for n in range(MASTERS)
         ]
-        self._agents = [self._fairlog(f"worker-{n}", ["worker", *self._worker_options(n)]) for n in range(AGENTS)]
         sockets = [folder / "api" / str(n) for n in range(APIS)]
         (folder / "api").mkdir(mode=0o700)
         self._apis = [self._fairlog(f"api-{n}", ["api", "--socket", str(path)]) for n, path in enumerate(sockets)]
         self._servers = tuple(f"http+unix:{path}" for path in sockets)
+        self._agents = [self._agent(n) for n in range(AGENTS)]
         self._clients = [self._client(number, seed) for number in range(CLIENTS)]
         self._held: dict[str, float] = {}
         self._paused: dict[int, float] = {}
@@ -119,7 +122,7 @@ class Rig:
         for child in self._masters:
             child.start()
         with connect(self._store.url) as store:
-            client = Client(store, CLUSTER, timeout_s=HOPELESS_S)
+            client = Client(store, CLUSTER, keyring=self._ring, timeout_s=HOPELESS_S)
             client.send(ConfigureCluster(settings=SETTINGS | {"archive_url": self._archive}))
             client.send(RegisterKind(kind=KIND))
             for company in COMPANIES:
@@ -265,7 +268,7 @@ class Rig:
         with suppress(RedisError, NoMaster, CommandRejected), connect(self._store.url) as store:
             if store.xlen(Keys(CLUSTER).inbox) or any(store.hlen(Keys(CLUSTER).grants(w)) for w in state.workers):
                 return False
-            Client(store, CLUSTER, timeout_s=5).hear()
+            Client(store, CLUSTER, keyring=self._ring, timeout_s=5).hear()
             return not self._read_on()
         return False
 
@@ -288,9 +291,17 @@ class Rig:
     def _worker_options(self, number: int) -> list[str]:
         return ["--id", f"worker-{number}", *OFFER, "--run-dir", str(self._folder / "run")]
 
+    def _agent(self, number: int) -> Child:
+        """An agent, which reaches the API servers only; each asks another one first."""
+        first = number % APIS
+        servers = ",".join((*self._servers[first:], *self._servers[:first]))
+        arguments = ["worker", *self._worker_options(number), "--api", servers]
+        return self._child(f"worker-{number}", partial(as_fairlog, arguments, os.getpid()))
+
     def _fairlog(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self._store.url, "--cluster", CLUSTER]
-        return self._child(name, partial(as_fairlog, [*arguments, *where], os.getpid()))
+        keys = {KEYS_VARIABLE: str(self._keys)}
+        return self._child(name, partial(as_fairlog, [*arguments, *where], os.getpid(), keys))
 
     def _client(self, number: int, seed: int) -> Child:
         name = f"client-{number}"
@@ -304,6 +315,7 @@ class Rig:
             traces=str(self._traces),
             parent=os.getpid(),
             servers=self._servers if number >= THROUGH_STORE else (),
+            keys=str(self._keys),
         )
         return self._child(name, partial(run_tenant, tenancy))
 

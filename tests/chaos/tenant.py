@@ -18,6 +18,7 @@ from fairlog.errors import Refused
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.service.child import die_with_parent
+from scheduler.service.keyring import Keyring
 from tests.chaos.history import History, Line
 
 REFUSED = "refused"
@@ -55,6 +56,8 @@ class Tenancy(NamedTuple):
     traces: str
     parent: int
     servers: tuple[str, ...] = ()
+    keys: str = ""
+    """The file of the keys by which it signs what it sends to the store."""
 
 
 class Tenant:
@@ -68,7 +71,12 @@ class Tenant:
         self._client: ApiClient | StoreClient = (
             ApiClient(tenancy.servers, timeout_s=ANSWER_S)
             if tenancy.servers
-            else StoreClient(tenancy.url, tenancy.cluster, timeout_s=ANSWER_S)
+            else StoreClient(
+                tenancy.url,
+                tenancy.cluster,
+                keyring=Keyring.load(Path(tenancy.keys)) if tenancy.keys else None,
+                timeout_s=ANSWER_S,
+            )
         )
         self._apps = 0
         self._open: list[str] = []

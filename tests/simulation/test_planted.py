@@ -30,6 +30,7 @@ from scheduler.store.task_queue import Worklist
 from tests.simulation.door import has_accounts
 from tests.simulation.sweep import failure_of
 from workers.agent import Agent
+from workers.door import Held
 
 SEEDS = 200
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -83,15 +84,17 @@ def a_commit_appends_wherever_the_log_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(eventlog, "COMMIT_LUA", unfenced)
 
 
+def _start_at_once(agent: Agent, held: Held) -> None:
+    for grant in diff(held.granted, {**agent._running, **agent._ended}).start:
+        if grant.settled_at <= held.settled:
+            agent._start_executor(grant)
+
+
 def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
     """Planted into master and agent, since each of them alone keeps the promise.
 
     Also planted into the audit, which would find otherwise that the master does not follow the rules.
     """
-
-    def start(agent: Agent, granted: Any, _revoked: object) -> None:
-        for grant in agent._settled(diff(granted, {**agent._running, **agent._ended}).start):
-            agent._start_executor(grant)
 
     def hasty(state: ClusterState, command: Any, at: int | None = None, by: By = NOBODY) -> list[Event]:
         decided: list[Event] = []
@@ -109,7 +112,7 @@ def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
 
     for decider in ("tests.simulation.world", "witness.audit.rule_of", "witness.audit.as_due"):
         patch.setattr(f"{decider}.decide", hasty)
-    patch.setattr(Agent, "_start", start)
+    patch.setattr(Agent, "_start", _start_at_once)
 
 
 def a_state_remembers_no_commands(patch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,14 @@ class World:
             *_no_limits(),
         )
 
+    def _replace_decommissioned(self) -> None:
+        """Remove workers that were decommissioned since the faults ended, and start agents anew on their machines."""
+        known = self.witness.state.workers
+        for machine in self.machines.values():
+            if machine.worker in known and known[machine.worker].decommissioned:
+                self._tell(RemoveWorker(worker=machine.worker))
+            self._start_agent(machine, anew=machine.worker not in known)
+
     def _let_apps_run(self) -> None:
         """Scale up the apps whose limit of 0 executors keeps them from ending, and release those on hold.
 
@@ -192,6 +200,7 @@ class World:
                 due.setdefault(app.spec.company, []).append(ReleaseApp(app=name))
         if self.door is not None:  # a caller may only now be heard
             self._open_up()
+            self._replace_decommissioned()
             self.door.reinstate()
         for company, commands in due.items():
             self._tell(*commands, by=None if self.door is None else self.door.admin_of(company))

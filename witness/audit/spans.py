@@ -149,9 +149,14 @@ def _results(
 
 
 def _work(log: EventLog, spans: Sequence[Span], following: Any, counts: Any, answers: Connection) -> None:  # noqa: ANN401 - shared
-    """Check one span after the other."""
+    """Check one span after the other.
+
+    Whatever a false snapshot leads to ends this process and leaves its span to the one that waits, which reports what
+    is wrong.
+    """
     die_with_parent(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     while True:
         with following.get_lock():
             at = following.value
@@ -162,11 +167,7 @@ def _work(log: EventLog, spans: Sequence[Span], following: Any, counts: Any, ans
         def count(events: int, at: int = at) -> None:
             counts[at] = events
 
-        try:
-            checked = _check(log, spans[at], count)
-        except Exception:  # noqa: BLE001 - whatever a false snapshot leads to; one process tells what is wrong
-            checked = None
-        answers.send((at, checked))
+        answers.send((at, _check(log, spans[at], count)))
 
 
 def _check(log: EventLog, span: Span, count: Callable[[int], object]) -> _Checked | None:

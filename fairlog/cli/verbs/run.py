@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
+from fairlog.api.addresses import UNIX, URL_VARIABLE
 from fairlog.cli import render
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.params import (
@@ -30,6 +32,9 @@ from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 from scheduler.service.signs import live_as
+
+if TYPE_CHECKING:
+    from scheduler.service.keyring import Keyring
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -291,6 +296,14 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
     metavar="CMD",
     help='Command that prints the addresses of a kind as Spark\'s JSON, {"name": …, "addresses": […]}. Repeatable.',
 )
+@text_option(
+    "--api",
+    metavar="URL",
+    envvar=URL_VARIABLE,
+    show_envvar=True,
+    help="URLs of API servers, separated by commas; the worker then needs no store, but its token in FAIRLOG_TOKEN, or "
+    "in the file that FAIRLOG_TOKEN_FILE names.  [default: that of the last login, else that of the running `up`]",
+)
 @range_option("--instances", 1, 1000, default=1, show_default=True, help="Number of workers.")
 @click.option(
     "--run-dir",
@@ -339,6 +352,7 @@ def worker(
     ctx: click.Context,
     /,
     *,
+    api: str | None,
     no_outlive: bool,
     drain: bool,
     memory: int | None,
@@ -347,6 +361,10 @@ def worker(
     **asked: Any,  # noqa: ANN401 (the options as click gives them)
 ) -> None:
     """Offer this machine's cores and memory to the cluster.
+
+    A worker speaks to API servers, with the token that `fairlog worker invite` prints for it. An invitation is
+    exchanged for a token that the worker keeps in its folder and renews itself. With --store it uses the store
+    directly, which is for the store's own host only.
 
     With --resource or --discover it also offers addresses of further kinds of resources, divided among its workers; the
     kinds must be registered with `fairlog resource add`.
@@ -360,13 +378,15 @@ def worker(
     as_json = asked.pop("as_json")
     if asked.pop("only_check"):
         ctx.exit(_check_machine(as_json=as_json))
-    from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
-    from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
-    from workers.agent import run_agent  # noqa: PLC0415 (likewise)
+    from workers.agent import run_agent  # noqa: PLC0415 (help needs none of it)
     from workers.offer import discovered, divided, make_offers  # noqa: PLC0415 (likewise)
 
-    target = ctx.ensure_object(Target)
-    url, cluster, _ = locate(target)
+    typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
+    place = _place_of_worker(ctx.ensure_object(Target), api, api_first=typed)
+    if place.token and asked["instances"] > 1:
+        raise click.UsageError("a token is good for one worker: start each of them by itself, with its own --id")
+    if place.token and asked["worker"] is None:
+        asked["worker"] = _worker_of(place)
     log_to_stderr()
     for kind, addresses in map(discovered, discover):
         if resources.setdefault(kind, addresses) is not addresses:
@@ -379,18 +399,63 @@ def worker(
     ]
     for offer in offers:
         check_identifier("the worker id", offer.worker)
-    with connect(url) as store:
-        check_store(store, unsafe=target.unsafe_store)
     if offers[0].cores < _SMALLEST_CORES or offers[0].memory_mb < _SMALLEST_MB:
         render.say(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "
             f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
-    live_as(url, cluster, [f"worker {offer.worker}" for offer in offers])
-    run_agent(url, cluster, offers, keyring_for(url))
+    live_as(place.address, place.cluster, [f"worker {offer.worker}" for offer in offers])
+    run_agent(place.address, place.cluster, offers, place.keyring, place.token)
 
 
 worker.add_command(worker_invite)
+
+
+class _Place(NamedTuple):
+    """Where a worker finds its cluster: the URLs of API servers and its token, or the store with its keys."""
+
+    address: str
+    token: str = ""
+    cluster: str = ""
+    keyring: Keyring | None = None
+
+
+def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Place:
+    """Where the worker finds its cluster; `api_first`: `api` counts more than a store.
+
+    Raises: NoStore if nothing is named and no `up` runs; UnsuitableStore.
+    """
+    from fairlog import credentials  # noqa: PLC0415 (help needs none of it)
+    from fairlog.cli.session import locate  # noqa: PLC0415 (likewise)
+
+    if target.store is None or api_first:
+        token = credentials.token_named()
+        if api is not None:
+            return _Place(api, token)
+        if (known := credentials.named(target.data)) is not None:
+            return _Place(known.api, token or known.token)
+        if (up := find_running(target.data)) is not None:
+            return _Place(f"{UNIX}{up.socket}")
+    url, cluster, _ = locate(target)
+    from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
+
+    with connect(url) as store:
+        check_store(store, unsafe=target.unsafe_store)
+    return _Place(url, "", cluster, keyring_for(url))
+
+
+def _worker_of(place: _Place) -> str:
+    """The worker that the token is for."""
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (likewise)
+
+    with ApiClient(place.address, token=place.token) as client:
+        account = str(client.read("/v1/whoami")["account"])
+    kind, _, name = account.partition("/")
+    if kind != "worker":
+        raise click.UsageError(
+            f"the token is that of {account}; a worker needs its own, which `fairlog worker invite ID` prints"
+        )
+    return name
 
 
 _WHERE = ("launcher", "unsafe_plain", "share", "folders", "hide")

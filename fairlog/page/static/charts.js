@@ -69,6 +69,18 @@ export function timeline(value, now) {
     h("details", { key: "marks" }, h("summary", {}, "In words"), h("ol", { class: "decisions" }, value.marks.map((mark, index) => h("li", { key: index }, time(mark.at), " ", h("a", { href: address("/log", { seq: mark.seq }) }, h("bdi", {}, mark.text)))))));
 }
 
+/** Two courses of {at, value} over each other: the first as an area, the second as a dashed line. */
+export function overlaid(label, first, second, from, to, most) {
+  const [width, height, left] = [480, 150, 40];
+  const bottom = height - 24;
+  const x = (at) => left + ((width - left - 8) * (at - from)) / Math.max(1, to - from);
+  const y = (value) => bottom - ((bottom - 10) * value) / Math.max(1, most);
+  const steps = (points) => points.map((point, index) => `${index ? "L" : "M"}${x(point.at).toFixed(1)} ${y(point.value).toFixed(1)}L${x(points[index + 1]?.at ?? to).toFixed(1)} ${y(point.value).toFixed(1)}`).join("");
+  const scale = [0, most / 2, most].map((value) => h("g", { class: "tick", key: value }, h("line", { x1: left, x2: width - 8, y1: y(value), y2: y(value) }), h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, decimal(value))));
+  return h("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart overlaid", role: "img", "aria-label": label }, scale, axis(from, to, x, 10, bottom),
+    h("path", { d: first.length ? `${steps(first)}L${x(to).toFixed(1)} ${bottom}L${x(first[0].at).toFixed(1)} ${bottom}Z` : "", class: "held-area" }), h("path", { d: steps(first), class: "held-line" }), h("path", { d: steps(second), class: "entitled-line" }));
+}
+
 // Entitled against held over time, one drawing a party.
 
 /** Points {at, entitled, held, demand} of steps that begin `at` and last until the next one or `to`. */

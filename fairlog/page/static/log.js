@@ -10,28 +10,29 @@ let verdict = null;
 export const log = {
   async load(context) {
     const { seq, before, company, app, kind, audit } = context.query;
-    const [card, listed, checked] = await Promise.all([
+    const [card, listed, checked, overview] = await Promise.all([
       seq ? ask(`/v1/entries/${encodeURIComponent(seq)}`, {}, context).then((answer) => answer.value) : null,
       read("/v1/entries", { before, company, app, kind, limit: 100 }, context),
       audit && page.at === null ? ask("/v1/audit", {}, context).then((answer) => answer.value, (error) => { if (error.name === "AbortError") throw error; return { detail: error.message }; }) : null,
+      page.at === null ? read("/v1/overview", {}, context) : null,
     ]);
-    return { card, listed, checked };
+    return { card, listed, checked, audited: overview?.audited };
   },
-  draw({ card, listed, checked }, context) {
+  draw({ card, listed, checked, audited }, context) {
     const query = context.query;
     const to = (changed) => address("/log", { ...query, before: null, seq: null, ...changed });
     const typed = (field, label) => h("label", { key: field }, label, h("input", { type: "search", value: query[field] ?? "", spellcheck: "false", onchange: (event) => context.go(to({ [field]: event.target.value.trim() })) }));
     return [
       h("h1", {}, "Log"),
       card ? cardPart(card, query) : null,
-      h("section", { "aria-labelledby": "audit" }, h("h2", { id: "audit" }, "Audit"), auditPart(checked, query, context)),
-      h("section", { "aria-labelledby": "entries" }, h("h2", { id: "entries" }, "Entries"),
+      h("section", {}, h("h2", { id: "audit" }, "Audit"), audited ? followed(audited) : null, auditPart(checked, query, context)),
+      h("section", {}, h("h2", { id: "entries" }, "Entries"),
         h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, typed("company", "Company"), typed("app", "App"),
           h("label", { key: "kind" }, "Event", h("select", { value: query.kind ?? "", onchange: (event) => context.go(to({ kind: event.target.value })) }, KINDS.map((each) => h("option", { value: each, key: each }, each ? words(each) : "all")))),
           query.company || query.app || query.kind ? h("a", { class: "clear", href: address("/log") }, "Clear") : null),
         table("Entries of the log, the newest first", [num("Position"), "When", "Event", "About", "Who asked"], listed.entries.map((each) => h("tr", { key: each.seq, class: String(each.seq) === query.seq ? "chosen" : null },
           h("th", { scope: "row", class: "number" }, h("a", { href: address("/log", { ...query, seq: each.seq }) }, number(each.seq))), h("td", {}, time(each.at)), h("td", {}, words(each.type)),
-          h("td", {}, about(each)), h("td", {}, each.by?.account ? name(each.by.account) : h("span", { class: "faint" }, each.command ? "" : "decided")))), "No entry passes these filters."),
+          h("td", {}, about(each)), h("td", {}, each.by?.account ? name(each.by.account) : h("span", { class: "faint" }, each.command ? "" : /^(LogSealed|KeyChanged|MasterElected)$/.test(each.type) ? "the master" : "decided")))), "No entry passes these filters."),
         listed.before ? h("nav", { class: "pages", "aria-label": "Pages" }, h("a", { href: address("/log", { ...query, seq: null, before: listed.before }) }, "Earlier ›"), query.before ? h("a", { href: to({}) }, "Newest") : null) : null),
     ];
   },
@@ -46,7 +47,7 @@ function about(each) {
 
 function cardPart(card, query) {
   const reasons = card.reasons;
-  return h("section", { class: "card", "aria-labelledby": "card" }, h("h3", { id: "card" }, `Position ${number(card.seq)}: ${words(card.type)}`), card.text ? h("p", { class: "lead" }, name(card.text)) : null,
+  return h("section", { class: "card" }, h("h2", { class: "plain" }, `Position ${number(card.seq)}: ${words(card.type)}`), card.text ? h("p", { class: "lead" }, name(card.text)) : null,
     facts([["When", time(card.at, { long: true })], ["Turn", link("/log", { ...query, seq: card.turn }, number(card.turn))], ["Who asked", card.by ? name(card.by) : "nobody: the rules decided"], card.command ? ["Command", words(card.command)] : null]),
     reasons?.why?.length ? h("ul", {}, reasons.why.map((each, index) => h("li", { key: index }, h("strong", { class: "rule" }, each.rule), " ", name(each.text)))) : null,
     reasons?.companies ? table("Companies that could be next", ["Company", num("Share"), "Takes part", num("Last selected")], reasons.companies.map((each) => h("tr", { key: each.company }, h("th", { scope: "row" }, name(each.company)), numCell(each.share), h("td", {}, each.takesPart ? "yes" : "no"), numCell(each.lastSelected ? number(each.lastSelected) : "never"))), "") : null,
@@ -54,6 +55,12 @@ function cardPart(card, query) {
     reasons?.workers ? table("Workers with room", [num("Number"), "Worker", "Free"], reasons.workers.map((each) => h("tr", { key: each.worker, class: each.chosen ? "chosen" : null }, numCell(number(each.number)), h("th", { scope: "row" }, name(each.worker), each.chosen ? " ← chosen" : ""), h("td", {}, each.free))), "") : null,
     h("details", { key: "raw" }, h("summary", {}, "All fields"), h("pre", { tabindex: 0, "aria-label": "All fields" }, JSON.stringify(card.data, null, 2))),
     h("p", {}, h("a", { href: address("/", { at: card.seq }) }, "Show the cluster at this moment")));
+}
+
+/** How far the auditor that follows the log is, and what it found. */
+function followed(audited) {
+  return h("p", {}, audited.deviations ? h("strong", { class: "bad" }, `✕ ${plural(audited.deviations, "deviation")}, the first at position ${number(audited.first)}: `, name(audited.verdict)) : h("strong", { class: "good" }, "✓ No deviation "),
+    ` up to position ${number(audited.seq)}: the auditor has followed the log until `, time(audited.at), audited.trouble ? [", and waits: ", name(audited.trouble)] : "", ". Checkpoint ", h("code", {}, `${audited.seq}:${audited.digest}`));
 }
 
 function auditPart(checked, query, context) {

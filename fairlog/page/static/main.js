@@ -7,6 +7,8 @@ import {
 import { views } from "/page/views.js";
 
 const LEAST_MS = 1000;
+const STILL_MS = 4000;
+const POLL_MS = 2000;
 const RENEW_MS = 15 * 60 * 1000;
 const SPEEDS = [1, 10, 60, 600];
 const root = document.getElementById("content");
@@ -105,6 +107,7 @@ function redraw() {
 }
 
 function draw() {
+  root.dataset.address = location.pathname + location.search;
   drawTop();
   drawTime();
   show(root, notice(), h("div", { class: `view ${shown.view.name}`, key: shown.view.name }, shown.view.draw(shown.value, shown.context)));
@@ -113,6 +116,7 @@ function draw() {
 function failed(error, path) {
   if (!(error instanceof Problem)) console.error(error);
   shown = null;
+  root.dataset.address = location.pathname + location.search;
   const text = error instanceof Problem ? error.message : "this view could not be drawn; reload the page";
   document.title = "fairlog";
   drawTop(path);
@@ -278,7 +282,8 @@ function follow() {
     const { topics, still } = shown.view;
     const touched = news.topics === null || topics.some((topic) => news.topics.includes(topic));
     const mine = !shown.view.app || news.apps === null || news.apps.includes(shown.query.id);
-    if (back || (touched && mine && grown) || (still && !grown)) refresh();
+    const late = still && Date.now() - lastLoad > STILL_MS; // what no event of the log tells, such as the end of a task
+    if (back || (touched && mine && grown) || late) refresh();
     else if (trouble) draw();
   });
   stream.addEventListener("end", (event) => {
@@ -318,6 +323,7 @@ function refresh() {
 }
 
 document.addEventListener("visibilitychange", () => { if (!document.hidden && dirty) refresh(); });
+setInterval(() => { if (shown?.view.polls?.(shown.query) && page.at === null) refresh(); }, POLL_MS);
 setInterval(() => { if (shown?.view.ticks && page.at === null && !document.hidden) draw(); }, 1000);
 
 // Who is logged in

@@ -49,7 +49,11 @@ async function change(context, path, body, what, method = "POST") {
   }
 }
 
-const path = (text, ...parts) => text + parts.map(encodeURIComponent).join("/");
+/** The path of a thing; no name of one has a slash. */
+function path(text, thing) {
+  if (/[/\\]|^\.+$/.test(thing)) throw new Problem(404, "NotFound", `nothing is named ${thing}: a name has no slash`);
+  return text + encodeURIComponent(thing);
+}
 
 async function kill(context, app) {
   const needed = page.session.reasons.includes("kill");
@@ -158,8 +162,8 @@ const nowView = {
       value.masters ? h("p", { class: "faint masters" }, value.masters.serving ? ["Master ", name(value.masters.serving), ", "] : null,
         plural(value.masters.standbys.length, "standby", "standbys"), `, ${plural(Object.values(value.workers).reduce((sum, each) => sum + each, 0), "worker")}, `,
         "log at position ", number(value.head), ".") : null,
-      h("section", { "aria-labelledby": "capacity" }, h("h2", { id: "capacity" }, "Capacity"), h("div", { class: "capacities" }, value.capacity.map(capacity))),
-      h("section", { "aria-labelledby": "companies" }, h("h2", { id: "companies" }, "Companies"),
+      h("section", {}, h("h2", { id: "capacity" }, "Capacity"), h("div", { class: "capacities" }, value.capacity.map(capacity))),
+      h("section", {}, h("h2", { id: "companies" }, "Companies"),
         table("Companies: what each holds, claims, is assured and has bought, in cores", [
           "Company", { text: legend(), class: "wide" }, num("Granted"), num("Claimed"), num("Assured"), num("Quota"), num("Pending"), "Longest wait",
         ], value.companies.map((each) => h("tr", { key: each.company },
@@ -167,7 +171,7 @@ const nowView = {
           numCell(cores(each.grantedCores)), numCell(cores(each.claimCores)), numCell(cores(each.partCores)), numCell(cores(each.quotaCores)),
           numCell(link("/apps", { company: each.company, state: "pending" }, plural(each.pending, "app"))), cell(waiter(each)))),
         "No company is registered: run `fairlog company add NAME`.", { class: "companies" })),
-      h("section", { "aria-labelledby": "decisions" }, h("h2", { id: "decisions" }, "Last decisions"),
+      h("section", {}, h("h2", { id: "decisions" }, "Last decisions"),
         value.decisions.length ? h("ol", { class: "decisions", "aria-label": "The last decisions, the newest first" }, value.decisions.slice(0, 20).map(decided))
           : h("p", { class: "empty" }, "Nothing was decided yet.")),
     ];
@@ -186,7 +190,7 @@ const STATE_WORDS = { living: "not ended", all: "all" };
 const MOST = 100;
 
 const appsView = {
-  path: "/apps", name: "apps", nav: "Apps", title: () => "Apps", topics: ["apps", "companies"], ticks: true,
+  path: "/apps", name: "apps", nav: "Apps", title: () => "Apps", topics: ["apps", "companies"], still: true, ticks: true,
   load(context) {
     const { start, sort, order, ...filters } = context.query;
     return read("/v1/board", { ...filters, start, limit: MOST, sort, descending: order ? order === "down" : null }, context);
@@ -246,7 +250,7 @@ function filtersText(query) {
 // 3. One app
 
 const appView = {
-  path: "/app", name: "app", title: (query) => query.id || "App", topics: ["apps"], app: true, ticks: true,
+  path: "/app", name: "app", title: (query) => query.id || "App", topics: ["apps"], app: true, still: true, ticks: true, polls: (query) => query.task !== undefined,
   async load(context) {
     if (!context.query.id) throw new Problem(400, "BadRequest", "name an app, as in /app?id=report-7");
     const at = path("/v1/apps/", context.query.id);
@@ -269,14 +273,14 @@ const appView = {
         link("/apps", { company: card.company, user: card.user }, name(card.user)), " · submitted ", time(card.submittedAt), ` · waited ${duration(waited)}`,
         card.endedAt ? [" · ended ", time(card.endedAt)] : null, actions(context, card)),
       card.detail ? h("p", { class: "detail" }, name(card.detail)) : null,
-      waits ? h("section", { class: "why", "aria-labelledby": "why" }, h("h2", { id: "why" }, "Why it waits"),
+      waits ? h("section", { class: "why" }, h("h2", { id: "why" }, "Why it waits"),
         h("p", {}, cause(waits.cause), ": ", name(waits.text), ". ", h("span", { class: "rule" }, `Rule ${waits.rule}`)),
         waits.facts.ahead?.length ? h("p", {}, h("strong", {}, "Who goes first: "), waits.facts.ahead.map((each, index) => [index ? ", " : "", name(Object.values(each).filter((part) => typeof part === "string").join(" / "))])) : null,
         card.queue ? h("p", {}, `Number ${number(card.queue.place)} of ${number(card.queue.of)} that `, name(card.user), " has pending.") : null,
         h("p", {}, h("strong", {}, "What would help: "), card.help)) : null,
-      h("section", { "aria-labelledby": "timeline" }, h("h2", { id: "timeline" }, "Timeline"),
+      h("section", {}, h("h2", { id: "timeline" }, "Timeline"),
         timeline?.detail ? h("p", { class: "empty" }, timeline.detail) : timeline ? charts.timeline(timeline, now()) : null),
-      h("section", { "aria-labelledby": "facts" }, h("h2", { id: "facts" }, "What it asked for"), facts([
+      h("section", {}, h("h2", { id: "facts" }, "What it asked for"), facts([
         ["Cores", `${number(card.grantedCores)} granted of ${cores(card.requestedCores)}`],
         ["Memory", `${memory(card.grantedMemory)} granted of ${memory(card.requestedMemory)}`],
         ["Tasks", card.tasks ? [plural(card.tasks, "task"), ` of ${plural(card.coresPerTask, "core")} each`] : "none of its own"],
@@ -285,15 +289,15 @@ const appView = {
         card.command.length ? ["Command", h("code", {}, name(card.command.join(" ")))] : ["Command", privatePart(card, context)],
         card.cwd ? ["Folder", h("code", {}, name(card.cwd))] : null,
       ])),
-      tasks ? h("section", { "aria-labelledby": "tasks" }, h("h2", { id: "tasks" }, "Tasks ", progress(card)), tasksTable(card, tasks, context), output ? outputPart(card, output, context) : null) : null,
-      timeline?.executors ? h("section", { "aria-labelledby": "executors" }, h("h2", { id: "executors" }, "Executors"), table("Executors", [
+      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), output ? outputPart(card, output, context) : null) : null,
+      timeline?.executors ? h("section", {}, h("h2", { id: "executors" }, "Executors"), table("Executors", [
         "Executor", "Worker", num("Cores"), num("Memory"), "Granted", "Ran", "End", "Why there",
       ], [...timeline.executors].reverse().slice(0, 100).map((lane) => h("tr", { key: lane.id },
         h("th", { scope: "row" }, name(lane.id)), cell(link("/workers", { worker: lane.worker }, name(lane.worker))), numCell(cores(lane.cores)), numCell(memory(lane.memory)),
         cell(time(lane.from)), cell(duration((lane.to ?? now()) - (lane.running ?? lane.from))),
         cell(lane.end ?? (lane.told ? "told to leave" : "runs"), lane.loss?.claimant ? h("span", { class: "sub" }, "for ", name(lane.loss.claimant), " of ", name(lane.loss.claimantCompany ?? ""), h("span", { class: "rule" }, ` ${lane.loss.rule ?? ""}`)) : null),
         cell(link("/log", { seq: lane.seq }, "candidates")))), "It had no executor yet.")) : null,
-      timeline?.asked?.length ? h("section", { "aria-labelledby": "asked" }, h("h2", { id: "asked" }, "Who asked for what"), table("Who asked for what", ["When", "Who", "What", "Position"],
+      timeline?.asked?.length ? h("section", {}, h("h2", { id: "asked" }, "Who asked for what"), table("Who asked for what", ["When", "Who", "What", "Position"],
         timeline.asked.map((each) => h("tr", { key: each.seq }, cell(time(each.at)), cell(name(each.account), h("span", { class: "faint" }, ` ${each.role}`)),
           cell(words(each.command), each.reason ? [": ", name(each.reason)] : null, each.refused ? h("span", { class: "bad" }, " refused: ", name(each.refused)) : null),
           cell(link("/log", { seq: each.seq }, number(each.seq))))), "")) : null,
@@ -377,19 +381,19 @@ const companyView = {
       h("h1", {}, name(card.company)),
       h("p", { class: "lead" }, card.shortCores > 0 ? h("strong", { class: "bad" }, `${cores(card.shortCores)} of its assured part are missing. `) : "It has what it is assured and claims. ",
         card.pending ? [plural(card.pending, "app"), " pending", card.longest ? ["; the longest: ", waiter(card)] : ", on hold or waiting for other apps", "."] : "No app is pending."),
-      h("section", { "aria-labelledby": "holds" }, h("h2", { id: "holds" }, "What it holds ", legend()), companyBar(card, value.total), facts([
+      h("section", {}, h("h2", { id: "holds" }, "What it holds ", legend()), companyBar(card, value.total), facts([
         ["Granted", cores(card.grantedCores), ", ", memory(card.grantedMemory)], ["Claimed", cores(card.claimCores), ", ", memory(card.claimMemory)],
         ["Assured part", cores(card.partCores), ", ", memory(card.partMemory)], ["Quota", cores(card.quotaCores), ", ", memory(card.quotaMemory), h("span", { class: "faint" }, ` ${quota}`)],
         ["Short of its part", cores(card.shortCores)], ["Beyond its part", cores(card.beyondCores)], ["May borrow", card.borrow ? "yes" : "no"],
       ])),
-      h("section", { "aria-labelledby": "queue" }, h("h2", { id: "queue" }, "Queue by user"), table("Queue by user", ["User", num("Granted"), num("Occupied"), num("Admitted"), num("Pending"), num("Oldest wait")],
+      h("section", {}, h("h2", { id: "queue" }, "Queue by user"), table("Queue by user", ["User", num("Granted"), num("Occupied"), num("Admitted"), num("Pending"), num("Oldest wait")],
         card.byUser.map((each) => h("tr", { key: each.user }, h("th", { scope: "row" }, link("/apps", { company: card.company, user: each.user }, name(each.user))), numCell(cores(each.grantedCores ?? 0)), numCell(cores(each.occupiedCores ?? 0)),
           numCell(plural(each.admitted, "app")), numCell(plural(each.pending, "app")), numCell(each.since ? duration(now() - each.since) : "–"))), "Nobody of it has submitted an app."),
       Object.keys(card.causes).length ? h("p", { class: "chips" }, "Waiting because: ", Object.entries(card.causes).map(([word, count]) => h("a", { class: "chip", key: word, href: address("/apps", { company: card.company, reason: word }) }, cause(word), ` ${number(count)}`))) : null),
-      page.at === null ? h("section", { "aria-labelledby": "fair" }, h("h2", { id: "fair" }, "Was I treated fairly?"), audit ? fairly(card, audit, value.fairness) : h("p", {}, "Every decision can be worked out again from the log. ",
+      page.at === null ? h("section", {}, h("h2", { id: "fair" }, "Was I treated fairly?"), audit ? fairly(card, audit, value.fairness) : h("p", {}, "Every decision can be worked out again from the log. ",
         h("a", { class: "button", href: address("/company", { ...context.query, name: card.company, audit: "yes" }) }, "Check now"))) : null,
-      value.mine && page.at === null ? h("section", { "aria-labelledby": "statement" }, h("h2", { id: "statement" }, "Statement"), statementPart(card, statement, context)) : null,
-      h("section", { "aria-labelledby": "concerned" }, h("h2", { id: "concerned" }, "Decisions that concerned it"), concerned(value.decisions)),
+      value.mine && page.at === null ? h("section", {}, h("h2", { id: "statement" }, "Statement"), statementPart(card, statement, context)) : null,
+      h("section", {}, h("h2", { id: "concerned" }, "Decisions that concerned it"), concerned(value.decisions)),
     ];
   },
 };
@@ -478,7 +482,7 @@ const workersView = {
       h("h1", {}, plural(value.workers.length, "worker"), h("span", { class: "faint" }, Object.entries(counts).map(([word, count]) => `, ${number(count)} ${word}`))),
       h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, choose("group", "By", [["", "rack"], ["host", "host"], ["state", "state"], ["none", "nothing"]]),
         choose("condition", "State", [["", "all"], ...Object.keys(counts).map((word) => [word, word])]), query.worker || query.company ? h("a", { class: "clear", href: address("/workers") }, "Show all") : null),
-      shown.length ? [...groups].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true })).map(([key, workers]) => h("section", { key: `group ${key}`, "aria-label": key || "Workers" }, key && groups.size > 1 ? h("h2", {}, name(key)) : null,
+      shown.length ? [...groups].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true })).map(([key, workers]) => h("section", { key: `group ${key}`, "aria-label": key || "Workers" }, h("h2", { class: groups.size > 1 && key ? null : "hidden" }, key ? name(key) : "Workers"),
         h("ul", { class: "grid" }, workers.map((each) => workerCard(each, context))))) : h("p", { class: "empty" }, value.workers.length ? "No worker passes these filters." : "No worker is registered: run `fairlog worker` on a machine."),
     ];
   },
@@ -525,6 +529,7 @@ export const views = [
   nowView, appsView, appView, companyView, workersView,
   later({ path: "/fairness", name: "fairness", nav: "Fairness", title: () => "Fairness", topics: ["apps", "companies", "workers"] }, "/page/fairness.js"),
   later({ path: "/log", name: "log", nav: "Log", title: (query) => (query.seq ? `Position ${query.seq}` : "Log"), topics: ["apps", "workers", "companies", "settings", "log"] }, "/page/log.js"),
+  later({ path: "/what-if", name: "whatif", nav: "What if", title: () => "What if", topics: [] }, "/page/whatif.js"),
   later({ path: "/settings", name: "settings", nav: "Settings", title: () => "Settings", topics: ["settings", "companies", "workers"] }, "/page/settings.js"),
 ];
 

@@ -32,6 +32,7 @@ from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.limits import Limits
+from scheduler.rules.admission.line import Line
 from scheduler.rules.admission.parts import Parts
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.quota import QuotaLimit, Reservation
@@ -72,8 +73,8 @@ class UserQueue:
     """One user's pending apps that are ready: by what they ask in the order of the app policy, and by readiness."""
 
     contender: Contender
-    by_ask: dict[Ask, list[tuple[AppKey, Pending]]] = field(default_factory=dict)
-    by_readiness: list[tuple[int, int]] = field(default_factory=list)
+    by_ask: dict[Ask, Line] = field(default_factory=dict)
+    by_readiness: Line = field(default_factory=Line)
     """When they became ready: log position, time in ms."""
     head: Pending | None = None
     """The first one that fits the company's quota by itself."""
@@ -168,7 +169,7 @@ class AppQueue:
         for name, company in self.companies.items():
             for user, queue in company.users.items():
                 for ask, apps in queue.by_ask.items():
-                    queue.by_ask[ask] = sorted((self._rank(app, self._step_ms), app) for _, app in apps)
+                    queue.by_ask[ask] = Line((self._rank(app, self._step_ms), app) for _, app in apps)
                 self._set_heads(company, queue)
                 self.touch(name, user)
                 company.moved[user] = None
@@ -205,7 +206,7 @@ class AppQueue:
     def _before_lapse(self, company: CompanyQueue, app: Pending) -> bool:
         lapsed = company.lapsed[app.app]
         return any(
-            queue.by_readiness and queue.by_readiness[0][0] < lapsed
+            queue.by_readiness and queue.by_readiness.items[queue.by_readiness.begin][0] < lapsed
             for user, queue in company.users.items()
             if user != app.user
         )
@@ -333,12 +334,12 @@ class AppQueue:
         ask = Ask(app.request, app.need)
         apps = queue.by_ask.get(ask)
         if apps is None:
-            apps = queue.by_ask[ask] = []
+            apps = queue.by_ask[ask] = Line()
             self._add_ask(company, ask, app.user)
-        insort(apps, (self._rank(app, self._step_ms), app))
-        insort(queue.by_readiness, (app.ready, app.ready_at))
+        apps.add((self._rank(app, self._step_ms), app))
+        queue.by_readiness.add((app.ready, app.ready_at))
         self.arrivals[app.app] = app
-        if apps[0][1] is app:  # else the user has the same heads as before
+        if apps.items[apps.begin][1] is app:  # else the user has the same heads as before
             self._set_heads(company, queue)
             company.moved[app.user] = None
             self._note(app.company, company)
@@ -348,7 +349,7 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         self._take_out(company, queue, app)
-        del queue.by_readiness[bisect_left(queue.by_readiness, (app.ready, app.ready_at))]
+        queue.by_readiness.remove((app.ready, app.ready_at))
         del self.arrivals[app.app]
         self._set_heads(company, queue)
         self._release(company, app)
@@ -367,7 +368,7 @@ class AppQueue:
         ask = Ask(app.request, app.need)
         apps = queue.by_ask[ask]
         if len(apps) > 1:
-            del apps[bisect_left(apps, (self._rank(app, self._step_ms), app))]
+            apps.remove((self._rank(app, self._step_ms), app))
             return
         del queue.by_ask[ask]
         users = company.asks[ask]
@@ -395,7 +396,7 @@ class AppQueue:
         queue = company.users[app.user]
         self._take_out(company, queue, app)
         ask = Ask(request, need)
-        insort(queue.by_ask.setdefault(ask, []), (self._rank(app, self._step_ms), restated))
+        queue.by_ask.setdefault(ask, Line()).add((self._rank(app, self._step_ms), restated))
         self._add_ask(company, ask, app.user)
         self.arrivals[app.app] = restated
         if request == app.request:
@@ -417,8 +418,8 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         apps = queue.by_ask[Ask(app.request, app.need)]
-        del apps[bisect_left(apps, (self._rank(app, self._step_ms), app))]
-        insort(apps, (self._rank(moved, self._step_ms), moved))
+        apps.remove((self._rank(app, self._step_ms), app))
+        apps.add((self._rank(moved, self._step_ms), moved))
         self.arrivals[app.app] = moved
         company.limit.reprioritize(app, moved)
         queue.head = moved if queue.head is app else queue.head
@@ -707,10 +708,11 @@ class AppQueue:
         user, limited = queue.contender.user, company.limits is not None and limit.limited
         for ask, apps in queue.by_ask.items():
             if (ask.need is None or ask.need.hostable) and (not limited or limit.possible(user, ask.request)):
-                if first is None or apps[0][0] < first[0]:
-                    first, of_first = apps[0], ask
-                if (head is None or apps[0][0] < head[0]) and limit.fits_alone(ask.request):
-                    head, of_head = apps[0], ask
+                front = apps.items[apps.begin]
+                if first is None or front[0] < first[0]:
+                    first, of_first = front, ask
+                if (head is None or front[0] < head[0]) and limit.fits_alone(ask.request):
+                    head, of_head = front, ask
         if limited:
             first, of_first = _unless_broken(limit, user, first, of_first)
             head, of_head = _unless_broken(limit, user, head, of_head)
@@ -794,7 +796,7 @@ class AppQueue:
         placed: tuple[Heads, UserKey] | None = None
         if (head := queue.head or queue.first) is not None:
             contender, contender.request = queue.contender, head.request
-            contender.oldest, contender.oldest_at = queue.by_readiness[0]
+            contender.oldest, contender.oldest_at = queue.by_readiness.items[queue.by_readiness.begin]
             placed = queue.heads, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ class Here:
         self.url = str(shell.status()["store"]["url"])
         self.env: dict[str, str | None] = {name: None for name in os.environ if name.startswith(("FAIRLOG", "XDG"))}
         self.env |= {**shell.env, "FAIRLOG_COMPANY": "acme", "FAIRLOG_USER": "ann"}
+        self.socket = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())["socket"]
 
     def run(self, *arguments: str, text: str = "") -> Said:
         """A verb of this home."""
@@ -74,7 +76,7 @@ class Here:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     shell = Shell(tmp_path_factory.mktemp("everyday") / "home")
     shell.ok("up", "--detach", "--workers", "2", "--masters", "1", "--cores", "4", "--memory", "4G")
     for company in ("acme", "globex"):
@@ -83,6 +85,19 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     shell.run("down")
 
 
+@pytest.fixture
+def here(rig: Here, request: pytest.FixtureRequest) -> Here:
+    """The verbs go through the store, or with the parameter `api` through the API."""
+    rig.env["FAIRLOG_API"] = f"http+unix:{rig.socket}" if getattr(request, "param", "") == "api" else None
+    return rig
+
+
+number = count()
+"""For names that only one test uses."""
+both = pytest.mark.parametrize("here", ["store", "api"], indirect=True)
+
+
+@both
 def test_apps_are_listed_with_cause_and_wait_filtered_sorted_and_cut(here: Here) -> None:
     one, two = (here.submit("--hold", "--name", name, "true") for name in ("etl-1", "etl-2"))
     other = here.submit("--hold", "--company", "globex", "--user", "bob", "true")
@@ -134,6 +149,7 @@ def test_on_a_terminal_a_filter_asks(here: Here) -> None:
     assert json.loads(here.ok("app", app, "--json"))["state"] == "killed"
 
 
+@both
 def test_an_app_is_named_by_a_unique_beginning_of_its_id(here: Here) -> None:
     apps = [here.submit("--hold", "true") for _ in range(2)]
     assert here.ok("hold", apps[0][4:12]) == f"{apps[0]} is on hold\n"
@@ -146,9 +162,11 @@ def test_an_app_is_named_by_a_unique_beginning_of_its_id(here: Here) -> None:
     assert here.ok("kill", *(app[:13] for app in apps)) == "".join(f"{app} killed\n" for app in apps)
 
 
+@both
 def test_logs_of_many_tasks_are_told_apart_cut_and_chosen(here: Here) -> None:
+    name = f"many-{next(number)}"
     script = "echo one; echo task $FAIRLOG_TASK_INDEX; test $FAIRLOG_TASK_INDEX -ne 8"
-    app = here.submit("--array", "3,7-8", "--cores", "1", "--name", "many", "sh", "-c", script)
+    app = here.submit("--array", "3,7-8", "--cores", "1", "--name", name, "sh", "-c", script)
     ended = here.run("logs", "--follow", "--prefix", app)
     assert sorted(ended.out.splitlines()) == sorted(
         f"[{index}] {line}" for index in (3, 7, 8) for line in ("one", f"task {index}")
@@ -158,15 +176,16 @@ def test_logs_of_many_tasks_are_told_apart_cut_and_chosen(here: Here) -> None:
     assert here.ok("logs", app, "--since", "now") == ""
     assert here.ok("logs", app, "--since", "-1h", "--task", "3") == "one\ntask 3\n"
     assert here.run("logs", app, "--task", "4").err == f"Error: app {app!r} has no task 4; its tasks are 3,7-8\n"
-    failed = here.run("logs", "--name", "many", "--state", "failed", "--tail", "1")
+    failed = here.run("logs", "--name", name, "--state", "failed", "--tail", "1")
     assert failed.out == "task 3\ntask 7\ntask 8\n"
     again = here.ok("resubmit", app, "--failed").strip()
-    wait_until(lambda: here.apps("--all", "--name", "many")[-1]["endedAt"] is not None, "its end")
+    wait_until(lambda: here.apps("--all", "--name", name)[-1]["endedAt"] is not None, "its end")
     assert here.ok("logs", again) == "one\ntask 8\n"
     assert json.loads(here.ok("app", again, "--json"))["array"] == "8"
     assert re.search(r"^ +8  failed +1 ", here.ok("app", again), re.MULTILINE)
 
 
+@both
 def test_an_app_is_submitted_again_with_the_values_of_its_variables(here: Here) -> None:
     app = here.submit("--env", "A=b", "--retries", "1", "--wait", "sh", "-c", "echo $A")
     missing = here.run("resubmit", app)
@@ -179,6 +198,7 @@ def test_an_app_is_submitted_again_with_the_values_of_its_variables(here: Here) 
     assert done.err == f"Error: every task of app {app!r} has succeeded; nothing is left to run again\n"
 
 
+@both
 def test_run_streams_and_exits_with_the_code(here: Here) -> None:
     said = here.run("run", "sh", "-c", "echo out; exit 4")
     assert (said.code, said.out) == (4, "out\n")
@@ -187,17 +207,18 @@ def test_run_streams_and_exits_with_the_code(here: Here) -> None:
     assert (several.code, several.out) == (0, "x\nx\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_run_kills_the_app(here: Here, number: signal.Signals) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_run_kills_the_app(here: Here, sent: signal.Signals) -> None:
     going = here.started("run", "--name", "signalled", "sh", "-c", "echo begun; sleep 600")
     assert going.stdout is not None
     assert going.stdout.readline() == "begun\n"
-    going.send_signal(number)
-    assert going.wait(HOPELESS_S) == 128 + number
+    going.send_signal(sent)
+    assert going.wait(HOPELESS_S) == 128 + sent
     assert {app["state"] for app in here.apps("--all", "--name", "signalled")} == {"killed"}
     going.communicate()
 
 
+@both
 def test_a_plan_tells_where_or_why_not_and_submits_nothing(here: Here) -> None:
     def planned(*arguments: str) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(here.ok("submit", "--plan", "--json", *arguments, "true"))
@@ -220,22 +241,23 @@ def test_a_plan_tells_where_or_why_not_and_submits_nothing(here: Here) -> None:
     wait_until(lambda: not any(app["grantedCores"] for app in here.apps("--all")), "the cores to be free")
 
 
+@both
 def test_ended_apps_come_from_the_log_also_when_they_are_forgotten(here: Here) -> None:
-    app = here.submit("--name", "forgotten", "--wait", "true")
+    name = f"forgotten-{next(number)}"
+    app = here.submit("--name", name, "--wait", "true")
     here.ok("settings", "set", "retained_apps=0")
-    wait_until(lambda: here.apps("--all", "--name", "forgotten") == [], "it to be forgotten")
-    listed = here.apps("--ended", "--name", "forgotten")
+    wait_until(lambda: here.apps("--all", "--name", name) == [], "it to be forgotten")
+    listed = here.apps("--ended", "--name", name)
     assert [(each["app"], each["state"], each["coreMs"] > 0) for each in listed] == [(app, "finished", True)]
-    assert here.apps("--ended", "--name", "forgotten", "--until", "-1h") == []
-    assert here.apps("--ended", "--name", "forgotten", "--since", "today") == listed
-    assert here.apps("--ended", "--name", "forgotten", "--month", "2020-01") == []
-    assert re.search(
-        rf"^{app} .* finished .* 0\.\d\d\d ", here.ok("apps", "--ended", "--name", "forgotten"), re.MULTILINE
-    )
+    assert here.apps("--ended", "--name", name, "--until", "-1h") == []
+    assert here.apps("--ended", "--name", name, "--since", "today") == listed
+    assert here.apps("--ended", "--name", name, "--month", "2020-01") == []
+    assert re.search(rf"^{app} .* finished .* 0\.\d\d\d ", here.ok("apps", "--ended", "--name", name), re.MULTILINE)
     here.ok("settings", "set", "retained_apps=1000")
 
 
-def test_a_worker_drains_with_a_reason_by_its_host_and_the_wait_ends_when_it_is_empty(here: Here) -> None:
+@both
+def test_a_worker_drains_with_a_reason_and_the_wait_ends_when_it_is_empty(here: Here) -> None:
     host = socket.gethostname()
     assert here.ok("drain", host, "--reason", "new disk", "--wait") == "worker-1 draining\nworker-2 draining\n"
     shown = json.loads(here.ok("workers", "--json"))
@@ -336,7 +358,9 @@ settings set default_max_runtime_s=1x
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("line", WRONG)
+@pytest.mark.parametrize(
+    ("here", "line"), [(("store", "api")[place % 2], line) for place, line in enumerate(WRONG)], indirect=["here"]
+)
 def test_wrong_input_is_one_sentence_and_changes_nothing(here: Here, line: str) -> None:
     before = changes(here)
     said = here.run(*line.split())
@@ -347,6 +371,11 @@ def test_wrong_input_is_one_sentence_and_changes_nothing(here: Here, line: str) 
 
 
 def changes(here: Here) -> list[str]:
-    """The events of the log but those that note refusals."""
+    """The ids of the commands that were carried out, but for what workers report."""
     events = (json.loads(line) for line in here.ok("log", "--json").splitlines())
-    return [each["type"] for each in events if each["type"] not in ("CommandRefused", "RefusalsOmitted", "LogSealed")]
+    reports = {"StartedExecutor", "EndedExecutor", "EndApp", "EndedDriver", "ReportBacklog"}
+    return [
+        each["cause"]
+        for each in events
+        if each.get("command", {"type": "EndApp"})["type"] not in reports and each["type"] != "CommandRefused"
+    ]

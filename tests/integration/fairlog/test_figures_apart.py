@@ -61,7 +61,7 @@ def test_a_process_that_ends_without_an_answer_is_replaced(
     apart: Apart, end: signal.Signals, error: type[Exception], says: str
 ) -> None:
     apart("audit", 2, {})
-    process = psutil.Process(apart._processes["figures"].pid)
+    process = psutil.Process(apart._processes["all"].pid)
     process.suspend()
     raised: list[BaseException] = []
 
@@ -84,5 +84,5 @@ def test_a_process_that_ends_without_an_answer_is_replaced(
 def test_the_process_ends_with_the_server(store: EmbeddedStore) -> None:
     with Apart(store.url, KEYS.cluster) as made:
         made("audit", 2, {})
-        pid = made._processes["figures"].pid
+        pid = made._processes["all"].pid
     assert not psutil.pid_exists(pid)

@@ -127,11 +127,16 @@ def test_the_data_folder_distinguishes_several_ups(shell: Shell, tmp_path: Path)
     assert shell.status()["cluster"] == "two"
     shell.ok("company", "add", "second")
     default = str(shell.home / ".local/share/fairlog/up")
+    answer = shell.run("status")
+    said = f"another `fairlog up` runs on this machine, on the data in {default}"
+    assert (answer.code, answer.out.splitlines()[0]) == (3, f"health    {said}")
     assert [each["company"] for each in json.loads(shell.ok("company", "list", "--json"))] == ["second"]
     listed = json.loads(shell.ok("--data", default, "company", "list", "--json"))
     assert [each["company"] for each in listed] == ["first"]
     shell.ok("down", "--data", other)
     assert shell.status()["cluster"] == "default"
+    assert shell.ok("status").startswith("health    all is well\n"), "one master is all there is by design"
+    wait_until(lambda: list((shell.home / ".local/share/fairlog/up/logs").glob("auditor.log")), "the auditor")
 
 
 @pytest.mark.slow

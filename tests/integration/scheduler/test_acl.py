@@ -88,17 +88,6 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
     archive = (tmp_path / "archive").as_uri()
     runs = {
         "fairlog-master": ("master", "--archive-allow", archive),
-        "fairlog-worker": (
-            "worker",
-            "--id",
-            "w1",
-            "--cores",
-            "8",
-            "--memory",
-            "8G",
-            "--run-dir",
-            str(tmp_path / "run"),
-        ),
         "fairlog-auditor": ("audit", "--follow", "--checkpoints", str(tmp_path / "audit")),
     }
     with contextlib.ExitStack() as stack:
@@ -110,6 +99,11 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fl"))
         words = ("api", "--socket", f"{folder}/s", "--store", guarded.url("fairlog-api"), "--cluster", CLUSTER)
         process = Forked(main, *words, environment=shell.env, log=tmp_path / "api.log")
+        stack.callback(process.wait, HOPELESS_S)
+        stack.callback(process.terminate)
+        offer = ("--id", "w1", "--cores", "8", "--memory", "8G", "--run-dir", str(tmp_path / "run"))
+        words = ("worker", *offer, "--api", f"{UNIX}{folder}/s")
+        process = Forked(main, *words, environment=shell.env, log=tmp_path / "worker.log")
         stack.callback(process.wait, HOPELESS_S)
         stack.callback(process.terminate)
         shell.ok("company", "add", "acme")
@@ -253,7 +247,7 @@ def test_without_a_user_nothing_is_answered(guarded: Guarded) -> None:
 
 
 def test_a_client_cannot_forge_what_only_masters_write(guarded: Guarded) -> None:
-    for user in ("fairlog-api", "fairlog-worker", "fairlog-auditor"):
+    for user in ("fairlog-api", "fairlog-auditor"):
         with connect(guarded.url(user)) as store:
             attacks = {
                 "XADD": (KEYS.log, "1-0", "first", "1"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import resource
 import shutil
 import signal
 import stat
@@ -18,7 +20,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from fairlog.local.store import EmbeddedStore, StoreUnavailable
+from fairlog.local.store import EmbeddedStore, StoreUnavailable, most_clients
 from tests.integration.cli_rig import is_gone
 from tests.waiting import wait_until
 
@@ -50,6 +52,25 @@ def test_the_store_has_the_settings_that_the_promises_rest_on(own: EmbeddedStore
         "save": "",
         "port": "0",
     }
+
+
+def test_the_store_accepts_as_many_connections_as_the_system_allows(own: EmbeddedStore) -> None:
+    with Redis.from_url(own.url, decode_responses=True) as connection:
+        assert connection.config_get("maxclients")["maxclients"] == str(most_clients())
+    assert most_clients() == min(65_536, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 64)
+
+
+def test_the_bundled_server_uses_the_systems_jemalloc_if_there_is_one(
+    own: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux lists the libraries of a process")
+    there = "libjemalloc" in Path(f"/proc/{own.pid}/maps").read_text()
+    system = [*Path("/usr/lib").glob(f"{platform.machine()}-*/libjemalloc.so.2"), Path("/usr/lib64/libjemalloc.so.2")]
+    assert there == any(path.exists() for path in system)
+    monkeypatch.setattr("fairlog.local.store._JEMALLOC", "libnone.so.2")
+    with EmbeddedStore(tmp_path / "without") as store:
+        assert "libjemalloc" not in Path(f"/proc/{store.pid}/maps").read_text()
 
 
 def test_only_the_owner_may_use_the_socket(own: EmbeddedStore) -> None:

@@ -41,6 +41,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.grants import Leaving
 from scheduler.service.heartbeats import Heartbeats
+from scheduler.service.keyring import Keyring
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
@@ -50,6 +51,7 @@ from tests.integration.forked import Forked
 from tests.integration.workers.worker_rig import processes_of, tasks_of
 from tests.waiting import HOPELESS_S, wait_until
 from workers.agent import Agent, run_agent
+from workers.door import Held
 from workers.offer import Offer, WorkerBusy, make_offers
 from workers.rundir import ExitNote, RunDir
 
@@ -60,7 +62,7 @@ ONE_STORE = pytest.mark.parametrize("store", ["embedded"], indirect=True)
 """For tests that no difference between the stores concerns."""
 
 
-def run_master_and_lose(url: str, cluster: str) -> None:
+def run_master_and_lose(url: str, cluster: str, ring: Keyring | None = None) -> None:
     """A master that also loses the workers that `lose` names."""
     soundly = Heartbeats.lost
 
@@ -69,7 +71,7 @@ def run_master_and_lose(url: str, cluster: str) -> None:
         return [*soundly(heartbeats, now, silent, timeout_ms), *(LoseWorker(worker=name.decode()) for name in named)]
 
     pytest.MonkeyPatch().setattr(Heartbeats, "lost", lost)
-    run_master(url, cluster)
+    run_master(url, cluster, keyring=ring)
 
 
 def lose(connection: Redis, keys: Keys, worker: str) -> None:
@@ -84,18 +86,19 @@ def lose(connection: Redis, keys: Keys, worker: str) -> None:
 class Cluster:
     """A real master and agents as processes on one store."""
 
-    def __init__(self, store: EmbeddedStore, folder: Path) -> None:
+    def __init__(self, store: EmbeddedStore, folder: Path, ring: Keyring | None = None) -> None:
         self.store = store
+        self.ring = ring
         self.folder = folder
         self.name = f"agents-{uuid4().hex[:8]}"
         self.keys = Keys(self.name)
         self.connection = Redis.from_url(store.url)
-        self.client = StoreClient(self.connection, self.name, timeout_s=HOPELESS_S)
+        self.client = StoreClient(self.connection, self.name, keyring=ring, timeout_s=HOPELESS_S)
         self.work = Worklist(self.connection, self.name)
         self.processes: list[subprocess.Popen[bytes] | Forked] = []
 
     def __enter__(self) -> Self:
-        self.fork(partial(run_master_and_lose, self.store.url, self.name))
+        self.fork(partial(run_master_and_lose, self.store.url, self.name, self.ring))
         try:
             self.client.send(RegisterCompany(company="acme"))
         except BaseException:
@@ -475,9 +478,12 @@ def test_a_lost_worker_stops_what_it_runs_before_it_registers_again(cluster: Clu
 class LateAgent(Agent):
     """Registers its worker just after the log has removed it."""
 
-    def _register(self) -> bool:
-        lose(self._store, self._keys, self.offer.worker)
-        return super()._register()
+    connection: Redis
+    keys: Keys
+
+    def _register(self, held: Held) -> bool:
+        lose(LateAgent.connection, LateAgent.keys, self.offer.worker)
+        return super()._register(held)
 
 
 def test_a_worker_lost_while_registering_starts_nothing_beside_old_executors(cluster: Cluster) -> None:
@@ -486,6 +492,7 @@ def test_a_worker_lost_while_registering_starts_nothing_beside_old_executors(clu
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
     first.kill()
     first.wait()
+    LateAgent.connection, LateAgent.keys = cluster.connection, cluster.keys
     with closing(LateAgent(cluster.store.url, cluster.name, cluster.offer())) as agent:
         agent.tick()
         assert [executor["executor"] for executor in cluster.app(app)["executors"]] == [f"{app}.1"]

@@ -12,6 +12,8 @@ from typing import TypedDict, cast
 import pytest
 import yaml
 
+from scheduler.service.addresses import TOKEN_FILE_VARIABLE, URL_VARIABLE
+from scheduler.service.keyring import KEYS_VARIABLE
 from scheduler.store.acl import ROLES
 from scheduler.store.connection import PASSWORD_FILE
 from scheduler.store.known_holes import known_holes
@@ -78,13 +80,10 @@ def test_every_service_is_health_checked_and_started_again(compose: _Compose) ->
         assert service["restart"] == "unless-stopped", name
 
 
-def test_a_live_master_is_healthy_and_a_worker_that_can_be_granted_something(
-    compose: _Compose,
-) -> None:
-    checks = {"master": ["CMD", "fairlog", "status", "--live"], "worker": ["CMD", "fairlog", "status", "--ready"]}
+def test_masters_and_workers_are_healthy_while_they_are_alive(compose: _Compose) -> None:
     for name, service in compose["services"].items():
         if name not in {"store", "api", "auditor"}:
-            assert service["healthcheck"]["test"] == checks[service["command"][0]], name
+            assert service["healthcheck"]["test"] == ["CMD", "fairlog", "status", "--live"], name
 
 
 def test_the_store_forces_every_write_to_disk_and_evicts_nothing(compose: _Compose) -> None:
@@ -103,9 +102,9 @@ def test_the_stores_data_lies_on_a_volume_and_each_workers_on_its_own(compose: _
     assert "store:/data" in mounted
 
 
-def test_masters_and_workers_wait_for_a_store_that_answers_and_use_it(compose: _Compose) -> None:
+def test_masters_and_api_wait_for_a_store_that_answers_and_use_it(compose: _Compose) -> None:
     for name, service in compose["services"].items():
-        if name != "store":
+        if name != "store" and service["command"][0] != "worker":
             assert service["depends_on"]["store"]["condition"] == "service_healthy", name
             assert service["environment"]["FAIRLOG_STORE"].endswith("@store:6379/0"), name
 
@@ -117,12 +116,24 @@ def test_everybody_has_a_password_of_its_own_and_the_store_knows_nobody_else(com
     users = {role.user for role in ROLES}
     for name, service in compose["services"].items():
         assert "ports" not in service
-        if name != "store":
+        if name != "store" and service["command"][0] != "worker":
             user = service["environment"]["FAIRLOG_STORE"].partition("://")[2].partition("@")[0]
             assert user in users, name
             assert user == f"fairlog-{service['command'][0].replace('audit', 'auditor')}"
             assert service["environment"][PASSWORD_FILE] == f"/run/secrets/{user}"
-            assert service["secrets"] == [user]
+            assert service["secrets"][0] == user
+            keys = {"fairlog-master": ["keys.json"], "fairlog-api": ["door-keys.json"]}.get(user, [])
+            assert service["secrets"][1:] == keys
+            assert service["environment"].get(KEYS_VARIABLE) == (f"/run/secrets/{keys[0]}" if keys else None)
+
+
+def test_workers_reach_the_api_alone_each_with_its_own_token(compose: _Compose) -> None:
+    workers = [name for name, service in compose["services"].items() if service["command"][0] == "worker"]
+    for name in workers:
+        service = compose["services"][name]
+        assert service["secrets"] == [name]
+        assert service["environment"] == {URL_VARIABLE: "http://api:8080", TOKEN_FILE_VARIABLE: f"/run/secrets/{name}"}
+        assert service["depends_on"] == {"api": {"condition": "service_healthy"}}
 
 
 def test_images_have_exact_versions(compose: _Compose) -> None:

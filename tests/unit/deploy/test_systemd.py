@@ -75,7 +75,15 @@ def test_the_store_syncs_every_write_evicts_nothing_and_listens_locally() -> Non
         assert f" {option} " in started
 
 
-@pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)
+def test_a_worker_has_no_store_but_a_token_from_a_credential() -> None:
+    text = (FOLDER / "fairlog-worker.service").read_text()
+    assert "STORE" not in text
+    assert "\nEnvironment=FAIRLOG_API=http://127.0.0.1:8080 " in text
+    assert "\nLoadCredential=invitation:/etc/fairlog/worker.invitation\n" in text
+    assert "\nEnvironment=FAIRLOG_TOKEN_FILE=%d/invitation\n" in text
+
+
+@pytest.mark.parametrize("unit", [unit for unit in OURS if "worker" not in unit.stem], ids=lambda unit: unit.stem)
 def test_each_has_a_user_of_the_store_and_its_password_from_a_credential(unit: Path) -> None:
     text, user = unit.read_text(), unit.stem.replace("alerts", "auditor")
     assert f"FAIRLOG_STORE=redis://{user}@127.0.0.1:6379/0" in text

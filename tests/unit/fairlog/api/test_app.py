@@ -43,7 +43,7 @@ def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
 async def opened(api: Handlers, *, local: bool = True) -> AsyncIterator[tuple[httpx.AsyncClient, Door]]:
     feed = Feed()
     door = Door(api, feed)
-    api.replica._heard = feed.heard
+    api.replica.heard = feed.heard
     app = make_app(door, at_home=local)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (

@@ -325,3 +325,36 @@ def test_kinds_are_shown_with_amounts_or_addresses() -> None:
     assert render.in_words("resources", {"gpu": ["0", "1"], "fpga": ["a"]}) == "gpu=0,1 fpga=a"
     assert render.in_words("quotaResources", {"gpu": 2}) == "gpu=2"
     assert render.in_words("resources", "") == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"FORCE_COLOR": ""}, False)]
+)
+def test_states_that_need_attention_have_a_colour_on_a_terminal(
+    variables: dict[str, str], *, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TERM": "xterm", "FORCE_COLOR": "1", "NO_COLOR": "", **variables}.items():
+        monkeypatch.setenv(name, value)
+
+    @click.command()
+    def show() -> None:
+        render.print_table(("APP", "STATE"), [("a", "failed"), ("b", "waiting"), ("c", "finished")], empty="")
+
+    output = CliRunner().invoke(show, color=True).output
+    assert ("\x1b[31mfailed" in output, "\x1b[33mwaiting" in output) == (coloured, coloured)
+    assert "finished\n" in output
+
+
+def test_columns_that_are_spare_are_left_out_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    rows = [("app-0123456789ab", "a" * 20, "b" * 20)]
+
+    @click.command()
+    def show() -> None:
+        render.print_table(("APP", "ONE", "TWO"), rows, empty="", spare=("TWO", "ONE"))
+
+    for columns, shown in (("80", "ONE TWO"), ("50", "ONE"), ("20", "")):
+        monkeypatch.setenv("COLUMNS", columns)
+        output = CliRunner().invoke(show).output
+        assert [name for name in ("ONE", "TWO") if name in output] == shown.split()

@@ -14,6 +14,9 @@ from tests.property.given import ACME, Cluster, entered, fold, granted, joined, 
 RUNNING: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1", "w2")]
 
 
+GRANTED_AT = {"a1.0": 6, "a1.1": 7}
+
+
 def grant(executor: str = "a1.0", *, settled_at: int = 0) -> str:
     """The grant of an executor of the app that `queued` makes, as it is stored."""
     return Grant(
@@ -27,6 +30,7 @@ def grant(executor: str = "a1.0", *, settled_at: int = 0) -> str:
         tasks=8,
         command=(),
         settled_at=settled_at,
+        granted_at=GRANTED_AT.get(executor, 0),
     ).model_dump_json(exclude_defaults=True)
 
 
@@ -54,6 +58,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "command",
         "env",
         "cwd",
+        "array",
         "retries",
         "time_limit_s",
         "role",
@@ -64,6 +69,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "settled_at",
         "cores_per_task",
         "leaving",
+        "granted_at",
         "addresses",
         "per_task",
         "warning",

@@ -143,7 +143,8 @@ def test_a_lost_worker_is_shown_while_it_is_remembered() -> None:
     assert [worker["worker"] for worker in seen(cluster, "workers")] == ["w1"]
     at = cluster.state.at
     (_, lost) = seen(cluster, "workers", lost=True)
-    assert {"worker": "w2", "status": "lost", "cores": 8, "rememberedUntil": at + 86_400_000}.items() <= lost.items()
+    told = {"worker": "w2", "status": "lost", "cores": 8, "since": at, "rememberedUntil": at + 86_400_000}
+    assert told.items() <= lost.items()
     cluster.worker("w2", 8)
     assert [worker["status"] for worker in seen(cluster, "workers", lost=True)] == ["alive", "alive"]
 

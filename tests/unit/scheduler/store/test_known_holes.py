@@ -49,11 +49,13 @@ def test_no_sentence_lists_a_hole_twice() -> None:
 class _Server:
     """Says of itself what a server of that version says."""
 
-    def __init__(self, version: str) -> None:
-        self._version = version
+    def __init__(self, version: str, connections: int = 1) -> None:
+        self._version, self._connections = version, connections
 
-    def info(self, section: str) -> dict[str, str]:
+    def info(self, section: str) -> dict[str, str] | dict[str, int]:
         """Its INFO."""
+        if section == "clients":
+            return {"connected_clients": self._connections, "maxclients": 10_000}
         assert section == "server"
         return {"redis_version": "7.2.4", "valkey_version": self._version}
 
@@ -76,3 +78,9 @@ def test_a_master_says_at_its_start_what_is_unsafe(url: str, version: str, said:
     found = dangers(cast("Redis", _Server(version)), url)
     assert len(found) == len(said)
     assert all(part in sentence for part, sentence in zip(said, found, strict=True))
+
+
+def test_a_master_says_at_its_start_that_connections_run_out() -> None:
+    assert dangers(cast("Redis", _Server("9.1.2", 7_499)), "unix:///run/store.sock") == []
+    (found,) = dangers(cast("Redis", _Server("9.1.2", 7_500)), "unix:///run/store.sock")
+    assert found.startswith("the store has 7500 of at most 10000 connections; run `CONFIG SET maxclients 40000` on it")

@@ -278,6 +278,33 @@ def test_what_an_executor_has_begun_without_knowing_is_told_when_the_queue_is_em
     assert sorted(step.mine) == [(0, 1), (1, 1), (2, 1)]
 
 
+def step(work: Worklist, turn: str, want: int, *ended: int, slots: int = 2) -> Step:
+    done = [Completion(task, "succeeded", 0, attempt=1) for task in ended]
+    return work.step(APP, done, worker=WORKER, executor="e", want=want, turn=turn, slots=slots)
+
+
+def test_a_step_that_is_sent_again_gets_what_was_handed_out_and_no_more(work: Worklist) -> None:
+    """Its answer was lost: nothing is lost or runs twice, although the queue is long."""
+    fill(work, 20)
+    assert step(work, "a:1", 2).taken == [(0, 1), (1, 1)]
+    assert step(work, "a:2", 2, 0, 1).taken == [(2, 1), (3, 1)]
+    again = step(work, "a:2", 2, 0, 1)
+    assert (again.taken, sorted(again.mine), again.succeeded) == ([], [(2, 1), (3, 1)], 2)
+    assert step(work, "a:3", 1, 2).taken == [(4, 1)]
+    work.put_back(APP, "e")
+    again = step(work, "a:3", 2)
+    assert (again.taken, again.mine) == ([(3, 2), (4, 2)], []), "what was taken back meanwhile is handed out anew"
+
+
+def test_a_step_that_comes_after_a_later_one_takes_nothing(work: Worklist) -> None:
+    fill(work, 20)
+    step(work, "a:1", 2)
+    step(work, "a:2", 1)
+    late = step(work, "a:1", 2, 0)
+    assert (late.taken, late.succeeded) == ([], 1)
+    assert step(work, "b:1", 1).taken == [(3, 1)], "another process of the executor counts from 1"
+
+
 def test_a_step_says_how_many_tasks_wait_and_run_in_all(work: Worklist) -> None:
     fill(work, 5)
     take(work, 1, "f")

@@ -65,15 +65,20 @@ def found(facts: Any, receipts: Any = (), seals: Any = ()) -> list[str]:
     return [f"{each.seq}: {each}" for each in proofs.deviations()]
 
 
-def test_receipts_and_seals_agree_with_the_log_that_they_are_of(fake: Any, ring: Keyring, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["", "memory://seals-"])
+def test_receipts_and_seals_agree_with_the_log_that_they_are_of(
+    fake: Any, ring: Keyring, tmp_path: Path, place: str
+) -> None:
+    """Wherever seals are kept: a folder, or what fsspec reaches."""
+    url = f"{place}{tmp_path}"
     scheduler = master(fake, ring)
     receipts = [register(scheduler, ring, name) for name in ("acme", "evil", "last")]
     seal = scheduler.commits.sealed
     assert seal is not None
     for _ in range(2):
-        keep(str(tmp_path), KEYS.cluster, seal)
-    assert [*kept(str(tmp_path), KEYS.cluster)] == [Kept(seal.seq, seal.digest)]
-    assert found(scheduler.log.facts(), receipts, kept(str(tmp_path), KEYS.cluster)) == []
+        keep(url, KEYS.cluster, seal)
+    assert [*kept(url, KEYS.cluster)] == [Kept(seal.seq, seal.digest)]
+    assert found(scheduler.log.facts(), receipts, kept(url, KEYS.cluster)) == []
 
 
 def test_a_rewritten_command_is_found_by_receipts_and_by_seals(fake: Any, ring: Keyring) -> None:

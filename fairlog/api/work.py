@@ -1,0 +1,311 @@
+"""What agents, executors and drivers are answered: a permission, then the operation over the store.
+
+A worker acts by its own token, and only for itself; an executor or driver by the token of its grant, and only for that.
+Whoever owns the server's Unix socket may act as any worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import Raw, structs
+
+from scheduler.model import events
+from scheduler.model.commands import RegisterWorker
+from scheduler.model.errors import NotAllowed
+from scheduler.model.grants import Grant
+from scheduler.model.sender import By, worker_sender
+from scheduler.rules.permission import Subject, may_read, permit
+from scheduler.service.grant_tokens import PREFIX, Claims, GrantTokens, claims_of, grant_token
+from scheduler.store.codec import told
+from scheduler.store.secrets import UnreadableSecrets
+from workers import door
+from workers.store_door import Stored, WorkerStore
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from fairlog.api.replica import Replica
+    from scheduler.rules.state import ClusterState
+    from scheduler.service.keyring import Keyring
+    from scheduler.store.codec import Record
+
+KEPT = 10_000
+"""The most workers of which a server remembers what it told last."""
+_to_json = msgspec.json.Encoder().encode
+
+
+class Caller(NamedTuple):
+    """Who calls for a worker: in whose name commands are sent, and what its grant is for if it is an executor."""
+
+    by: By
+    worker: str
+    claims: Claims | None = None
+
+    @property
+    def grant(self) -> Claims:
+        """What the grant is for. Raises: NotAllowed if an agent calls."""
+        if self.claims is None:
+            raise NotAllowed("this is for executors")
+        return self.claims
+
+
+class _Kept(NamedTuple):
+    """What a worker was told last: its grants as stored, whether all may be started, and what was said of them."""
+
+    grants: Mapping[bytes, bytes]
+    settled: bool
+    tag: str
+    granted: list[door.Granted]
+    revoked: list[str]
+    waits_for: int
+    """The log position up to which its grants must be settled."""
+
+
+class Work:
+    """The operations of workers, over the store and the replica. Every method may be called from several threads."""
+
+    def __init__(
+        self, store: Redis, cluster: str, replica: Replica, authenticate: Callable[[str], By], keyring: Keyring | None
+    ) -> None:
+        self._authenticate = authenticate
+        self._cluster, self._replica, self._ring = cluster, replica, keyring
+        self._store = WorkerStore(store, cluster, keyring)
+        self._tokens = GrantTokens(cluster, keyring)
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    # Who calls
+
+    def caller(self, token: str, worker: str, executor: str = "", *, at_home: bool) -> Caller:
+        """The agent of the worker, or one of its executors or drivers, as the token shows; asks no store.
+
+        Raises: NotAuthenticated; NotAllowed for anybody else.
+        """
+        if token.startswith(PREFIX):
+            return self._of_grant(token, worker, executor)
+        if not token and at_home:
+            return Caller(self._here(worker), worker)
+        by = self._authenticate(token)
+        self._replica.peek(lambda state: may_read(state, by, "work", Subject(worker=worker), _now_ms()))
+        if by.account != f"worker/{worker}":
+            raise NotAllowed(f"{by.account} may not act as worker {worker[:80]!r}")
+        return Caller(by, worker)
+
+    def with_grant(self, caller: Caller, executor: str) -> Caller:
+        """The caller with the grant of the executor. Raises: NotAllowed if the worker has none."""
+        if caller.claims is not None:
+            return caller
+        return caller._replace(claims=self._store.claims(caller.worker, executor))
+
+    def _of_grant(self, token: str, worker: str, executor: str) -> Caller:
+        claims = self._tokens.read(token)
+        if (claims.worker, claims.executor) != (worker, executor):
+            raise NotAllowed(f"the token of {claims.executor} on worker {claims.worker} is good for that only")
+
+        def check(state: ClusterState) -> None:
+            held = state.executors.get(executor) or state.drivers.get(executor)
+            if held is not None and (held.worker, held.granted_at) != (worker, claims.granted_at):
+                raise NotAllowed(f"{executor} is not the one that worker {worker} was granted with this token")
+
+        self._replica.peek(check)
+        return Caller(self._here(worker), worker, claims)
+
+    def _here(self, worker: str) -> By:
+        """In whose name this server speaks for the worker: it vouches for it by its key."""
+        return structs.replace(worker_sender(worker), door="" if self._ring is None else self._ring.door)
+
+    # Agents
+
+    def grants(self, caller: Caller, after: str) -> tuple[door.Holding, bool]:
+        """What the worker holds, after a heartbeat; whether some of its grants wait for the store's replicas."""
+        stored = self._store.look(caller.worker)
+        kept = self._keep(caller.worker, stored)
+        tag = f"{kept.tag}{'' if stored.alive else '-'}"
+        news = after != tag
+        holding = door.Holding(
+            alive=stored.alive,
+            tag=tag,
+            settled=stored.settled,
+            registrant=stored.registrant,
+            grants=kept.granted if news else None,
+            revoked=kept.revoked if news else [],
+        )
+        return holding, not kept.settled
+
+    def _keep(self, worker: str, stored: Stored) -> _Kept:
+        kept = self._kept.pop(worker, None)
+        if kept is None or kept.grants != stored.grants:
+            kept = self._told(worker, stored)
+        elif not kept.settled and kept.waits_for <= stored.settled:
+            kept = kept._replace(settled=True, tag=f"{kept.tag}s")
+        self._kept[worker] = kept
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return kept
+
+    def _told(self, worker: str, stored: Stored) -> _Kept:
+        granted, waits_for = [], 0
+        for _, text in sorted(stored.grants.items()):
+            if text:
+                grant = Grant.model_validate_json(text)
+                waits_for = max(waits_for, grant.settled_at)
+                granted.append(door.Granted(Raw(text), self._token_of(grant, worker)))
+        revoked = [name.decode() for name, text in sorted(stored.grants.items()) if not text]
+        digest = blake2b(repr(sorted(stored.grants.items())).encode(), digest_size=12).hexdigest()
+        settled = waits_for <= stored.settled
+        return _Kept(stored.grants, settled, f"{digest}{'s' * settled}", granted, revoked, waits_for)
+
+    def _token_of(self, grant: Grant, worker: str) -> str:
+        return "" if self._ring is None else grant_token(self._ring, claims_of(grant, self._cluster, worker))
+
+    def register(self, caller: Caller, asked: door.Registering) -> None:
+        """Register the worker. Raises: NotAllowed for an offer above its invitation, CommandRejected, NoMaster."""
+        about = {name: getattr(asked, name) for name in ("node", "host", "cores", "memory_mb", "rack", "resources")}
+        command = RegisterWorker(worker=caller.worker, **about)
+
+        def refuse(state: ClusterState) -> None:
+            if state.closed:
+                permit(state, command, caller.by, _now_ms())
+
+        self._replica.read(refuse)
+        self._store.register(caller.by, command, asked.registrant)
+
+    def leave(self, caller: Caller) -> None:
+        """Remove the worker. Raises: CommandRejected, NoMaster."""
+        self._store.leave(caller.by, caller.worker)
+
+    def removal(self, caller: Caller) -> door.Removal:
+        """Why the log removed the worker last."""
+        return door.Removal(self._store.was_removed(caller.worker))
+
+    def reports(self, caller: Caller, asked: door.Reports) -> None:
+        """Take reports. Those of executors that are nowhere granted are left out.
+
+        Raises: NotAllowed, taking none, if one is granted on another worker.
+        """
+        named = [*asked.started, *(each.executor for each in asked.ended)]
+        held = self._held(caller.worker, named)
+        if started := [each for each in asked.started if each in held]:
+            self._store.started(caller.by, caller.worker, started)
+        for end in asked.ended:
+            if end.executor in held:
+                self._store.ended(caller.by, caller.worker, end)
+
+    def _held(self, worker: str, executors: Sequence[str]) -> set[str]:
+        """Those of the executors and drivers that the worker holds."""
+        if not executors:
+            return set()
+        stored: Any = self._store.store.hmget(self._store.keys.grants(worker), list(executors))
+        held = {name for name, grant in zip(executors, stored, strict=True) if grant is not None}
+
+        def check(state: ClusterState) -> None:
+            for name in executors:
+                other = state.executors.get(name) or state.drivers.get(name)
+                if name not in held and other is not None and other.worker != worker:
+                    raise NotAllowed(f"{name} is granted on another worker than {worker}")
+
+        self._replica.read(check)
+        return held
+
+    # Executors and drivers
+
+    def begin(self, caller: Caller) -> door.Begun:
+        """Create the tasks of the app, and show the executor to RQ's tools; its secrets."""
+        claims = caller.grant
+        if not self._store.fill(claims):
+            return door.Begun(granted=False)
+        try:
+            secrets = self._store.secrets(claims)
+        except UnreadableSecrets as error:
+            return door.Begun(granted=True, unreadable=str(error))
+        pairs = [(os.fsencode(name), os.fsencode(value)) for name, value in secrets.items()]
+        return door.Begun(granted=True, secrets=pairs)
+
+    def step(self, caller: Caller, asked: door.Asked) -> object:
+        """Report ended tasks and take new ones."""
+        claims = caller.grant
+        want = max(0, min(asked.want, claims.slots))
+        return self._store.step(claims, asked.completions, want=want, turn=asked.turn)
+
+    def output(self, caller: Caller, asked: door.Output) -> door.Kept:
+        """Keep the output tails of running tasks; whether the executor is granted."""
+        return door.Kept(self._store.keep_output(caller.grant, dict(asked.tails)))
+
+    def backlog(self, caller: Caller, asked: door.Backlog) -> None:
+        """Report the app's backlog."""
+        self._store.backlog(caller.by, caller.grant, **structs.asdict(asked))
+
+    def end_app(self, caller: Caller, asked: door.AppEnd) -> None:
+        """Report that the app's tasks have ended."""
+        self._store.end_app(caller.by, caller.grant, asked.reason, asked.detail)
+
+    def alive(self, caller: Caller) -> None:
+        """Show the executor to RQ's tools."""
+        self._store.show_life(caller.grant)
+
+    def finish(self, caller: Caller, asked: door.Finish) -> None:
+        """Return the executor's tasks, and show it no longer."""
+        self._store.finish(caller.grant, put_back=asked.put_back)
+
+
+class Bells:
+    """Wakes whoever waits for the grants of a worker; `heard` may be called from another thread."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def expect(self, worker: str) -> asyncio.Future[None]:
+        """What is done once a turn concerns the worker, from now on; `forget` it afterwards."""
+        self._loop = asyncio.get_running_loop()
+        rung: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(worker, []).append(rung)
+        return rung
+
+    def forget(self, worker: str, rung: asyncio.Future[None]) -> None:
+        """Nobody waits for that any more."""
+        waiting = self._waiting.get(worker, [])
+        if rung in waiting:
+            waiting.remove(rung)
+        if not waiting:
+            self._waiting.pop(worker, None)
+
+    def heard(self, record: Record | None, state: ClusterState) -> None:
+        """Wake those whom the turn, which `state` has folded, concerns; None: all."""
+        if self._loop is not None and self._waiting and not self._loop.is_closed():
+            workers = None if record is None else _concerned([fact.event for fact in told(record)], state)
+            if workers is None or workers:
+                self._loop.call_soon_threadsafe(self._ring, workers)
+
+    def ring(self) -> None:
+        """Wake everybody."""
+        self._ring(None)
+
+    def _ring(self, workers: Sequence[str] | None) -> None:
+        for worker in [*self._waiting] if workers is None else workers:
+            for rung in self._waiting.pop(worker, ()):
+                if not rung.done():
+                    rung.set_result(None)
+
+
+def _concerned(turn: Sequence[events.Event], state: ClusterState) -> list[str]:
+    """The workers whose grants, or whose place in the cluster, the events may have changed."""
+    found: dict[str, None] = {}
+    for event in turn:
+        if isinstance(event, events.AppRemoved | events.AppExpired | events.AppWarned):
+            app = state.apps.get(event.app)
+            found |= dict.fromkeys(held.worker for held in (app.allocations() if app is not None else ()))
+        elif (worker := getattr(event, "worker", None)) is not None:
+            found[worker] = None
+    return list(found)
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,10 @@
+"""How API servers and tokens are named to their clients."""
+
+UNIX = "http+unix:"
+"""What the URL of an API on a Unix socket begins with; its path follows."""
+URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN", "FAIRLOG_TOKEN_FILE"
+
+
+def is_api(address: str) -> bool:
+    """Whether the address names API servers, and not a store."""
+    return address.startswith((UNIX, "http://", "https://"))

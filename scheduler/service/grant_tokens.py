@@ -1,0 +1,85 @@
+"""Tokens of grants: with one, an executor or driver may do what its own grant is for, and nothing else.
+
+A token is made and checked without the store: `fg_CLAIMS.KEY.MAC`, where CLAIMS is base64 of what it claims as JSON,
+KEY the id of a door key and MAC the hex HMAC-SHA256 by that key. It counts only while the store has its grant; whoever
+is asked for something checks that as well.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from scheduler.model.errors import NotAuthenticated
+from scheduler.store.framing import framed
+
+if TYPE_CHECKING:
+    from scheduler.model.grants import Grant
+    from scheduler.service.keyring import Keyring
+
+PREFIX = "fg_"
+_PURPOSE = "fairlog grant"
+"""No message of the inbox begins with it, since no cluster has that name."""
+
+
+class Claims(msgspec.Struct, frozen=True, array_like=True):
+    """What a grant's token claims: where the executor or driver runs, since when it is granted (ms), and for what."""
+
+    cluster: str
+    worker: str
+    executor: str
+    app: str
+    granted_at: int
+    tasks: int
+    retries: int = 0
+    backoff_s: int = 0
+    runs: Literal["tasks", "driver", "program"] = "tasks"
+    slots: int = 1
+    """How many tasks it runs at once."""
+
+    @property
+    def rq_name(self) -> str:
+        """The name under which RQ's tools show the executor."""
+        return f"{self.executor}.{self.granted_at}"
+
+
+def claims_of(grant: Grant, cluster: str, worker: str) -> Claims:
+    """What the grant's token claims."""
+    runs: Literal["tasks", "driver", "program"]
+    runs = "driver" if grant.role == "driver" else "program" if grant.program else "tasks"
+    about = grant.tasks, grant.retries, grant.retry_backoff_s, runs, grant.tasks_at_once
+    return Claims(cluster, worker, grant.executor, grant.app, grant.granted_at, *about)
+
+
+def grant_token(ring: Keyring, claims: Claims) -> str:
+    """The token, signed by the door key of the ring."""
+    said = msgspec.json.encode(claims)
+    text = urlsafe_b64encode(said).decode().rstrip("=")
+    return f"{PREFIX}{text}.{ring.door}.{ring.mac(ring.door, framed(_PURPOSE, said))}"
+
+
+class GrantTokens:
+    """Checks the tokens of a cluster's grants; a token that was checked before is looked up."""
+
+    def __init__(self, cluster: str, ring: Keyring | None) -> None:
+        self._cluster = cluster
+        self._ring = ring
+        self.read = lru_cache(maxsize=16_384)(self._read)
+
+    def _read(self, text: str) -> Claims:
+        """What the token claims. Raises: NotAuthenticated if no door of this cluster has signed it."""
+        claims, _, rest = text.removeprefix(PREFIX).partition(".")
+        key, _, mac = rest.partition(".")
+        try:
+            said = urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+            found = msgspec.json.decode(said, type=Claims)
+            due = self._ring.mac(key, framed(_PURPOSE, said)) if self._ring is not None else ""
+        except (ValueError, KeyError):
+            raise NotAuthenticated("this is not the token of a grant") from None
+        if not due or not hmac.compare_digest(due.encode(), mac.encode()) or found.cluster != self._cluster:
+            raise NotAuthenticated("the token of this grant is not signed by a door of this cluster")
+        return found

@@ -1,0 +1,572 @@
+"""The live page in a real browser, over a real `up`: walks that people take. One cluster and one browser for all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from fairlog.api.client import ApiClient
+from scheduler.model.commands import (
+    AddAccount,
+    ConfigureCluster,
+    HoldApp,
+    IssueToken,
+    RegisterCompany,
+    RevokeToken,
+    SubmitApp,
+)
+from scheduler.service.tokens import new_token
+from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+HOSTILE = "<img src=x onerror=alert(1)>"
+OUTPUT = "first line\\n<script>alert(1)</script>\\nsecond \\342\\200\\256 \\033[31mline"
+PATIENCE_MS = 60_000
+"""How long a walk waits for what is to come: a busy machine is slow."""
+VIEWS = ("/", "/apps", "/app?id=waits", "/company?name=acme", "/workers", "/fairness", "/log", "/what-if", "/settings")
+DARK = {"/", "/app?id=waits", "/workers", "/what-if"}
+"""Those that together have every colour."""
+LOADING = re.compile("Failed to load resource")
+
+
+class Rig(NamedTuple):
+    """A running `up` whose API is at `url`, its operator's client, and the browser."""
+
+    url: str
+    shell: Shell
+    api: ApiClient
+    browser: Browser
+    troubles: list[str]
+    """What pages have said of errors, scripts that were refused, and dialogs that opened."""
+
+    def link(self) -> str:
+        """A link that opens the page once."""
+        return f"{self.url}/#key={self.api.link()}"
+
+    def visit(self, **options: Any) -> Page:
+        """A page of a person who is not logged in."""
+        context = self.browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("dialog", lambda dialog: self._hear("error", f"a dialog opened: {dialog.message}"))
+        page.on("console", lambda message: self._hear(message.type, message.text))
+        return page
+
+    def _hear(self, kind: str, text: str) -> None:
+        if kind == "error" and not LOADING.search(text):
+            self.troubles.append(text)
+
+    def submit(self, app: str, **about: Any) -> None:
+        """An app of ann at acme that ends at once unless `about` says otherwise."""
+        said = {"company": "acme", "user": "ann", "tasks": 1, "cores": 4, "command": ("true",), "cwd": "/", **about}
+        self.api.send(SubmitApp(app=app, **said))
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Two companies; an app that runs, one that waits, one on hold, one that has printed and ended."""
+    shell = Shell(tmp_path_factory.mktemp("home"))
+    shell.env["FAIRLOG_LEASE"] = "5"
+    shell.ok("up", "--detach", "--workers", "2", "--masters", "2", "--cores", "8", "--memory", "8G")
+    said = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())
+    with (
+        ApiClient(f"http+unix:{said['socket']}") as api,
+        playwright.sync_playwright() as started,
+        started.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS]) as browser,
+    ):
+        made = Rig(said["api"], shell, api, browser, [])
+        api.send(RegisterCompany(company="acme", cores=12, memory_mb=16384))
+        api.send(RegisterCompany(company="globex", part="1/4"))
+        made.submit("prints", command=("printf", OUTPUT), name=HOSTILE)
+        wait_until(lambda: api.view("app", app="prints")["state"] == "finished", "the end of an app")
+        made.submit("runs", cores=8, tasks=8, command=("sleep", "600"), name=HOSTILE)
+        made.submit("waits", cores=8, tasks=8, command=("true",))
+        made.submit("held")
+        api.send(HoldApp(app="held"))
+        wait_until(lambda: api.view("app", app="runs")["state"] == "running", "a running app")
+        yield made
+    shell.run("down")
+
+
+@pytest.fixture(scope="module")
+def page(rig: Rig) -> Iterator[Page]:
+    """The page of the operator at home, who came by a link."""
+    made = rig.visit(viewport={"width": 1280, "height": 900})
+    made.goto(rig.link())
+    heading(made).wait_for()
+    yield made
+    made.context.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_trouble(rig: Rig) -> Iterator[None]:
+    rig.troubles.clear()
+    yield
+    assert rig.troubles == []
+
+
+def heading(page: Page) -> Locator:
+    return page.locator("main h1").first
+
+
+def show(page: Page, rig: Rig, where: str) -> None:
+    """Open an address and wait for its view."""
+    page.goto(rig.url + where)
+    page.locator("main .view h1").first.wait_for()
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.locator("tbody tr").filter(has=page.get_by_role("rowheader").filter(has_text=name)).first
+
+
+def has(where: Locator, text: str | re.Pattern[str]) -> None:
+    playwright.expect(where).to_contain_text(text, timeout=PATIENCE_MS)
+
+
+def test_a_newcomer_opens_the_link_and_it_opens_nothing_twice(rig: Rig) -> None:
+    page, link = rig.visit(), rig.link()
+    page.goto(link)
+    has(heading(page), re.compile(r"All is well|can never start|standby|lost"))
+    assert page.url == f"{rig.url}/", "the key stays in no address and no history"
+    cookie = page.context.cookies()[0]
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    page.context.clear_cookies()
+    page.goto("about:blank")
+    page.goto(link)
+    has(page.get_by_role("alert"), "This link was opened before")
+    page.get_by_label("Token").fill("fl_wrong")
+    page.get_by_role("button", name="Log in").click()
+    has(page.get_by_role("alert"), "This is not a token, or it was not copied in full")
+    page.context.close()
+
+
+def test_the_first_view_is_light_and_every_answer_forbids_foreign_scripts(rig: Rig) -> None:
+    page = rig.visit()
+    sizes: dict[str, int] = {}
+    page.on("requestfinished", lambda request: sizes.update({request.url: _weight(request)}))
+    answer = page.goto(rig.link())
+    heading(page).wait_for()
+    assert answer is not None
+    policy = answer.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert all(url.startswith(rig.url) for url in sizes)
+    assert sum(sizes.values()) < 500_000, sizes
+    page.context.close()
+
+
+def _weight(request: Any) -> int:
+    found = request.sizes()
+    return int(found["responseBodySize"] + found["responseHeadersSize"])
+
+
+def test_now_tells_capacity_companies_and_the_last_decisions(page: Page, rig: Rig) -> None:
+    show(page, rig, "/")
+    has(page.locator(".capacity").first, "8 cores used")
+    has(row(page, "acme"), "waits")
+    has(row(page, "acme"), "the quota is used up C4")
+    bar = page.get_by_role("img", name=re.compile("acme: granted 8 cores, claimed 8 cores"))
+    assert bar.count() == 1
+    has(page.locator(".decisions"), "runs.0 gets 4 cores on worker-")
+    page.get_by_role("link", name=re.compile(r"runs\.0 gets")).click()
+    has(page.locator(".card"), "Executor allocated")
+
+
+def test_apps_are_filtered_and_sorted_by_the_address(page: Page, rig: Rig) -> None:
+    show(page, rig, "/apps")
+    page.get_by_label("Waits because").select_option("hold")
+    has(heading(page), "1 app")
+    assert "reason=hold" in page.url
+    page.get_by_role("link", name="Clear").click()
+    page.get_by_label("Id contains").fill("run")
+    page.get_by_label("Id contains").press("Enter")
+    has(heading(page), "1 app")
+    page.reload()
+    has(heading(page), "1 app")
+    has(row(page, "runs"), HOSTILE)
+    assert page.locator("main img").count() == 0
+    show(page, rig, "/apps?state=all&sort=cores&order=up")
+    cores = page.locator("tbody tr td:nth-child(5)").all_inner_texts()
+    amounts = [int(re.findall(r"\d+", text)[-1]) for text in cores]
+    assert amounts == sorted(amounts)
+    assert page.get_by_role("columnheader", name="Cores").get_attribute("aria-sort") == "ascending"
+    page.go_back()
+    has(heading(page), "1 app")
+
+
+def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> None:
+    show(page, rig, "/app?id=waits")
+    has(page.locator(".why"), "Rule C4")
+    has(page.locator(".why"), "What would help: Wait until apps of its company end")
+    has(page.locator(".kinds"), "the quota is used up")
+    assert page.get_by_role("img", name=re.compile(r"^Submitted .* Not admitted yet\.")).count() == 1
+    page.get_by_text("In words").click()
+    has(page.locator(".timeline .decisions"), "waits submitted by ann at acme, 8 cores")
+    show(page, rig, "/app?id=runs")
+    has(page.get_by_role("region", name="Executors"), "runs.1")
+    has(page.get_by_role("region", name="Who asked for what"), "Submit app")
+
+
+def test_the_output_of_a_task_is_shown_as_text_and_searched(page: Page, rig: Rig) -> None:
+    show(page, rig, "/app?id=prints")
+    page.get_by_role("link", name="Output").click()
+    output = page.locator(".output pre")
+    has(output, "<script>alert(1)</script>")
+    assert "\u202e" not in output.inner_text()
+    assert "\x1b" not in output.inner_text()
+    page.get_by_label("Find").fill("SECOND")
+    page.get_by_label("Find").press("Enter")
+    playwright.expect(output).not_to_contain_text("first line", timeout=PATIENCE_MS)
+    assert "find=SECOND" in page.url
+
+
+def test_an_app_is_released_reprioritized_held_and_killed(page: Page, rig: Rig) -> None:
+    show(page, rig, "/apps")
+    held = row(page, "held")
+    held.get_by_role("button", name="Priority").click()
+    page.get_by_label("Priority", exact=True).fill("7")
+    page.get_by_role("button", name="Set").click()
+    has(page.locator("#said"), "held has priority 7; it is position")
+    rig.submit("doomed", cores=8, tasks=8, command=("sleep", "600"))
+    doomed = row(page, "doomed")
+    doomed.get_by_role("button", name="Hold").click()
+    has(doomed, "is on hold")
+    doomed.get_by_role("button", name="Release").click()
+    playwright.expect(doomed.get_by_role("button", name="Hold")).to_be_visible(timeout=PATIENCE_MS)
+    doomed.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert rig.api.view("app", app="doomed")["state"] == "pending"
+    doomed.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    playwright.expect(doomed).to_have_count(0, timeout=PATIENCE_MS)
+    assert rig.api.view("app", app="doomed")["state"] == "killed"
+    assert rig.api.view("app", app="held")["priority"] == 7
+
+
+def test_what_happens_elsewhere_comes_by_itself_and_moves_nothing_else(page: Page, rig: Rig) -> None:
+    show(page, rig, "/apps")
+    page.get_by_role("searchbox", name="User").focus()
+    page.evaluate("document.querySelector('tbody tr').marked = true")
+    rig.submit("comes-by-itself", cores=8, tasks=8)
+    has(page.locator("tbody"), "comes-by-itself")
+    assert page.evaluate("document.activeElement.name") == "user", "the focus stays"
+    assert page.evaluate("[...document.querySelectorAll('tbody tr')].some((row) => row.marked)"), "rows stay"
+
+
+def test_a_company_sees_its_queue_its_statement_and_whether_it_was_treated_fairly(page: Page, rig: Rig) -> None:
+    show(page, rig, "/company?name=acme")
+    has(page.locator(".facts").first, "12 cores, 16 GiB")
+    has(page.get_by_role("region", name="Queue by user"), "ann")
+    page.get_by_role("link", name="Check now").click()
+    has(page.locator("main"), "The log follows its rules")
+    has(page.locator("main"), re.compile(r"Audited up to position \d+: "))
+    page.get_by_role("button", name="Show", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download with its digest").click()
+    stated = json.loads(Path(download.value.path()).read_text())
+    assert stated["company"] == "acme"
+    assert re.fullmatch("[0-9a-f]{64}", stated["log"]["digest"])
+    page.get_by_text(re.compile(r"^Executors placed")).click()
+    page.locator("details[open] .decisions a").filter(has_text="runs.").first.click()
+    has(page.locator(".card"), "Workers with room")
+    has(page.locator(".card"), "← chosen")
+
+
+def test_a_worker_is_drained_and_returned(page: Page, rig: Rig) -> None:
+    show(page, rig, "/workers?group=state")
+    card = page.locator(".worker").filter(has_text="worker-1")
+    card.get_by_role("button", name="Drain").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    has(card, "draining")
+    show(page, rig, "/settings")
+    has(page.locator("tbody").first.locator("tr").first, "draining")
+    show(page, rig, "/workers")
+    card.get_by_role("button", name="Undrain").click()
+    has(card, "alive")
+    card.get_by_text("executor").first.click()
+    has(card, "running")
+
+
+def test_the_slider_moves_the_whole_page_and_it_plays_on_from_there(page: Page, rig: Rig) -> None:
+    submitted = rig.api.view("app", app="runs")["submittedSeq"]
+    show(page, rig, f"/apps?state=all&at={submitted}")
+    has(page.locator(".notice"), f"You see the log at position {submitted}")
+    has(row(page, "runs"), "pending")
+    assert page.get_by_role("button", name="Kill").count() == 0, "the past cannot be changed"
+    page.get_by_role("slider", name="Position in the log").focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url(f"**at={submitted - 1}")
+    playwright.expect(row(page, "runs")).to_have_count(0, timeout=PATIENCE_MS)
+    page.get_by_role("link", name="Workers").click()
+    has(page.locator(".notice"), f"{submitted - 1}")
+    assert f"at={submitted - 1}" in page.url, "the position goes from view to view"
+    has(page.locator("main"), "runs nothing")
+    page.get_by_label("Speed").select_option("600")
+    page.get_by_role("button", name="Play from here").click()
+    page.wait_for_url(re.compile(r"/workers$"), timeout=PATIENCE_MS)
+    has(page.locator("main"), "executor")
+
+
+def test_fairness_tells_it_in_a_sentence_and_draws_each_company(page: Page, rig: Rig) -> None:
+    show(page, rig, "/fairness")
+    has(heading(page), re.compile("Everybody held all that was due|acme missed the most"))
+    drawn = page.locator("svg.shares")
+    playwright.expect(drawn).to_have_count(1, timeout=PATIENCE_MS)
+    assert re.match(r"acme: entitled to [\d.]+ cores on average", drawn.first.get_attribute("aria-label") or "")
+    page.get_by_role("combobox", name="By").select_option("user")
+    has(page.get_by_role("region", name="Figures by party"), "acme ann")
+
+
+def test_both_worlds_of_a_what_if_are_laid_over_each_other(page: Page, rig: Rig) -> None:
+    show(page, rig, "/what-if")
+    page.get_by_label("Cores of acme").fill("16")
+    page.get_by_role("button", name="Compare").click()
+    has(heading(page), "core-hours would have been due and not held instead of")
+    assert "quota.acme=16" in page.url
+    assert page.get_by_role("img", name=re.compile(r"acme: held [\d.]+ cores on average, and")).count() == 1
+    has(page.get_by_role("region", name="Figures of both worlds"), "→")
+    show(page, rig, "/what-if?company_policy=dice")
+    has(page.get_by_role("alert"), "company_policy")
+
+
+def test_a_log_file_is_dropped_and_judged(page: Page, rig: Rig, tmp_path: Path) -> None:
+    sound, forged = tmp_path / "sound.jsonl", tmp_path / "forged.jsonl"
+    sound.write_text(rig.shell.ok("log", "--json"))
+    forged.write_text(sound.read_text().replace('"worker-1"', '"worker-9"', 1))
+    show(page, rig, "/log")
+    chooser = page.get_by_label(re.compile("Drop a file"))
+    chooser.set_input_files(sound)
+    has(page.locator(".drop"), "This log follows its rules")
+    chooser.set_input_files(forged)
+    has(page.locator(".drop"), "were altered")
+    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8nothing")
+    chooser.set_input_files(tmp_path / "photo.jpg")
+    has(page.locator(".drop"), "the line is not a log entry")
+
+
+def test_the_log_is_filtered_and_its_decisions_have_cards(page: Page, rig: Rig) -> None:
+    show(page, rig, "/log")
+    page.get_by_label("Event").select_option("AppAdmitted")
+    playwright.expect(page.locator("tbody tr td:nth-child(3)").first).to_have_text("App admitted", timeout=PATIENCE_MS)
+    page.get_by_label("App", exact=True).fill("runs")
+    page.get_by_label("App", exact=True).press("Enter")
+    playwright.expect(page.locator("tbody tr")).to_have_count(1, timeout=PATIENCE_MS)
+    page.locator("tbody tr a").first.click()
+    has(page.locator(".card"), "runs of ann at acme admitted")
+    has(page.get_by_role("region", name="Companies that could be next"), "acme")
+
+
+def test_settings_tell_who_changed_what(page: Page, rig: Rig) -> None:
+    rig.api.send(ConfigureCluster(settings={"quota_patience_s": 601}))
+    show(page, rig, "/settings")
+    changed = page.get_by_role("region", name="Who changed what").locator("tbody tr").first
+    has(changed, "quota_patience_s 601")
+    has(changed, f"local/{os.getuid()}")
+    has(row(page, "quota_patience_s"), "601")
+
+
+BAD = {
+    "/nowhere": "no view",
+    "/apps/7": "no view",
+    "/?at=x": "not a position",
+    "/?at=-1": "not a position",
+    "/?at=": "not a position",
+    "/?at=1.5": "not a position",
+    "/?at=999999999": "the log ends at position",
+    "/?at=9999999999999999999": "not a position",
+    "/apps?at=99999999": "the log ends at position",
+    "/app": "name an app",
+    "/app?id=": "name an app",
+    "/app?id=nobody": "nobody",
+    "/app?id=%3Cscript%3Ealert(1)%3C%2Fscript%3E": "nothing is named <script>alert(1)</script>",
+    "/app?id=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E": "No app '<img src=x onerror=alert(1)>' is known",
+    "/app?id=waits&at=1": "waits",
+    "/app?id=%2e%2e%2f": "nothing is named",
+    "/app?id=waits&task=x": "task is a number",
+    "/app?id=waits&task=99999": "output of task 99999",
+    "/company?name=nobody": "nobody",
+    "/company?name=%00": "company",
+    "/company?name=acme&month=2026-13": "month",
+    "/company?name=acme&month=1970-01": "span",
+    "/company?name=acme&at=1": "acme",
+    "/apps?state=dancing": "state is",
+    "/apps?reason=boredom": "reason is",
+    "/apps?sort=colour": "sort is",
+    "/apps?start=-1": "start is a number",
+    "/apps?start=99999": "No app passes",
+    "/apps?company=nobody": "No app passes",
+    "/workers?condition=asleep": "No worker passes",
+    "/log?seq=999999999": "the log ends at position",
+    "/log?seq=x": "a position is a number",
+    "/log?before=x": "before is a number",
+    "/fairness?by=colour": "by is",
+    "/log?kind=Nothing": "No entry passes",
+}
+
+
+def test_a_bad_address_is_answered_by_a_sentence_and_never_by_an_empty_page(page: Page, rig: Rig) -> None:
+    assert len(BAD) >= 32
+    show(page, rig, "/nowhere")
+    for where, said in BAD.items():
+        page.evaluate(
+            "where => { history.pushState(null, '', where); dispatchEvent(new PopStateEvent('popstate')) }", where
+        )
+        address = page.evaluate("location.pathname + location.search")
+        playwright.expect(page.locator("main")).to_have_attribute("data-address", address, timeout=PATIENCE_MS)
+        has(page.locator("main"), re.compile(re.escape(said), re.IGNORECASE))
+        text = page.inner_text("main")
+        assert page.locator("main h1").count() == 1, where
+        assert re.search(r"\w+ \w+", text), where
+        assert "undefined" not in text, where
+        assert "[object" not in text, where
+
+
+def test_every_view_is_accessible_and_fits_its_window(page: Page, rig: Rig) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    for where in (*VIEWS, "/log?seq=12"):
+        page.emulate_media(color_scheme="light")
+        show(page, rig, where)
+        _check_with_axe(axe, page, where)
+        if where in DARK:
+            page.emulate_media(color_scheme="dark")
+            _check_with_axe(axe, page, f"{where} in the dark", {"runOnly": ["color-contrast"]})
+        for width in (390, 768, 2560, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (where, width)
+    page.emulate_media(color_scheme="light")
+    show(page, rig, "/apps")
+    page.get_by_role("button", name="Kill").first.click()
+    _check_with_axe(axe, page, "the question before a kill")
+    page.keyboard.press("Escape")
+
+
+def _check_with_axe(axe: Any, page: Page, where: str, options: dict[str, Any] | None = None) -> None:
+    found = axe.run(page, options={"resultTypes": ["violations"], **(options or {})}).response["violations"]
+    assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == [], where
+
+
+def test_the_page_is_used_by_the_keyboard_alone(page: Page, rig: Rig) -> None:
+    show(page, rig, "/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Apps"
+    page.keyboard.press("Enter")
+    has(heading(page), "not ended")
+
+
+def test_colours_are_switched_and_kept(page: Page, rig: Rig) -> None:
+    page.emulate_media(color_scheme="light")
+    show(page, rig, "/")
+    light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    page.get_by_label("Colours").select_option("dark")
+    page.reload()
+    heading(page).wait_for()
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != light
+    page.get_by_label("Colours").select_option("")
+
+
+def test_the_page_goes_on_while_masters_and_workers_are_killed(page: Page, rig: Rig) -> None:
+    rig.api.send(ConfigureCluster(settings={"worker_timeout_s": 2}))
+    show(page, rig, "/")
+    status = rig.api.read("/v1/status")
+    worker = next(each for each in status["workers"] if each["worker"] == "worker-2")
+    os.kill(worker["pid"], signal.SIGSTOP)
+    has(page.locator(".health"), "worker-2 was lost")
+    os.kill(worker["pid"], signal.SIGKILL)
+    wait_until(lambda: _alive(rig, "worker-2"), "the return of worker-2")
+    playwright.expect(page.locator(".health")).not_to_contain_text("worker-2 was lost", timeout=PATIENCE_MS)
+    os.kill(status["master"]["pid"], signal.SIGKILL)
+    has(page.locator(".masters"), re.compile(rf"Master (?!{re.escape(status['master']['id'])})"))
+    rig.submit("after-the-failover", cores=8, tasks=8)
+    has(row(page, "acme"), re.compile(r"[2-9] apps"))
+
+
+def _alive(rig: Rig, name: str) -> bool:
+    found = {each["worker"]: each["status"] for each in rig.api.view("workers")}
+    return found.get(name) == "alive"
+
+
+def test_a_server_that_is_away_is_told_and_found_again(page: Page, rig: Rig) -> None:
+    show(page, rig, "/")
+    page.context.set_offline(True)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    show_offline = page.locator(".notice.bad")
+    has(show_offline, "The server does not answer")
+    page.context.set_offline(False)
+    playwright.expect(show_offline).to_have_count(0, timeout=PATIENCE_MS)
+
+
+def test_each_role_sees_and_does_what_it_may_and_a_revoked_token_ends_its_session(rig: Rig) -> None:
+    """The last walk: from here on there are accounts."""
+    tokens = {}
+    rig.submit("of-bob", user="bob", cores=8, tasks=8, name="secret-of-bob")
+    rig.submit("of-ann", cores=8, tasks=8)
+    for app in ("of-ann", "of-bob"):
+        rig.api.send(HoldApp(app=app))
+    accounts = {"acme/ann": False, "acme/bob": False, "globex/adm": True, "op/olga": False, "auditor/ida": False}
+    for account, admin in accounts.items():
+        rig.api.send(AddAccount(account=account, role="admin" if admin else None))
+        tokens[account] = new_token()
+        rig.api.send(IssueToken(token=tokens[account].id, account=account, hash=tokens[account].hash))
+    pages = {account: rig.visit() for account in ("acme/ann", "globex/adm", "op/olga", "auditor/ida")}
+    for account, page in pages.items():
+        page.goto(f"{rig.url}/apps")
+        page.get_by_label("Token").fill(tokens[account].text)
+        page.get_by_role("button", name="Log in").click()
+        has(page.locator(".account"), account)
+        heading(page).wait_for()
+    ann, globex, olga, ida = pages.values()
+    has(row(ann, "of-ann"), "Kill")
+    assert row(ann, "of-bob").count() == 0
+    assert globex.locator("tbody tr").count() == 0
+    has(row(olga, "of-bob"), "Kill")
+    assert "secret-of-bob" not in olga.inner_text("main")
+    assert ida.get_by_role("button", name="Kill").count() == 0
+    ann.goto(f"{rig.url}/app?id=of-bob")
+    has(heading(ann), "of-bob")
+    assert "secret-of-bob" not in ann.inner_text("main")
+    globex.goto(f"{rig.url}/")
+    has(row(globex, "acme"), "12 cores")
+    assert not re.search("ann|bob|of-", row(globex, "acme").inner_text())
+    row(olga, "of-ann").get_by_role("button", name="Kill").click()
+    reason = olga.get_by_label("Reason, which the log keeps")
+    assert reason.get_attribute("required") is not None
+    reason.fill("the walk is over")
+    olga.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    playwright.expect(row(olga, "of-ann")).to_have_count(0, timeout=PATIENCE_MS)
+    asked = time.monotonic()
+    rig.api.send(RevokeToken(token=tokens["acme/ann"].id))
+    has(ann.get_by_role("alert"), "The token of this session was revoked")
+    assert ann.request.get(f"{rig.url}/v1/whoami").status == 401
+    assert time.monotonic() - asked < PATIENCE_MS / 1000
+    olga.get_by_role("button", name="Log out").click()
+    heading(olga).wait_for()
+    assert olga.request.get(f"{rig.url}/v1/whoami").status == 401
+    for page in pages.values():
+        page.context.close()

@@ -1,0 +1,154 @@
+"""Workers that hold no store: agents, executors and drivers through API servers."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from fairlog.api.serve import Where, run_api
+from fairlog.local.store import EmbeddedStore
+from scheduler.model.commands import AddAccount, IssueToken, RevokeToken, SubmitApp
+from scheduler.model.sender import By
+from scheduler.service.keyring import Keyring
+from scheduler.service.tokens import new_token
+from tests.integration.forked import Forked
+from tests.integration.workers.test_agent import (  # noqa: F401 - these hold this way as well
+    Cluster,
+    test_a_killed_executor_is_replaced_and_costs_its_tasks_no_retry,
+    test_a_lost_worker_stops_what_it_runs_before_it_registers_again,
+    test_an_app_killed_before_its_worker_sees_the_grant_holds_no_core,
+    test_the_next_agent_reports_the_end_of_executors_that_outlived_theirs,
+)
+from tests.integration.workers.worker_rig import tasks_of
+from tests.waiting import HOPELESS_S, wait_until
+from workers.agent import run_agent
+from workers.offer import Offer
+
+pytestmark = pytest.mark.parametrize("store", ["embedded"], indirect=True)
+RING = Keyring.new()
+
+
+class Served(Cluster):
+    """A cluster with two API servers; its workers know nothing else."""
+
+    def __init__(self, store: EmbeddedStore, folder: Path, sockets: Path) -> None:
+        super().__init__(store, folder, RING)
+        self.sockets = [sockets / "a", sockets / "b"]
+        self.apis = [self.api(path) for path in self.sockets]
+
+    def api(self, path: Path) -> Forked:
+        return self.fork(partial(run_api, self.store.url, self.name, Where(path=path), keyring=RING))
+
+    def agent(self, offer: Offer | None = None, *, token: str = "") -> Forked:
+        offer = offer or self.offer()
+        address = ",".join(f"http+unix:{path}" for path in self.sockets)
+        process = self.fork(partial(run_agent, address, "", [offer], token=token))
+        wait_until(lambda: self.pid_of(offer.worker) == process.pid, f"the agent of {offer.worker}")
+        return process
+
+
+@pytest.fixture
+def cluster(store: EmbeddedStore, tmp_path: Path) -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="fl-") as sockets, Served(store, tmp_path, Path(sockets)) as running:
+        yield running
+
+
+def test_an_app_goes_from_submit_to_finished(cluster: Served) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", "echo $FAIRLOG_TASK_INDEX"), tasks=20)
+    assert cluster.end_of(app)["state"] == "finished"
+    assert [cluster.work.output(app, task) for task in range(20)] == [b"%d\n" % task for task in range(20)]
+
+
+def test_the_death_of_api_servers_costs_no_task(cluster: Served, tmp_path: Path) -> None:
+    """One of two dies, then the other, so that completions wait until one comes back."""
+    cluster.agent()
+    script = f"until [ -e {tmp_path}/go$((FAIRLOG_TASK_INDEX / 4)) ]; do sleep 0.02; done"
+    app = cluster.submit(("/bin/sh", "-c", script), tasks=12)
+
+    def end_four(number: int) -> None:
+        (tmp_path / f"go{number}").touch()
+        wait_until(lambda: not tasks_of(app) & set(range(4 * number, 4 * number + 4)), "the end of four tasks")
+
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
+    kill(cluster.apis[0])
+    end_four(0)
+    wait_until(lambda: tasks_of(app) == {4, 5, 6, 7}, "four more, from the other server")
+    kill(cluster.apis[1])
+    end_four(1)
+    cluster.api(cluster.sockets[0])
+    wait_until(lambda: tasks_of(app) == {8, 9, 10, 11}, "the last four, from the server that came back")
+    end_four(2)
+    assert cluster.end_of(app)["state"] == "finished"
+    assert [state.attempts for state in cluster.work.states(app)] == [1] * 12
+    assert {state.executor for state in cluster.work.states(app)} == {f"{app}.0"}
+
+
+def kill(process: Forked) -> None:
+    process.kill()
+    process.wait(HOPELESS_S)
+
+
+def test_a_driver_runs_with_its_secrets_and_its_output_is_kept(cluster: Served) -> None:
+    cluster.agent()
+    app = f"app-{uuid4().hex[:8]}"
+    command = ("/bin/sh", "-c", "echo $PASSWORD")
+    about = {"company": "acme", "user": "ann", "tasks": 0, "cores": 0, "driver": True, "env": ("PASSWORD",)}
+    cluster.client.submit(SubmitApp(app=app, command=command, **about), {"PASSWORD": "hunter2"})  # type: ignore[arg-type]
+    assert cluster.end_of(app)["state"] == "finished"
+    assert cluster.work.driver_output(app) == b"hunter2\n"
+
+
+def test_a_worker_lives_by_its_token_until_that_is_revoked(cluster: Served, tmp_path: Path) -> None:
+    """It exchanges an invitation, renews what expires, and says why it ends."""
+    invitation, anns = new_token(), new_token()
+    for command in (
+        AddAccount(account="op/root"),
+        AddAccount(account="acme/ann"),
+        AddAccount(account="worker/w1", host="here", cores=8, memory_mb=8192),
+        IssueToken(token=invitation.id, account="worker/w1", hash=invitation.hash, once=True),
+        IssueToken(token=anns.id, account="acme/ann", hash=anns.hash),
+    ):
+        cluster.client.send(command)
+    agent = cluster.agent(token=invitation.text)
+    kept = tmp_path / "run" / "w1" / "token.json"
+    assert kept.stat().st_mode & 0o077 == 0
+    first = json.loads(kept.read_text())["token"]
+    assert first != invitation.text
+    app = SubmitApp(app="mine", company="acme", user="ann", cores=4, tasks=1, command=("env",))
+    cluster.client.send(app, by=By("acme/ann", anns.id, "user"))
+    assert cluster.end_of("mine")["state"] == "finished"
+    assert b"fl_" not in cluster.work.output("mine", 0)
+    [mine] = [each["token"] for each in cluster.client.view("tokens", account="worker/w1")]
+    cluster.client.send(RevokeToken(token=mine))
+    assert agent.wait(HOPELESS_S) == 1
+    assert (
+        "worker 'w1' may not act any more: the token is unknown or was revoked; an operator invites it again"
+        in (cluster.folder / "log").read_text()
+    )
+
+
+def test_a_token_is_renewed_when_half_of_its_time_is_over(cluster: Served, tmp_path: Path) -> None:
+    given = new_token()
+    for command in (
+        AddAccount(account="op/root"),
+        AddAccount(account="worker/w1"),
+        IssueToken(token=given.id, account="worker/w1", hash=given.hash, lifetime_s=4),
+    ):
+        cluster.client.send(command)
+    cluster.agent(token=given.text)
+    kept = tmp_path / "run" / "w1" / "token.json"
+    wait_until(lambda: len(cluster.client.view("tokens", account="worker/w1")) == 2, "the new token, beside the old")
+    [old, new] = sorted(cluster.client.view("tokens", account="worker/w1"), key=lambda each: int(each["expires"]))
+    assert (old["token"], json.loads(kept.read_text())["token"].split("_")[1]) == (given.id, new["token"])
+
+    def beaten() -> float:
+        return float(cluster.connection.zscore(cluster.keys.heartbeats, "w1") or 0)
+
+    wait_until(lambda: beaten() > old["expires"] + 500, "a heartbeat after the end of the old token")

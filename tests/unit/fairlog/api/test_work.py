@@ -1,0 +1,209 @@
+"""What workers and executors may do through the API: their own, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import fakeredis
+import httpx
+import msgspec
+import pytest
+
+from fairlog.api.app import Door, make_app
+from fairlog.api.feed import Feed
+from fairlog.api.handlers import Handlers
+from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, SubmitApp
+from scheduler.model.grants import Grant
+from scheduler.model.sender import By
+from scheduler.service.grant_tokens import claims_of, grant_token
+from scheduler.service.keyring import Keyring
+from scheduler.service.tokens import NewToken, new_token
+from tests.unit.fairlog.api.served import KEYS, RING, ROOT, served
+
+BEGIN = {"turn": "a:1", "want": 1}
+DONE = {"turn": "a:2", "want": 0, "completions": [[0, "succeeded", 0, "", "", 1]]}
+
+
+class World(NamedTuple):
+    """Ann's app runs on w1, Bob's on w2."""
+
+    api: Handlers
+    store: fakeredis.FakeRedis
+    tokens: dict[str, NewToken]
+
+    def ask(self, method: str, path: str, token: str, body: Any = None, **query: Any) -> httpx.Response:
+        return asyncio.run(self._ask(method, path, token, body, query))
+
+    async def _ask(self, method: str, path: str, token: str, body: Any, query: dict[str, Any]) -> httpx.Response:
+        app = make_app(Door(self.api, Feed()), at_home=False)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
+            headers = {"authorization": f"Bearer {token}"}
+            return await client.request(method, f"http://api{path}", headers=headers, json=body, params=query)
+
+    def of(self, worker: str) -> str:
+        """The worker's own token."""
+        return self.tokens[f"worker/{worker}"].text
+
+    def grant(self, worker: str, executor: str) -> str:
+        """The token of the grant, as the worker's agent gets it."""
+        said = self.ask("GET", f"/v1/workers/{worker}/grants", self.of(worker)).json()
+        return next(str(each["token"]) for each in said["grants"] if each["grant"]["executor"] == executor)
+
+    def facts(self) -> dict[str, Any]:
+        """All that workers could change in the store."""
+        names = sorted(
+            name
+            for name in cast("list[bytes]", self.store.keys("*"))
+            if b"sent" not in name and b"heartbeats" not in name
+        )
+        return {name.decode(): self.store.dump(name) for name in names}
+
+
+def register(worker: str, **about: Any) -> dict[str, Any]:
+    offer = {"node": "n", "host": f"host-{worker}", "cores": 8, "memory_mb": 65536} | about
+    return {"registrant": {"pid": 1, "host": "h"}, **offer}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    fake = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    with served(fake) as api:
+
+        def send(*commands: Command, by: By = ROOT) -> None:
+            for command in commands:
+                api.replica.wait_for(api.send(by, command).seq, 10)
+
+        accounts = ("op/root", "acme/ann", "globex/bob", "worker/w1", "worker/w2")
+        tokens = {who: new_token() for who in accounts}
+        send(RegisterCompany(company="acme"), RegisterCompany(company="globex"))
+        for who in accounts:
+            most = {"host": "host-w2", "cores": 8, "memory_mb": 65536} if who == "worker/w2" else {}
+            send(AddAccount(account=who, **most))  # type: ignore[arg-type]
+            send(IssueToken(token=tokens[who].id, account=who, hash=tokens[who].hash))
+        world = World(api, fake, tokens)
+        for who, worker in (("acme/ann", "w1"), ("globex/bob", "w2")):
+            asked = world.ask("POST", f"/v1/workers/{worker}/register", world.of(worker), register(worker))
+            assert asked.status_code == 200, asked.text
+            company, user = who.split("/")
+            app = SubmitApp(app=f"{user}-1", company=company, user=user, cores=8, tasks=3, command=("true",))
+            send(app, by=By(who, tokens[who].id, "user"))
+        yield world
+
+
+def refused(answer: httpx.Response, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["detail"])
+
+
+def test_the_token_of_a_grant_opens_what_the_grant_is_for(world: World) -> None:
+    token, path = world.grant("w1", "ann-1.0"), "/v1/workers/w1/executors/ann-1.0"
+    assert world.ask("POST", f"{path}/begin", token, {}).json() == {"granted": True, "secrets": [], "unreadable": ""}
+    taken = world.ask("POST", f"{path}/step", token, BEGIN).json()[5]
+    assert taken == [[0, 1]]
+    assert world.ask("POST", f"{path}/output", token, {"tails": [[0, "aGk="]]}).json() == {"granted": True}
+    assert world.api.work.output("ann-1", 0) == b"hi"
+    assert world.ask("POST", f"{path}/step", token, DONE).json()[:4] == [True, 3, 1, 0]
+    assert world.ask("POST", f"{path}/finish", token, {"put_back": True}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/workers/w2/executors/bob-1.0",
+        "/v1/workers/w1/executors/bob-1.0",
+        "/v1/workers/w2/executors/ann-1.0",
+        "/v1/workers/w1/executors/ann-1.7",
+    ],
+)
+@pytest.mark.parametrize("kind", ["worker", "grant"])
+def test_tokens_of_one_worker_do_nothing_with_what_is_not_its_own(world: World, path: str, kind: str) -> None:
+    token = world.of("w1") if kind == "worker" else world.grant("w1", "ann-1.0")
+    before = world.facts()
+    for what, body in (
+        ("begin", {}),
+        ("step", BEGIN),
+        ("step", DONE),
+        ("output", {"tails": [[0, "aGk="]]}),
+        ("backlog", {"waiting": 1, "running": 1, "idle": False}),
+        ("end-app", {"reason": "failed"}),
+        ("alive", {}),
+        ("finish", {"put_back": True}),
+    ):
+        refused(world.ask("POST", f"{path}/{what}", token, body), 403)
+    assert world.facts() == before
+
+
+def test_the_token_of_a_grant_is_none_of_an_agent(world: World) -> None:
+    token, before = world.grant("w1", "ann-1.0"), world.facts()
+    for method, path, body in (
+        ("GET", "/v1/workers/w1/grants", None),
+        ("GET", "/v1/workers/w1/removal", None),
+        ("POST", "/v1/workers/w1/reports", {"started": ["ann-1.0"]}),
+        ("POST", "/v1/workers/w1/register", register("w1")),
+        ("POST", "/v1/workers/w1/leave", {}),
+    ):
+        refused(world.ask(method, path, token, body), 403)
+    for path in ("/v1/whoami", "/v1/apps", "/v1/log"):
+        refused(world.ask("GET", path, token), 401)
+    assert world.facts() == before
+
+
+def test_a_worker_reports_nothing_of_another_workers_executors(world: World) -> None:
+    before = world.facts()
+    ended = {"executor": "bob-1.0", "reason": "failed", "exit_code": 1}
+    for reports in ({"started": ["bob-1.0"]}, {"ended": [ended]}, {"started": ["ann-1.0", "bob-1.0"]}):
+        refused(world.ask("POST", "/v1/workers/w1/reports", world.of("w1"), reports), 403)
+    nobodys = {"ended": [{**ended, "executor": "nobody.0"}]}
+    assert world.ask("POST", "/v1/workers/w1/reports", world.of("w1"), nobodys).status_code == 200
+    assert world.facts() == before
+
+
+@pytest.mark.parametrize("about", [{"cores": 9}, {"memory_mb": 65537}, {"host": "elsewhere"}])
+def test_an_offer_above_the_invitation_is_refused(world: World, about: dict[str, Any]) -> None:
+    before = world.facts()
+    asked = world.ask("POST", "/v1/workers/w2/register", world.of("w2"), register("w2", **about))
+    assert "invited" in refused(asked, 403)
+    assert world.facts() == before
+
+
+def test_a_token_that_no_door_has_signed_opens_nothing(world: World) -> None:
+    grant = Grant.model_validate_json(world.store.hget(KEYS.grants("w1"), "ann-1.0") or "")
+    path = "/v1/workers/w1/executors/ann-1.0/step"
+    claims = claims_of(grant, KEYS.cluster, "w1")
+    good = grant_token(RING, claims)
+    for token in (
+        grant_token(Keyring.new(), claims),
+        grant_token(RING, msgspec.structs.replace(claims, cluster="other")),
+        f"{good[:-1]}{'0' if good[-1] != '0' else '1'}",
+        good.replace(".", "", 1),
+        "fg_",
+        "fg_..",
+    ):
+        refused(world.ask("POST", path, token, BEGIN), 401)
+    before = grant_token(RING, msgspec.structs.replace(claims, granted_at=claims.granted_at - 1))
+    refused(world.ask("POST", path, before, BEGIN), 403)
+    assert world.ask("POST", path, good, {**BEGIN, "want": 0}).status_code == 200
+
+
+def test_a_grants_token_takes_nothing_once_the_grant_is_revoked(world: World) -> None:
+    """What has ended before is still counted."""
+    token, path = world.grant("w2", "bob-1.0"), "/v1/workers/w2/executors/bob-1.0"
+    world.ask("POST", f"{path}/begin", token, {})
+    assert world.ask("POST", f"{path}/step", token, BEGIN).json()[5] == [[0, 1]]
+    bob = By("globex/bob", world.tokens["globex/bob"].id, "user")
+    world.api.replica.wait_for(world.api.send(bob, KillApp(app="bob-1")).seq, 10)
+    assert world.ask("POST", f"{path}/begin", token, {}).json()["granted"] is False
+    step = world.ask("POST", f"{path}/step", token, {**DONE, "turn": "a:3", "want": 4}).json()
+    assert (step[0], step[2], step[5]) == (False, 1, [])
+    said = world.ask("GET", "/v1/workers/w2/grants", world.of("w2")).json()
+    assert (said["grants"], said["revoked"]) == ([], ["bob-1.0"])
+
+
+def test_a_worker_is_told_again_only_what_has_changed(world: World) -> None:
+    first = world.ask("GET", "/v1/workers/w1/grants", world.of("w1")).json()
+    assert first["alive"] is True
+    again = world.ask("GET", "/v1/workers/w1/grants", world.of("w1"), after=first["tag"], wait=1).json()
+    assert (again["grants"], again["tag"]) == (None, first["tag"])

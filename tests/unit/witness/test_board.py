@@ -1,0 +1,104 @@
+"""What the page shows of a state: it adds up at every position, and tells of each app what its explanation tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from recovery.replay.rebuild import fold
+from scheduler.model.errors import UnknownApp, UnknownCompany
+from scheduler.model.events import AppRegistered
+from scheduler.rules.state import ClusterState
+from scheduler.store.codec import Fact, read_export
+from witness import board
+from witness.board import HELP, SORTS, STATES, Filters
+from witness.explain import explain
+from witness.pending_reasons import CAUSES
+from witness.timeline import Timeline
+
+GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.jsonl"))
+
+
+def facts_of(file: Path) -> list[Fact]:
+    with file.open("rb") as lines:
+        return list(read_export(lines))
+
+
+def test_there_is_advice_for_every_cause_of_waiting() -> None:
+    assert HELP.keys() == set(CAUSES)
+
+
+@pytest.mark.parametrize("file", GOLDEN[:12], ids=lambda file: file.stem)
+def test_what_is_shown_adds_up_at_every_position(file: Path) -> None:
+    state = ClusterState()
+    for fact in facts_of(file):
+        fold(state, fact)
+        if not fact.digest or fact.turn % 5:
+            continue
+        shown = board.overview(state)
+        for kind in shown["capacity"]:
+            assert kind["used"] + kind["held"] + kind["shut"] + kind["free"] == kind["total"], (fact.seq, kind)
+            assert min(kind[part] for part in ("used", "held", "shut", "free")) >= 0, (fact.seq, kind)
+        living = [app for app in state.apps.values() if app.ended is None]
+        assert sum(each["pending"] + each["admitted"] for each in shown["companies"]) == len(living)
+        assert sum(shown["workers"].values()) == len(state.workers)
+        runs = [run["id"] for worker in board.fleet(state) for run in worker["runs"]]
+        assert sorted(runs) == sorted([*state.executors, *state.drivers])
+        for name in state.companies:
+            own = board.company(state, name)
+            assert sum(user["pending"] for user in own["byUser"]) == own["pending"]
+            assert own["shortCores"] >= 0
+
+
+@pytest.mark.parametrize("file", GOLDEN[:12], ids=lambda file: file.stem)
+def test_filters_part_the_apps_and_every_sort_has_all_of_them(file: Path) -> None:
+    state = ClusterState()
+    for fact in facts_of(file):
+        fold(state, fact)
+    everything = board.listed(state, Filters(state=""), most=10_000)
+    assert everything["number"] == len(state.apps) == len(everything["apps"])
+    single = [
+        board.listed(state, Filters(state=each))["number"] for each in STATES if each not in ("living", "ended", "all")
+    ]
+    assert sum(single) == len(state.apps)
+    parts = [board.listed(state, Filters(state=each))["number"] for each in ("living", "ended")]
+    assert sum(parts) == len(state.apps)
+    causes = Counter(each["cause"] for each in everything["apps"] if each["cause"])
+    for cause, number in causes.items():
+        assert board.listed(state, Filters(reason=cause))["number"] == number
+    names = {each["app"] for each in everything["apps"]}
+    for sort in SORTS:
+        up = board.listed(state, Filters(state=""), sort=sort, descending=False, most=10_000)["apps"]
+        assert {each["app"] for each in up} == names
+        first = board.listed(state, Filters(state=""), sort=sort, descending=False, most=2)["apps"]
+        rest = board.listed(state, Filters(state=""), sort=sort, descending=False, start=2, most=10_000)["apps"]
+        assert [*first, *rest] == up
+    with pytest.raises(UnknownApp):
+        board.one(state, "nobody")
+    with pytest.raises(UnknownCompany):
+        board.company(state, "nobody")
+
+
+@pytest.mark.parametrize("file", GOLDEN[:12], ids=lambda file: file.stem)
+def test_a_timeline_has_the_waits_and_the_executors_of_the_explanation(file: Path) -> None:
+    facts = facts_of(file)
+    apps = sorted({event.app for fact in facts if isinstance(event := fact.event, AppRegistered)})
+    for app in apps[:: max(1, len(apps) // 2)]:
+        line, due = Timeline(app), explain(facts, app)
+        line.hear(facts)
+        told = line.told(0)
+        waited: Counter[str] = Counter()
+        for each in told["waits"]:
+            assert each["from"] < each["to"]
+            waited[each["cause"]] += each["to"] - each["from"]
+        expected: Counter[str] = Counter()
+        for each in due["waited"]["byCause"]:
+            expected[each["cause"]] += each["ms"]
+        assert waited == expected, app
+        executors = [each["id"] for each in told["executors"] if each["what"] == "executor"]
+        assert executors == [each["executor"] for each in due["executors"]][-400:]
+        assert told["asked"] == [] or told["asked"][0]["command"] == "SubmitApp"
+    with pytest.raises(UnknownApp):
+        Timeline("nobody").told(0)

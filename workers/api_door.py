@@ -1,0 +1,272 @@
+"""What workers do, through API servers: they hold a token and the addresses of servers, and nothing of the store.
+
+A call goes to the server that answered last, and to the next one if that does not answer. Every call may be repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Raw
+
+from scheduler.model.commands import RegisterWorker
+from scheduler.model.errors import NotAllowed, NotAuthenticated
+from scheduler.model.grants import Grant
+from scheduler.service.addresses import UNIX
+from scheduler.service.outage import ApiAway
+from scheduler.store.secrets import UnreadableSecrets
+from scheduler.store.task_queue import Completion, Step
+from workers import door
+from workers.bell import Bell, ring
+from workers.door import Ended, Held, Registrant
+from workers.servers import ANSWER_S, MASTER_S, Servers, error_of, trusted
+from workers.store_door import Turns
+from workers.token import WorkerToken
+
+WAIT_S = 1.0
+"""How long a server waits for news before it answers: the interval of the heartbeats."""
+MOST_BYTES = 180_000
+"""The most bytes of completions or output in a request, as JSON; servers take 256 KiB."""
+_NOT_GRANTED = Step(
+    granted=False,
+    tasks=0,
+    succeeded=0,
+    failed=0,
+    detail="",
+    taken=[],
+    refused=[],
+    mine=[],
+    running=0,
+    next_ms=-1,
+)
+T = TypeVar("T")
+
+
+class ApiAgentDoor:
+    """The door of one worker's agent through API servers (`AgentDoor`), with the `token` that its operator has given.
+
+    `folder` is the worker's, for its bell and its token.
+    """
+
+    def __init__(self, urls: str, worker: str, token: str, folder: Path) -> None:
+        self._urls = urls
+        self._token = WorkerToken(worker, folder, token, at_home=all(url.startswith(UNIX) for url in urls.split(",")))
+        self._path = f"/v1/workers/{quote(worker, safe='')}"
+        self._calls, self._news = (Servers(urls, lambda: self._token.present) for _ in range(2))
+        self._settled = False
+        self._polling: HTTPConnection | None = None
+        self._bell = Bell(folder)
+        self._held: Held | None = None
+        """What a server has just told without being asked."""
+        self._known = Held(False, {}, [], 0, None, {})  # noqa: FBT003 - a tuple
+        self._tag = ""
+        self._stopped = False
+        if any(url.startswith("https:") for url in urls.split(",")):
+            trusted()  # loaded before executors are forked
+
+    def look(self) -> Held:
+        """As `AgentDoor.look`."""
+        held, self._held = self._held, None
+        return held or self._take(self._calls.call("GET", self._grants(0), door.Holding))
+
+    def listen(self, answer: Callable[[], None]) -> None:
+        """As `AgentDoor.listen`, by asking a server for what is new and waiting for the bell meanwhile."""
+        self._hang_up()
+        at_once = True
+        while not self._stopped:
+            try:
+                if not self._settled:
+                    self._token.settle(self._calls)
+                    self._settled = True
+                if not at_once:
+                    self._wait()
+                answer()
+                self._token.renew(self._calls)
+                at_once = False
+            except NotAuthenticated:
+                if not (self._settled and self._token.present):
+                    raise
+                self._settled = False
+
+    def stop(self) -> None:
+        """As `AgentDoor.stop`."""
+        self._stopped = True
+        self._bell.ring()
+
+    def _wait(self) -> None:
+        """Wait for news of a server, a ring, or `WAIT_S`. Raises: ApiAway."""
+        try:
+            if self._polling is None:
+                self._polling = self._news.begin("GET", self._grants(WAIT_S))
+            ready, _, _ = select.select([self._polling.sock, self._bell], [], [], WAIT_S + ANSWER_S)
+            if self._bell in ready:
+                self._bell.hush()
+            if not ready:
+                raise TimeoutError(f"it has not answered for {WAIT_S + ANSWER_S:g} s")
+            if self._polling.sock in ready:
+                line, self._polling = self._polling, None
+                status, content = self._news.finish(line)
+                if status >= 400:
+                    raise error_of(status, content)
+                self._held = self._take(msgspec.json.decode(content, type=door.Holding))
+        except (OSError, HTTPException, ApiAway) as error:
+            self._hang_up()
+            self._news.next()
+            raise error if isinstance(error, ApiAway) else ApiAway(f"no news from the API: {error}") from error
+
+    def _hang_up(self) -> None:
+        if self._polling is not None:
+            self._polling.close()
+            self._polling = None
+        self._held = None
+
+    def _grants(self, wait_s: float) -> str:
+        return f"{self._path}/grants?after={self._tag}&wait={round(1000 * wait_s)}"
+
+    def _take(self, said: door.Holding) -> Held:
+        if said.grants is not None:
+            grants = [(Grant.model_validate_json(bytes(each.grant)), each.token) for each in said.grants]
+            granted = {grant.executor: grant for grant, _ in grants}
+            tokens = {grant.executor: token for grant, token in grants}
+            self._known = self._known._replace(granted=granted, revoked=said.revoked, tokens=tokens)
+        self._tag = said.tag
+        self._known = self._known._replace(alive=said.alive, settled=said.settled, registrant=said.registrant)
+        return self._known
+
+    def register(self, offer: RegisterWorker, registrant: Registrant) -> None:
+        """As `AgentDoor.register`."""
+        about = {name: getattr(offer, name) for name in ("node", "host", "cores", "memory_mb", "rack", "resources")}
+        asked = door.Registering(registrant=registrant, **about)
+        self._calls.call("POST", f"{self._path}/register", Raw, asked, within_s=MASTER_S)
+
+    def drain(self) -> None:
+        """As `AgentDoor.drain`."""
+        self._calls.call("POST", f"{self._path}/drain", Raw, {}, within_s=MASTER_S)
+
+    def leave(self) -> None:
+        """As `AgentDoor.leave`."""
+        self._calls.call("POST", f"{self._path}/leave", Raw, {}, within_s=MASTER_S)
+
+    def was_removed(self) -> str:
+        """As `AgentDoor.was_removed`."""
+        return self._calls.call("GET", f"{self._path}/removal", door.Removal).reason
+
+    def started(self, executors: Sequence[str]) -> None:
+        """As `AgentDoor.started`."""
+        self._calls.call("POST", f"{self._path}/reports", Raw, door.Reports(started=list(executors)))
+
+    def ended(self, end: Ended) -> None:
+        """As `AgentDoor.ended`."""
+        self._calls.call("POST", f"{self._path}/reports", Raw, door.Reports(ended=[end]))
+
+    def spec_of(self, executor: str) -> Mapping[str, Any]:
+        """As `AgentDoor.spec_of`."""
+        return {"api": self._urls, "token": self._known.tokens.get(executor, "")}
+
+    def close(self) -> None:
+        """As `AgentDoor.close`."""
+        self._hang_up()
+        self._calls.close()
+        self._news.close()
+        self._bell.close()
+
+
+class ApiExecutorDoor:
+    """The door of one executor or driver through API servers (`ExecutorDoor`), by the token of its grant."""
+
+    def __init__(self, urls: str, worker: str, executor: str, token: str, folder: Path) -> None:
+        self._servers = Servers(urls, lambda: token)
+        self._path = f"/v1/workers/{quote(worker, safe='')}/executors/{quote(executor, safe='')}"
+        self._folder = folder
+        self._turns = Turns()
+        self._secrets: door.Begun | None = None
+
+    def fill(self) -> bool:
+        """As `ExecutorDoor.fill`; the answer has the secrets as well."""
+        begun = self._ask("begin", door.Begun, {}, door.Begun(granted=False))
+        self._secrets = begun
+        return begun.granted
+
+    def secrets(self) -> Mapping[str, str]:
+        """As `ExecutorDoor.secrets`."""
+        if self._secrets is None:
+            self.fill()
+        known = self._secrets or door.Begun(granted=False)
+        if known.unreadable:
+            raise UnreadableSecrets(known.unreadable)
+        return {os.fsdecode(name): os.fsdecode(value) for name, value in known.secrets}
+
+    def step(self, completions: Sequence[Completion], *, want: int) -> Step:
+        """As `ExecutorDoor.step`; many completions go in several requests, of which the last takes tasks."""
+        *before, last = _parts(completions) or [[]]
+        for part in before:
+            self._ask("step", Raw, door.Asked(turn="", want=0, completions=part), Raw())
+        asked = door.Asked(turn=self._turns.present, want=want, completions=last)
+        step = self._ask("step", Step, asked, _NOT_GRANTED)
+        self._turns.answered()
+        return step
+
+    def finish(self, *, put_back: bool) -> None:
+        """As `ExecutorDoor.finish`."""
+        self._ask("finish", Raw, door.Finish(put_back=put_back), Raw())
+
+    def keep_output(self, tails: Mapping[int, bytes]) -> bool:
+        """As `ExecutorDoor.keep_output`."""
+        granted = True
+        for part in _tail_parts(tails):
+            granted = self._ask("output", door.Kept, door.Output(tails=part), door.Kept(granted=False)).granted
+        return granted
+
+    def backlog(self, *, waiting: int, running: int, idle: bool) -> None:
+        """As `ExecutorDoor.backlog`."""
+        self._ask("backlog", Raw, door.Backlog(waiting=waiting, running=running, idle=idle), Raw())
+
+    def end_app(self, reason: Literal["finished", "failed"], detail: str) -> None:
+        """As `ExecutorDoor.end_app`."""
+        self._ask("end-app", Raw, door.AppEnd(reason=reason, detail=detail), Raw())
+
+    def show_life(self) -> None:
+        """As `ExecutorDoor.show_life`."""
+        self._ask("alive", Raw, {}, Raw())
+
+    def ring(self) -> None:
+        """As `ExecutorDoor.ring`."""
+        self._servers.close()
+        ring(self._folder)
+
+    def _ask(self, what: str, gives: type[T], asked: object, refused: T) -> T:
+        """What a server answers, or `refused` if the executor is not granted any more."""
+        try:
+            return self._servers.call("POST", f"{self._path}/{what}", gives, asked)
+        except (NotAllowed, NotAuthenticated):
+            return refused
+
+
+def _parts(completions: Sequence[Completion]) -> list[list[Completion]]:
+    """The completions in parts that a request can hold."""
+    sizes = [len(each.output) * 4 // 3 + 6 * len(each.message) + 100 for each in completions]
+    return [list(completions[start:end]) for start, end in _cuts(sizes)]
+
+
+def _tail_parts(tails: Mapping[int, bytes]) -> Iterator[list[tuple[int, bytes]]]:
+    items = list(tails.items())
+    cuts = _cuts([len(tail) * 4 // 3 + 20 for _, tail in items]) or [(0, 0)]
+    return (items[start:end] for start, end in cuts)
+
+
+def _cuts(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Where to cut items of these sizes so that no part is larger than `MOST_BYTES`."""
+    cuts, start, size = [], 0, 0
+    for number, each in enumerate(sizes):
+        if number > start and size + each > MOST_BYTES:
+            cuts.append((start, number))
+            start, size = number, 0
+        size += each
+    return [*cuts, (start, len(sizes))] if sizes else cuts

@@ -1,0 +1,131 @@
+"""The token of a worker: an invitation is exchanged for one, and it is renewed when half of its time is over.
+
+It is kept in the worker's folder. A new one is written there before it is asked for, so that a lost answer, or the end
+of the agent, leaves nobody without a token.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from scheduler.model.errors import CommandRejected, NoMaster, NotAllowed, NotAuthenticated
+from scheduler.service.outage import ApiAway
+from scheduler.service.private import write_private
+from scheduler.service.tokens import new_token
+from workers.servers import MASTER_S, Servers
+
+_FILE = "token.json"
+_PATIENCE_S = 3.0
+"""How long a token that is refused is tried again: a server may not have heard of it yet."""
+_AGAIN_S = 60.0
+"""When a renewal is tried again."""
+_log = structlog.get_logger()
+
+
+class _Kept(msgspec.Struct):
+    """The worker's own tokens: the one in use, or asked for, and the one before."""
+
+    token: str
+    before: str = ""
+
+
+class WorkerToken:
+    """The token of `worker`: its own that `folder` keeps, else the `given` one; `present` is "" if there is none.
+
+    At home, where it needs none, it has none unless one is given. Call `settle` before its first use, and when it is
+    refused; `renew` now and then.
+    """
+
+    def __init__(self, worker: str, folder: Path, given: str, *, at_home: bool) -> None:
+        self._worker = worker
+        self._path = folder / _FILE
+        self._given = given
+        self.present = given or ("" if at_home else self._read().token)
+        self._id = ""
+        self._renew_at = 0.0
+
+    def settle(self, servers: Servers) -> None:
+        """Find out which token is valid, and exchange it if it is an invitation.
+
+        Raises: NotAuthenticated if none is; NotAllowed if it is another worker's; ApiAway.
+        """
+        if not self.present:
+            return
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                self._settle(servers)
+                break
+            except NotAuthenticated:
+                if time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(0.2)
+
+    def _settle(self, servers: Servers) -> None:
+        kept = self._read()
+        refusal: NotAuthenticated | None = None
+        for text in dict.fromkeys((kept.token, kept.before, self._given)):
+            if not text:
+                continue
+            self.present = text
+            try:
+                who = _whoami(servers)
+            except NotAuthenticated as error:
+                refusal = error
+                continue
+            if who["account"] != f"worker/{self._worker}":
+                raise NotAllowed(
+                    f"the token is that of {who['account']}, not of worker/{self._worker}; use the worker's own, or "
+                    "start it with another --id"
+                )
+            self._id = str(who["token"])
+            left_s = int(who["expires"]) / 1000 - time.time()
+            self._renew_at = time.monotonic() + max(1.0, left_s / 2)
+            if who["once"]:
+                self._issue(servers, text, self._id)
+                self._settle(servers)
+            return
+        raise refusal or NotAuthenticated("there is no token")
+
+    def renew(self, servers: Servers) -> None:
+        """Take a new token if half of the time of the present one is over; later, if that is not possible now."""
+        if not self.present or time.monotonic() < self._renew_at:
+            return
+        before, old, own = self.present, self._id, self._read().token == self.present
+        try:
+            self._issue(servers, before, None)
+            self._settle(servers)
+            if own:
+                servers.call("DELETE", f"/v1/tokens/{old}", msgspec.Raw)
+        except (ApiAway, NoMaster, CommandRejected) as error:
+            _log.warning("the worker's token could not be renewed yet", worker=self._worker, error=str(error))
+            self._renew_at = time.monotonic() + _AGAIN_S
+            return
+        _log.info("the worker's token was renewed", worker=self._worker)
+
+    def _issue(self, servers: Servers, before: str, replaces: str | None) -> None:
+        made = new_token()
+        self._write(_Kept(made.text, before))
+        asked = {"token": made.id, "account": f"worker/{self._worker}", "hash": made.hash, "replaces": replaces}
+        servers.call("POST", "/v1/tokens", msgspec.Raw, asked, within_s=MASTER_S)
+
+    def _read(self) -> _Kept:
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            return msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+        return _Kept("")
+
+    def _write(self, kept: _Kept) -> None:
+        draft = self._path.with_suffix(".draft")
+        write_private(draft, msgspec.json.encode(kept).decode())
+        draft.replace(self._path)
+
+
+def _whoami(servers: Servers) -> dict[str, Any]:
+    said: dict[str, Any] = servers.call("GET", "/v1/whoami", dict[str, Any])["value"]
+    return said
