@@ -65,6 +65,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
             owner_timeout_s=LEASE_S,
             grace_s=GRACE_S,
             command=("sh", "-c", _SCRIPT, python),
+            cwd=os.getcwd(),  # noqa: PTH109 (as with functions)
         )
         self.app = self._request.app
         options.setdefault("scheduler", {"cls": Scheduler, "options": {"host": self._host, "dashboard_address": None}})

@@ -297,7 +297,7 @@ class _Pool:
                 call = self.calls.popleft()
             except IndexError:
                 break
-            if call.tries == 0 and call.future._state == "PENDING" and not call.future.set_running_or_notify_cancel():  # noqa: SLF001
+            if not _is_open(call.future):
                 continue
             self._number += 1
             link.calls[self._number] = call
@@ -440,6 +440,12 @@ class _Pool:
             each.close()
 
 
+def _is_open(future: Future[Any]) -> bool:
+    """Whether the call is to be made, for the first time or again; it is running from then on."""
+    state = future._state  # noqa: SLF001 (there is no other way to tell)
+    return state == "RUNNING" or (state in ("PENDING", "CANCELLED") and future.set_running_or_notify_cancel())
+
+
 class Executor(_Executor):
     """Runs calls in worker processes on granted executors, as `concurrent.futures.ProcessPoolExecutor` does locally.
 
@@ -503,6 +509,7 @@ class Executor(_Executor):
                 "executor_limit": asked,
                 "owner_timeout_s": LEASE_S,
                 "command": (python, "-c", _COMMAND),
+                "cwd": os.getcwd(),  # noqa: PTH109 (shown to the workers; they begin in a folder of their own)
                 "env": tuple(sorted(variables)),
                 **submission,
             }
