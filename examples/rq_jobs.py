@@ -12,7 +12,7 @@ from rq import Queue
 def main(url: str) -> None:
     """Put ten jobs into the queue, and wait for their results."""
     jobs = [Queue("work", connection=Redis.from_url(url)).enqueue(pow, number, 2) for number in range(10)]
-    while not all(job.is_finished for job in jobs):
+    while not all(bool(job.is_finished) for job in jobs):
         time.sleep(0.1)
     print(sum(job.return_value() for job in jobs), "is the sum of the squares")  # noqa: T201 (what it is for)
 

@@ -67,6 +67,8 @@ class ApiAgentDoor:
         """What a server has just told without being asked."""
         self._known = Held(False, {}, [], 0, None, {})  # noqa: FBT003 - a tuple
         self._tag = ""
+        self._calls_made = self._calls_before = 0
+        """Calls so far, and before the server was asked for news: news that may be older than a call is not used."""
         self._stopped = False
         if any(url.startswith("https:") for url in urls.split(",")):
             trusted()  # loaded before executors are forked
@@ -74,7 +76,10 @@ class ApiAgentDoor:
     def look(self) -> Held:
         """As `AgentDoor.look`."""
         held, self._held = self._held, None
-        return held or self._take(self._calls.call("GET", self._grants(0), door.Holding))
+        if held is not None:
+            return held
+        self._calls_made += 1
+        return self._take(self._calls.call("GET", self._grants(0), door.Holding))
 
     def listen(self, answer: Callable[[], None]) -> None:
         """As `AgentDoor.listen`, by asking a server for what is new and waiting for the bell meanwhile."""
@@ -105,6 +110,7 @@ class ApiAgentDoor:
         try:
             if self._polling is None:
                 self._polling = self._news.begin("GET", self._grants(WAIT_S))
+                self._calls_before = self._calls_made
             ready, _, _ = select.select([self._polling.sock, self._bell], [], [], WAIT_S + ANSWER_S)
             if self._bell in ready:
                 self._bell.hush()
@@ -115,7 +121,8 @@ class ApiAgentDoor:
                 status, content = self._news.finish(line)
                 if status >= 400:
                     raise error_of(status, content)
-                self._held = self._take(msgspec.json.decode(content, type=door.Holding))
+                if self._calls_before == self._calls_made:
+                    self._held = self._take(msgspec.json.decode(content, type=door.Holding))
         except (OSError, HTTPException, ApiAway) as error:
             self._hang_up()
             self._news.next()
@@ -144,6 +151,8 @@ class ApiAgentDoor:
         """As `AgentDoor.register`."""
         about = {name: getattr(offer, name) for name in ("node", "host", "cores", "memory_mb", "rack", "resources")}
         asked = door.Registering(registrant=registrant, **about)
+        self._held = None
+        self._calls_made += 1
         self._calls.call("POST", f"{self._path}/register", Raw, asked, within_s=MASTER_S)
 
     def drain(self) -> None:

@@ -250,10 +250,14 @@ class Handlers:
         try:
             self._refuse_early(who, command)
         except NotAllowed:
-            if isinstance(command, LoseWorker | LoseOwner) or self._told.take(who.account, 1.0):
+            if isinstance(command, LoseWorker | LoseOwner) or self._told.take(who.account, 1.0) or not self._is_led():
                 raise
             return False
         return True
+
+    def _is_led(self) -> bool:
+        """Whether a master holds the lease, so that a refusal does not have to be waited for in vain."""
+        return bool(self.store.exists(self.keys.lease))
 
     def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):

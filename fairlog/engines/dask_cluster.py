@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from distributed import Scheduler
-from distributed.deploy import SpecCluster
+from distributed.deploy.spec import SpecCluster
 
 from fairlog.engines.owner import LEASE_S, OwnedApp, own_host
 from scheduler.model.commands import SubmitApp
@@ -25,7 +25,7 @@ _SCRIPT = (
 )
 
 
-class FairlogCluster(SpecCluster):  # type: ignore[misc]  # distributed has no types
+class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partial
     """A Dask cluster whose workers fairlog grants: `scale`, `adapt` from 0 and back, as any `SpecCluster`.
 
     Each worker has `cores` threads and `memory_mb`. A worker is called as its executor, so that the one which Dask
@@ -65,6 +65,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # distributed has no t
             owner_timeout_s=LEASE_S,
             grace_s=GRACE_S,
             command=("sh", "-c", _SCRIPT, python),
+            cwd=os.getcwd(),  # noqa: PTH109 (as with functions)
         )
         self.app = self._request.app
         options.setdefault("scheduler", {"cls": Scheduler, "options": {"host": self._host, "dashboard_address": None}})

@@ -17,7 +17,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from fairlog.engines import wire
 
@@ -25,6 +26,7 @@ POOL, KEY, SLOTS = "FAIRLOG_POOL", "FAIRLOG_POOL_KEY", "FAIRLOG_POOL_SLOTS"
 """Variables: HOST:PORT of the pool, the key in hex, and how many workers there are to be."""
 PATIENCE_S = 10.0
 """How long a worker tries to reach the pool."""
+T = TypeVar("T")
 _SHORT_S = 0.02
 """A call that takes longer holds up none that came with it: they are returned to the pool."""
 _DEATHS = 20
@@ -159,6 +161,11 @@ def _outcome(body: memoryview | bytes) -> tuple[int, bytes]:
         return wire.RESULT, dumped(value)
     except BaseException as error:  # noqa: BLE001 (likewise)
         return wire.ERROR, failure(error)
+
+
+def each(function: Callable[..., T], chunk: Iterable[tuple[Any, ...]]) -> list[T]:
+    """The results of several calls of one function."""
+    return [function(*arguments) for arguments in chunk]
 
 
 def failure(error: BaseException) -> bytes:

@@ -94,7 +94,7 @@ class _Pool:
         self.app: OwnedApp | None = None
         self.calls: deque[_Call] = deque()
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = self._ended = False
         self._broken: BaseException | None = None
         self._links: set[_Link] = set()
         self._arrived: deque[_Link] = deque()
@@ -220,6 +220,8 @@ class _Pool:
             connection.settimeout(0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._arrived.append(_Link(connection, about.partition(" ")[0]))
+            if self._ended:
+                connection.close()
             self._wake()
         except OSError:
             connection.close()
@@ -295,7 +297,7 @@ class _Pool:
                 call = self.calls.popleft()
             except IndexError:
                 break
-            if call.tries == 0 and call.future._state == "PENDING" and not call.future.set_running_or_notify_cancel():  # noqa: SLF001
+            if not _is_open(call.future):
                 continue
             self._number += 1
             link.calls[self._number] = call
@@ -427,7 +429,8 @@ class _Pool:
                 self._stop(link)
         if self.app is not None:
             self.app.finish("failed" if outcome == "failed" or self._broken else "finished", detail)
-        for link in self._links:
+        self._ended = True
+        for link in (*self._links, *self._arrived):
             link.connection.close()
         self.abandon()
 
@@ -435,6 +438,12 @@ class _Pool:
         """Close everything; the thread must not run."""
         for each in (self._listener, self._selector, self._woken, self._waker):
             each.close()
+
+
+def _is_open(future: Future[Any]) -> bool:
+    """Whether the call is to be made, for the first time or again; it is running from then on."""
+    state = future._state  # noqa: SLF001 (there is no other way to tell)
+    return state == "RUNNING" or (state in ("PENDING", "CANCELLED") and future.set_running_or_notify_cancel())
 
 
 class Executor(_Executor):
@@ -500,6 +509,7 @@ class Executor(_Executor):
                 "executor_limit": asked,
                 "owner_timeout_s": LEASE_S,
                 "command": (python, "-c", _COMMAND),
+                "cwd": os.getcwd(),  # noqa: PTH109 (shown to the workers; they begin in a folder of their own)
                 "env": tuple(sorted(variables)),
                 **submission,
             }
@@ -541,7 +551,7 @@ class Executor(_Executor):
             return super().map(fn, *iterables, timeout=timeout)
         items = zip(*iterables, strict=False)
         chunks = iter(lambda: tuple(islice(items, chunksize)), ())
-        return chain.from_iterable(super().map(partial(_each, fn), chunks, timeout=timeout))
+        return chain.from_iterable(super().map(partial(worker.each, fn), chunks, timeout=timeout))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 (as the library's)
         """Take no more calls and end the app once all are answered; `wait` until then."""
@@ -549,7 +559,3 @@ class Executor(_Executor):
         self._pool.close(cancel=cancel_futures)
         if wait:
             self._pool.join()
-
-
-def _each(fn: Callable[..., T], chunk: tuple[tuple[Any, ...], ...]) -> list[T]:
-    return [fn(*arguments) for arguments in chunk]

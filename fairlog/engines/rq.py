@@ -45,6 +45,7 @@ def submission(
         grace_s=grace_s,
         command=("sh", "-c", script, sys.executable, "--max-idle-time", str(idle_s), *queues),
         env=("PYTHONPATH", "RQ_REDIS_URL"),
+        cwd=os.getcwd(),  # noqa: PTH109 (as with functions)
     )
 
 

@@ -95,9 +95,10 @@ def find_running(data: Path | None = None) -> Running | None:
 
 
 def others_than(found: Running | None) -> list[str]:
-    """The data folders of this user's further `up`s."""
-    known = None if found is None else found.pid
-    return list(dict.fromkeys(running.data for running in _all_running() if running.pid != known))
+    """The data folders of this user's further `up`s; none if the cluster is not that of an `up`."""
+    if found is None:
+        return []
+    return list(dict.fromkeys(running.data for running in _all_running() if running.pid != found.pid))
 
 
 def keyring_for(url: str) -> Keyring | None:

@@ -56,7 +56,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["grace_s"] = spec.grace_s
     if private.env:
         grant["env"] = private.env
-    if private.cwd is not None and not program:
+    if private.cwd is not None:
         grant["cwd"] = private.cwd
     if private.array and not is_driver(held.id):
         grant["array"] = private.array

@@ -10,6 +10,8 @@ from tests.docs.pages import PAGES, Page, agrees, failures, read
 
 READ = [read(path) for path in PAGES]
 REASONS = {
+    "needs a webhook",
+    "needs accounts and Prometheus",
     "needs an archive",
     "needs certificates",
     "prints passwords",

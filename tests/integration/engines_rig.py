@@ -65,7 +65,7 @@ class Site:
 def site(folder: Path, *options: str) -> Iterator[Site]:
     """A cluster that is stopped afterwards."""
     shell = Shell(folder / "home")
-    shell.env["FAIRLOG_LEASE"] = "1.5"
+    shell.env |= {"FAIRLOG_LEASE": "1.5", "FAIRLOG_LAUNCHER": "plain", "FAIRLOG_UNSAFE_PLAIN": "1"}
     shell.ok("up", "--detach", "--cores", "4", "--memory", "4G", "--masters", "2", *options)
     try:
         shell.ok("company", "add", "acme")

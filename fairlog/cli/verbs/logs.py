@@ -96,7 +96,7 @@ def logs(  # noqa: PLR0913 (the options)
 
 def _print(work: Worklist | RemoteTasks, app: str, tasks: Sequence[Index], printer: Printer, tail: int | None) -> None:
     numbers = [task for task in tasks if task is not None]
-    outputs = work.outputs(app, numbers) if numbers else iter([work.driver_output(app)])
+    outputs = work.outputs(app, numbers) if numbers == list(tasks) else iter([work.driver_output(app)])
     for task, whole in zip(tasks, outputs, strict=True):
         if output := last_lines(whole, tail):
             printer.part()

@@ -103,6 +103,7 @@ class Helper:
                 grace_s=int(self._conf.get("spark.fairlog.grace", str(GRACE_S))),
                 command=command,
                 env=tuple(sorted(variables)),
+                cwd=os.getcwd(),  # noqa: PTH109 (as with functions)
             )
             self._owned = OwnedApp(submission, variables, hear=self._hear)
         except FairlogError as error:

@@ -29,7 +29,11 @@ class Line:
 
     def add(self, item: Any) -> None:  # noqa: ANN401 - of the items' type
         """Put the item in its place."""
-        insort(self.items, item, self.begin)
+        items = self.items
+        if items and item < items[-1]:
+            insort(items, item, self.begin)
+        else:
+            items.append(item)
 
     def remove(self, item: Any) -> None:  # noqa: ANN401 - likewise
         """Take an item out that it has."""
@@ -40,6 +44,6 @@ class Line:
             return
         items[begin] = None
         self.begin = begin = begin + 1
-        if begin > _LEFT and begin * 2 > len(items):
+        if begin == len(items) or (begin > _LEFT and begin * 2 > len(items)):
             del items[:begin]
             self.begin = 0

@@ -173,9 +173,10 @@ def test_the_command_line_speaks_to_the_api_that_it_is_told(up: dict[str, Any], 
     proof = shell.home / "receipts.jsonl"
     owner = ("--company", "acme", "--user", "ann")
     done = shell.run("submit", *owner, "--receipt", str(proof), "--wait", "--", "echo", "hello")
-    assert (done.code, done.err.splitlines()[-1].split(" after ")[0]) == (0, f"{done.out.strip()} finished")
-    assert shell.ok("logs", done.out.strip()) == shell.ok("logs", "--follow", done.out.strip()) == "hello\n"
-    assert "succeeded" in shell.ok("app", done.out.strip())
+    app, output = done.out.split()
+    assert (done.code, output, done.err.splitlines()[-1].split(" after ")[0]) == (0, "hello", f"{app} finished")
+    assert shell.ok("logs", app) == shell.ok("logs", "--follow", app) == "hello\n"
+    assert "succeeded" in shell.ok("app", app)
     assert "follows its rules" in shell.ok("audit", "--receipts", str(proof))
     assert shell.run("backup", "file:///nowhere").err == (
         f"Error: this needs the store itself, and you use the API at http+unix:{up['socket']}; run it on the store's "

@@ -81,7 +81,8 @@ def test_kinds_of_resources_are_registered_offered_requested_and_shown(shell: Sh
     assert shell.ok("resource", "add", "gpu") == "gpu registered\n"
     assert shell.ok("resource", "add", "gpu") == "gpu is registered already\n"
     found = """echo '{"name": "gpu", "addresses": ["5", "7"]}'"""
-    worker = shell.start("worker", "--id", "gpus", "--cores", "4", "--memory", "4G", "--discover", found)
+    plain = ("--launcher", "plain", "--unsafe-plain")  # its folders are in the home of its user, where cells are not
+    worker = shell.start("worker", "--id", "gpus", "--cores", "4", "--memory", "4G", "--discover", found, *plain)
     wait_until(lambda: '"gpus"' in shell.ok("workers", "--json"), "the worker with GPUs")
     sized = ("--executor-cores", "2", "--executor-resource", "gpu=1", "--cores", "2", "--tasks", "1", "--wait")
     app = submit(shell, *sized, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
@@ -169,8 +170,8 @@ def test_logs_prints_the_tasks_output_in_their_order(shell: Shell) -> None:
     assert none == (1, "", f"Error: app {app!r} has no task 3; its tasks are 0 to 2\n")
 
 
-def test_logs_follow_prints_what_comes_until_the_app_ends(shell: Shell, tmp_path: Path) -> None:
-    flag = tmp_path / "go"
+def test_logs_follow_prints_what_comes_until_the_app_ends(shell: Shell) -> None:
+    flag = shell.home / "go"
     app = submit(
         shell, "--tasks", "1", "--", "sh", "-c", f"echo one; while ! [ -e {flag} ]; do sleep 0.05; done; echo two"
     )

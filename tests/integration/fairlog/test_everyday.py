@@ -49,7 +49,8 @@ class Here:
             answer = CliRunner(env=self.env).invoke(cli, arguments, input=text, prog_name="fairlog")
         finally:
             os.chdir(before)
-        assert answer.exception is None or isinstance(answer.exception, SystemExit), answer.exception
+        if answer.exception is not None and not isinstance(answer.exception, SystemExit):
+            raise answer.exception
         return Said(answer.exit_code, answer.stdout, answer.stderr)
 
     def ok(self, *arguments: str) -> str:

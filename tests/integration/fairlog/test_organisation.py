@@ -69,7 +69,7 @@ def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: O
     _, stranger = organisation.company("globex")
     receipts = ann.home / "receipts.jsonl"
 
-    app = ann.ok("submit", "--receipt", str(receipts), "--wait", "--", "echo", "from acme").strip()
+    app = ann.ok("submit", "--receipt", str(receipts), "--wait", "--", "echo", "from acme").splitlines()[0]
     assert ann.ok("logs", app) == boss.ok("logs", app) == "from acme\n"
     held = ann.ok("submit", "--receipt", str(receipts), "--hold", "--", "sleep", "600").strip()
 

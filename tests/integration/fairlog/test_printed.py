@@ -140,6 +140,7 @@ def run(*arguments: str) -> str:
 WHY = ["--reason", "a test"]
 CALLS: dict[str, list[list[str]]] = {
     "status": [[], ["--json"]],
+    "alerts": [["--nonsense", TYPED], ["--webhook", TYPED], ["--once", "--state", f"{TYPED}/{TYPED}"]],
     "company": [["list"], ["list", "--json"], ["add", TYPED], ["remove", TYPED]],
     "limit": [["list"], ["list", "--json"]],
     "resource": [["list"], ["add", "gpu"]],

@@ -130,6 +130,8 @@ def test_the_data_folder_distinguishes_several_ups(shell: Shell, tmp_path: Path)
     answer = shell.run("status")
     said = f"another `fairlog up` runs on this machine, on the data in {default}"
     assert (answer.code, answer.out.splitlines()[0]) == (3, f"health    {said}")
+    named = shell.run("status", "--cluster", "two", "--store", shell.status()["store"]["url"]).out
+    assert named.startswith("health    no standby\n"), "who names a store means no `up`"
     assert [each["company"] for each in json.loads(shell.ok("company", "list", "--json"))] == ["second"]
     listed = json.loads(shell.ok("--data", default, "company", "list", "--json"))
     assert [each["company"] for each in listed] == ["first"]

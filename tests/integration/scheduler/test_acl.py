@@ -102,7 +102,7 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         stack.callback(process.wait, HOPELESS_S)
         stack.callback(process.terminate)
         offer = ("--id", "w1", "--cores", "8", "--memory", "8G", "--run-dir", str(tmp_path / "run"))
-        words = ("worker", *offer, "--api", f"{UNIX}{folder}/s")
+        words = ("worker", *offer, "--folders", "/", "--api", f"{UNIX}{folder}/s")
         process = Forked(main, *words, environment=shell.env, log=tmp_path / "worker.log")
         stack.callback(process.wait, HOPELESS_S)
         stack.callback(process.terminate)

@@ -272,7 +272,7 @@ def test_a_grant_says_what_the_executor_runs_and_its_grace() -> None:
     driver, executor = grants["a1.driver-0"], grants["a1.0"]
     assert (driver.command, driver.program, driver.grace_s, driver.cwd) == (("true",), False, 90, "/home/ann")
     assert (executor.command, executor.program, executor.grace_s) == (("work", "hard"), True, 90)
-    assert (executor.cwd, executor.tasks) == (None, 0)
+    assert (executor.cwd, executor.tasks) == ("/home/ann", 0)
 
 
 def test_an_owner_ends_its_app() -> None:
