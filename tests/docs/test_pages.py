@@ -15,6 +15,7 @@ REASONS = {
     "needs an archive",
     "needs certificates",
     "prints passwords",
+    "the link is another one each time",
     "writes passwords",
     "needs Java and Spark",
     "needs a Redis with jobs",

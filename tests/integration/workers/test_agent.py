@@ -129,6 +129,7 @@ class Cluster:
             memory_mb=cores * 1024,
             run_dir=self.folder / "run",
             outlive_agent=outlive_agent,
+            unsafe_plain=True,
             grace_s=0.5,
         )
 
