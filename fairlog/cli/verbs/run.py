@@ -381,6 +381,8 @@ def worker(
     from workers.agent import run_agent  # noqa: PLC0415 (help needs none of it)
     from workers.offer import discovered, divided, make_offers  # noqa: PLC0415 (likewise)
 
+    if asked["worker"] is not None:
+        check_identifier("the worker id", asked["worker"])
     typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
     place = _place_of_worker(ctx.ensure_object(Target), api, api_first=typed)
     if place.token and asked["instances"] > 1:

@@ -264,7 +264,7 @@ def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) ->
         first, second, third = shell.ok("restore", str(file)).splitlines()
         assert first == f"{said['seq']} log entries of the cluster default restored from {file}"
         assert second == f"the first {said['archived']} of them are in the archive, not in the file"
-        assert re.fullmatch(r"the last entry was written at 20.* UTC; later commands are not included", third)
+        assert re.fullmatch(r"the last entry was written at 20.*Z; later commands are not included", third)
         shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
         assert shell.app(done)["state"] == "finished"
         last = json.loads(shell.ok("log", "--json", "--to", str(said["seq"])).splitlines()[-1])

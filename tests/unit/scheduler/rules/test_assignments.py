@@ -58,7 +58,6 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "command",
         "env",
         "cwd",
-        "array",
         "retries",
         "time_limit_s",
         "role",
