@@ -99,7 +99,8 @@ def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Server
     shell.env |= {"FAIRLOG_STORE": f"redis://:hush-hush@127.0.0.1:{port}/0"}
     master = Service(shell, "master", forked=False)
     offer = ("--cores", "4", "--memory", "4G", "--run-dir", str(tmp_path / "run"), "--instances", "2")
-    worker = Service(shell, "worker", *offer, "--no-outlive", forked=False)
+    plain = ("--launcher", "plain", "--unsafe-plain")  # a task in a cell sees no other process
+    worker = Service(shell, "worker", *offer, *plain, "--no-outlive", forked=False)
     try:
         shell.ok("company", "add", "acme")
         script = 'ps -o args= -p $PPID; tr "\\0" "\\n" < /proc/$PPID/cmdline'

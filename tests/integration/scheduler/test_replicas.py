@@ -41,6 +41,10 @@ def primary(servers: Servers) -> int:
     return port
 
 
+PLAIN = ("--launcher", "plain", "--unsafe-plain")
+"""Apps run in the folder that holds the home of the worker's user, which no cell shows."""
+
+
 def _master(servers: Servers, port: int, *, replicas: int) -> Scheduler:
     log = EventLog(servers.connect(f"redis://127.0.0.1:{port}"), Keys("replicated"), replicas=replicas)
     return Scheduler(log, "first", lambda: rebuild(log))
@@ -322,7 +326,7 @@ def test_a_store_failover_keeps_every_acknowledged_command(servers: Servers, tmp
     with (
         Service(shell, "master") as first,
         Service(shell, "master", name="second") as second,
-        Service(shell, "worker", "--id", "w", "--cores", "8", "--memory", "8G", "--no-outlive") as worker,
+        Service(shell, "worker", "--id", "w", "--cores", "8", "--memory", "8G", "--no-outlive", *PLAIN) as worker,
     ):
         for service in (first, second, worker):
             service.hear("READY=1")

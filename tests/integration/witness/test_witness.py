@@ -92,7 +92,8 @@ def test_an_entry_that_was_taken_out_of_the_store_is_missed(
 @pytest.mark.parametrize("view", ["apps", "workers", "shares"])
 def test_a_list_shows_the_past_as_it_was(written: EmbeddedStore, view: str) -> None:
     for seq in (1, 2, 4, len(LOG)):
-        assert known(said(written, view, "--at", seq)) == look(at(seq), view, {})
+        shown = said(written, view, "--at", seq)
+        assert (known(shown) if view == "apps" else shown) == look(at(seq), view, {})
 
 
 def test_a_time_shows_what_was_so_at_that_time(written: EmbeddedStore) -> None:
@@ -104,8 +105,6 @@ def test_a_time_shows_what_was_so_at_that_time(written: EmbeddedStore) -> None:
 
 def known(shown: Any) -> Any:
     """A list of apps without what the verb adds to the view: why they wait, and for how long."""
-    if not isinstance(shown, list):
-        return shown
     added = {"reason", "rule", "waitedMs"}
     return [{name: value for name, value in each.items() if name not in added} for each in shown]
 
