@@ -87,6 +87,7 @@ def test_kinds_of_resources_are_registered_offered_requested_and_shown(shell: Sh
     sized = ("--executor-cores", "2", "--executor-resource", "gpu=1", "--cores", "2", "--tasks", "1", "--wait")
     app = submit(shell, *sized, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert shell.ok("logs", app) == "5\n"
+    wait_until(lambda: not shell.app(app)["executors"], "its executors to be gone")
     assert json.loads(shell.ok("resource", "list", "--json")) == [
         {"kind": "gpu", "offered": 2, "granted": 0, "workers": 1}
     ]
