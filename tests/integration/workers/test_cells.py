@@ -24,7 +24,6 @@ from tests.waiting import wait_until
 from workers.forkserver import Forkserver
 from workers.launch_helper import AccountMap
 from workers.processes import started_s
-from workers.rundir import RunDir
 from workers.sandbox import CellSettings, why_no_cell
 
 ATTACK = Path(__file__).with_name("attack.py").read_text()
@@ -38,15 +37,6 @@ in_cells = pytest.mark.skipif(bool(why_no_cell()), reason=f"no cell can be start
 def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
     with EmbeddedStore(tmp_path_factory.mktemp("store")) as store:
         yield store
-
-
-@pytest.fixture(scope="module")
-def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]:
-    files = RunDir(tmp_path_factory.mktemp("forkserver"), WORKER)
-    files.make()
-    forkserver = Forkserver(files, outlive_agent=False)
-    yield forkserver
-    forkserver.close()
 
 
 @pytest.fixture

@@ -20,18 +20,8 @@ from scheduler.store.secrets import seal
 from tests.integration.workers.worker_rig import WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
 from workers.forkserver import Forkserver
-from workers.rundir import RunDir
 
 KEY = bytes(range(32))
-
-
-@pytest.fixture(scope="module")
-def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]:
-    files = RunDir(tmp_path_factory.mktemp("forkserver"), WORKER)
-    files.make()
-    forkserver = Forkserver(files, outlive_agent=False)
-    yield forkserver
-    forkserver.close()
 
 
 @pytest.fixture
