@@ -193,14 +193,14 @@ def _skipped_tasks(evidence: Evidence) -> Iterator[str]:
 
 
 def _twins(evidence: Evidence) -> Iterator[str]:
-    processes: dict[str, set[int]] = defaultdict(set)
+    processes: dict[str, set[str]] = defaultdict(set)
     for trace in evidence.traces:
         processes[trace.executor].add(trace.process)
         if trace.what == "twice":
             yield f"task {trace.task} of {trace.app} ran twice at once under {trace.executor}"
     for executor, found in processes.items():
         if len(found) > 1:
-            yield f"{executor} was the processes {', '.join(map(str, sorted(found)))}"
+            yield f"{executor} was the processes {', '.join(sorted(found))}"
 
 
 def _never_granted(evidence: Evidence) -> Iterator[str]:

@@ -40,7 +40,7 @@ class Trace(NamedTuple):
     what: str
     task: int
     executor: str
-    process: int
+    process: str
     at_ms: int
 
 
@@ -73,4 +73,4 @@ def read_traces(folder: Path) -> Iterator[Trace]:
     for path in sorted(folder.glob("*.trace")):
         for text in path.read_text().splitlines():
             what, task, executor, process, at_ms = text.split()
-            yield Trace(path.stem, what, int(task), executor, int(process), int(at_ms))
+            yield Trace(path.stem, what, int(task), executor, process, int(at_ms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -38,7 +39,7 @@ from tests.chaos.checker import Evidence
 from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces
 from tests.chaos.stores import Replicated, Single, Store
-from tests.chaos.tenant import KIND, Tenancy, run_tenant
+from tests.chaos.tenant import KIND, TASK, Tenancy, run_tenant
 from tests.waiting import HOPELESS_S
 from workers.processes import kill_until_gone, send_signal
 from workers.rundir import RunDir
@@ -86,6 +87,7 @@ class Rig:
         self._logs = folder / "logs"
         for made in (self._traces, self._histories, self._logs):
             made.mkdir(parents=True)
+        shutil.copy(TASK, self._traces)
         self._keys = folder / "keys.json"
         self._ring = Keyring.create(self._keys)
         self._store: Store = Replicated(folder / "store") if replicated else Single(folder / "store")

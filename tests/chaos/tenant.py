@@ -39,6 +39,7 @@ KIND = "gpu"
 SUPERVISED = {"driver": True, "supervise": True, "driver_memory_mb": 256}
 HOW = ("ok", "ok", "ok", "ok", "ok", "ok", "fails", "fails-once")
 TASK = Path(__file__).with_name("task.sh")
+"""What tasks run: a copy of it in their folder, since cells do not show this one."""
 
 
 class Tenancy(NamedTuple):
@@ -119,7 +120,7 @@ class Tenant:
             company=company,
             user=self._draw.choice(("ann", "bob")),
             name=how,
-            command=("/bin/sh", str(TASK), how, seconds),
+            command=("/bin/sh", TASK.name, how, seconds),
             cwd=self._tenancy.traces,
             retries=1 if how == "fails-once" else 0,
             priority=self._draw.randint(-1, 1),

@@ -68,10 +68,10 @@ class Run:
         for app, how in (("a", "ok"), ("b", "fails"), ("c", "ok")):
             self.client(4_000, submission(app, how))
             self.turn(5_000, StartedExecutor(executor=f"{app}.0"))
-            self.traces += [Trace(app, "begin", task, f"{app}.0", 70, 6_000) for task in (0, 1)]
-        self.traces += [Trace("a", "end", task, "a.0", 70, 7_000) for task in (0, 1)]
+            self.traces += [Trace(app, "begin", task, f"{app}.0", "70", 6_000) for task in (0, 1)]
+        self.traces += [Trace("a", "end", task, "a.0", "70", 7_000) for task in (0, 1)]
         self.client(5_500, SubmitApp(app="d", company="acme", user="ann", name="ok", driver=True, command=("true",)))
-        self.traces += [Trace("d", what, DRIVER, "d.driver-0", 71, 6_000) for what in ("begin", "end")]
+        self.traces += [Trace("d", what, DRIVER, "d.driver-0", "71", 6_000) for what in ("begin", "end")]
         self.turn(8_000, EndApp(app="a", reason="finished"), EndApp(app="b", reason="failed"))
         self.client(8_000, KillApp(app="c"))
         self.turn(9_000, *(EndedExecutor(executor=f"{app}.0", reason="killed") for app in "abc"))
@@ -200,15 +200,15 @@ def skip_a_driver(run: Run) -> None:
 
 
 def start_a_driver_twice(run: Run) -> None:
-    run.traces.append(Trace("d", "begin", DRIVER, "d.driver-0", 72, 6_500))
+    run.traces.append(Trace("d", "begin", DRIVER, "d.driver-0", "72", 6_500))
 
 
 def run_a_driver_that_was_never_granted(run: Run) -> None:
-    run.traces.append(Trace("d", "begin", DRIVER, "d.driver-1", 73, 6_500))
+    run.traces.append(Trace("d", "begin", DRIVER, "d.driver-1", "73", 6_500))
 
 
 def run_a_driver_on_after_the_worker_said_that_it_is_gone(run: Run) -> None:
-    run.traces.append(Trace("d", "end", DRIVER, "d.driver-0", 71, 9_201))
+    run.traces.append(Trace("d", "end", DRIVER, "d.driver-0", "71", 9_201))
 
 
 def hold_a_drivers_grant_for_ever(run: Run) -> None:
@@ -216,23 +216,23 @@ def hold_a_drivers_grant_for_ever(run: Run) -> None:
 
 
 def start_an_executor_twice(run: Run) -> None:
-    run.traces.append(Trace("a", "begin", 1, "a.0", 71, 6_500))
+    run.traces.append(Trace("a", "begin", 1, "a.0", "71", 6_500))
 
 
 def run_a_task_twice_at_once(run: Run) -> None:
-    run.traces.append(Trace("a", "twice", 1, "a.0", 70, 6_500))
+    run.traces.append(Trace("a", "twice", 1, "a.0", "70", 6_500))
 
 
 def run_under_an_executor_that_was_never_granted(run: Run) -> None:
-    run.traces.append(Trace("a", "begin", 1, "a.7", 72, 6_500))
+    run.traces.append(Trace("a", "begin", 1, "a.7", "72", 6_500))
 
 
 def run_before_the_grant(run: Run) -> None:
-    run.traces.append(Trace("a", "begin", 1, "a.0", 70, 3_999))
+    run.traces.append(Trace("a", "begin", 1, "a.0", "70", 3_999))
 
 
 def run_on_after_the_worker_said_that_it_is_gone(run: Run) -> None:
-    run.traces.append(Trace("b", "end", 1, "b.0", 70, 9_001))
+    run.traces.append(Trace("b", "end", 1, "b.0", "70", 9_001))
 
 
 def leave_a_task_running(run: Run) -> None:
@@ -350,8 +350,8 @@ def test_a_history_goes_on_where_the_life_before_left_it(tmp_path: Path) -> None
 def test_what_tasks_say_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.trace").write_text("begin 0 a.1 70 1700000000000\nend 0 a.1 70 1700000000100\n")
     assert list(read_traces(tmp_path)) == [
-        Trace("a", "begin", 0, "a.1", 70, 1_700_000_000_000),
-        Trace("a", "end", 0, "a.1", 70, 1_700_000_000_100),
+        Trace("a", "begin", 0, "a.1", "70", 1_700_000_000_000),
+        Trace("a", "end", 0, "a.1", "70", 1_700_000_000_100),
     ]
 
 

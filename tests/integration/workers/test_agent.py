@@ -211,7 +211,7 @@ def test_a_planted_lock_and_exit_note_end_no_app(cluster: Cluster) -> None:
 
 def test_a_worker_without_cells_runs_tasks_of_one_company(cluster: Cluster) -> None:
     cluster.client.send(RegisterCompany(company="beta"))
-    cluster.agent()
+    cluster.agent(cluster.offer().model_copy(update={"unsafe_plain": False}))
     assert cluster.end_of(cluster.submit(("true",), tasks=1))["state"] == "finished"
     found = cluster.submit(("true",), tasks=1, company="beta")
     said = "runs tasks without cells, and those of company acme only; start it with --launcher cell"
