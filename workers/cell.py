@@ -148,6 +148,10 @@ class Cell:
     def start(self, identity: int, environment: Mapping[str, str], output: int) -> int:
         """Start a task with further variables. Returns its process id inside. Raises: CannotStart, CellLost."""
         self._send(("start", identity, dict(environment)), output)
+        return self._begun(identity)
+
+    def _begun(self, identity: int) -> int:
+        """The id of the process that was asked for. Raises: CannotStart, CellLost."""
         kind, found = self._reply(started=2, refused=3)
         if found[0] != identity:
             self.kill()
@@ -155,6 +159,13 @@ class Cell:
         if kind == "refused":
             raise CannotStart(found[1], missing=bool(found[2]))
         return found[1]
+
+    def visit(
+        self, identity: int, command: Sequence[str], environment: Mapping[str, str], ends: Sequence[int], *, tty: bool
+    ) -> int:
+        """Start a command with its input, output and errors, `tty`: a terminal. Otherwise as `start`."""
+        self._send(("visit", identity, tuple(command), dict(environment), tty), *ends)
+        return self._begun(identity)
 
     def ended(self) -> list[Ended]:
         """The tasks that ended since the last call. A cell that ended is not `alive` afterwards."""

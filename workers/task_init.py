@@ -9,6 +9,7 @@ Requests are in the format of `marshal`, a tuple each; replies are text, which t
 - `("prepare",)` with a file of (command, environment, folder, limits): `prepared ERRNO FOUND`, the error of entering
   the folder and whether there is such a program.
 - `("start", ID, environment)` with the descriptor of its output: `started ID PID`, or `refused ID ERRNO MISSING`.
+- `("visit", ID, command, environment, terminal)` with the descriptors of its input, output and errors: as to `start`.
 - `("signal", number, pids)`: none.
 
 `ended PID STATUS CPU_MS PEAK_KB` reports the end of a task, with what it and the processes that it waited for used.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import _socket  # the module around it takes 3 ms to import
 import ctypes
+import fcntl
 import marshal
 import os
 import resource
@@ -25,6 +27,7 @@ import select
 import signal
 import stat
 import sys
+import termios
 import time
 from typing import Any
 
@@ -76,7 +79,12 @@ class Init:
             return False
         if not request:
             return False
-        given = [int.from_bytes(data[:4], sys.byteorder) for _, kind, data in attached if kind == _socket.SCM_RIGHTS]
+        given = [
+            int.from_bytes(data[at : at + 4], sys.byteorder)
+            for _, kind, data in attached
+            if kind == _socket.SCM_RIGHTS
+            for at in range(0, len(data) - 3, 4)
+        ]
         try:
             verb, *arguments = marshal.loads(request)  # noqa: S302 - the executor's
             if verb == "prepare":
@@ -84,6 +92,8 @@ class Init:
             elif verb == "start":
                 os.set_inheritable(given[0], False)  # noqa: FBT003
                 self._start(given[0], *arguments)
+            elif verb == "visit":
+                self._visit(given, *arguments)
             elif verb == "signal":
                 for pid in arguments[1]:
                     _kill(pid, arguments[0])
@@ -129,6 +139,38 @@ class Init:
             return
         self._children.add(pid)
         self._say(f"started {identity} {pid}")
+
+    def _visit(
+        self,
+        given: list[int],
+        identity: int,
+        command: tuple[str, ...],
+        environment: dict[str, str],
+        terminal: bool,  # noqa: FBT001 - a field of the request
+    ) -> None:
+        whole = {**self._environment, **environment}
+        program = _find_program(command[0], whole.get("PATH", ""))
+        if program is None:
+            self._say(f"refused {identity} 2 1")
+            return
+        pid = os.fork()
+        if pid:
+            self._children.add(pid)
+            self._say(f"started {identity} {pid}")
+            return
+        try:
+            os.setsid()
+            for ignored in _TO_CHILDREN:
+                signal.signal(ignored, signal.SIG_DFL)
+            if terminal:
+                fcntl.ioctl(given[0], termios.TIOCSCTTY, 0)
+            for number, descriptor in enumerate(given):
+                os.dup2(descriptor, number)
+            os.execve(program, command, whole)  # noqa: S606 - that is the point
+        except (OSError, ValueError) as error:
+            os.write(2, f"fairlog: {command[0]!r} cannot be run: {error}\n".encode())
+        finally:
+            os._exit(126)
 
     def _reap(self) -> None:
         while True:
