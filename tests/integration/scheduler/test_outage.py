@@ -162,7 +162,7 @@ def test_a_store_that_will_not_do_as_it_is_told_is_waited_for(servers: Servers, 
 
 
 def _of(service: Service, event: str) -> list[dict[str, Any]]:
-    return [entry for entry in service.entries() if event in entry["event"]]
+    return [entry for entry in service.entries() if event in str(entry["event"])]
 
 
 def _said(service: Service, event: str) -> int:
