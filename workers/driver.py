@@ -58,7 +58,7 @@ class Driver:
                         break
                     where = self._worker, self._files, self._cell
                     starter = TaskStarter(self._grant, *where, self._door.secrets, host=self._host)
-                    self._group.add(starter.start(Begun(0, 1)))
+                    self._group.add(*starter.start(Begun(0, 1)))
                     begun = True
                 self._check_store()
                 outage.is_over()

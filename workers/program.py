@@ -77,7 +77,7 @@ class Program:
     def _begin(self) -> None:
         where = self._spec.worker, self._files, self._cell
         starter = TaskStarter(self._grant, *where, self._door.secrets, host=self._spec.host)
-        self._group.add(starter.start(Begun(self._number, 1)))
+        self._group.add(*starter.start(Begun(self._number, 1)))
 
     def _check(self) -> None:
         """Look at what it was told about leaving and at its grant, and store the output, once in `OUTPUT_S`."""
