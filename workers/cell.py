@@ -25,6 +25,7 @@ from workers.processes import children, descendants, is_same_process, kill_until
 from workers.task_init import MOST_AT_ONCE
 
 if TYPE_CHECKING:
+    from scheduler.service.child import Forked
     from workers.cgroups import Leaf
 
 _REPLY_S = 60.0
@@ -72,7 +73,7 @@ class FirstProcess(NamedTuple):
 
     pid: int
     line: socket.socket
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     """It, or the process of its sandbox."""
     encloses: bool = False
     """Whether everything in the cell ends with it."""
@@ -230,7 +231,7 @@ class Cell:
         since_s = self._since_s
         gone = kill_until_gone(lambda: [first.pid] if is_same_process(first.pid, since_s) else []) and gone
         if first.process is not None:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired, ChildProcessError):
                 first.process.wait(_END_S)
         return (first.leaf is None or first.leaf.end()) and gone
 

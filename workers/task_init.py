@@ -1,8 +1,9 @@
 """The parent of an executor's tasks: starts them on request and reports their ends. Inside a cell it is process 1.
 
-It is run as `python -I -S task_init.py SOCKET` and imports as little as possible: it starts in milliseconds, and it is
-all of fairlog that is inside a cell. SOCKET is the descriptor of a SOCK_SEQPACKET socket, whose other end the executor
-has. When the executor closes it, or dies, this process kills everything below itself and ends.
+In a cell it is run as `python -I -S task_init.pyc SOCKET`, is all of fairlog that is there, and imports as little as
+possible, to start in milliseconds. Without a cell it is forked from its executor (`serve`). SOCKET is the descriptor of
+a SOCK_SEQPACKET socket, whose other end the executor has. When the executor closes it, or dies, this process kills
+everything below itself and ends.
 
 Requests are in the format of `marshal`, a tuple each; replies are text, which the executor need not trust:
 
@@ -18,13 +19,13 @@ A message has one line or more.
 
 from __future__ import annotations
 
-import _socket  # the module around it takes 3 ms to import
-import ctypes
+import _ctypes  # the modules around these take 20 ms to import
+import _signal  # type: ignore[import-not-found]
+import _socket
 import marshal
 import os
 import resource
 import select
-import signal
 import stat
 import sys
 import time
@@ -32,7 +33,6 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -41,7 +41,7 @@ _REQUEST_BYTES = 1 << 18
 MOST_AT_ONCE = 64
 _MOST_LINES = 50
 _POLL_S = 0.002
-_TO_CHILDREN = [signal.SIGPIPE, signal.SIGXFSZ]
+_TO_CHILDREN = [_signal.SIGPIPE, _signal.SIGXFSZ]
 """Signals that Python ignores, and the programs it starts should not."""
 
 
@@ -62,9 +62,16 @@ class Init:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda *_: None)  # unlike an ignored signal, it has its default action in tasks
+        _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (
+            _signal.SIGCHLD,
+            _signal.SIGTERM,
+            _signal.SIGINT,
+            _signal.SIGHUP,
+            _signal.SIGUSR1,
+            _signal.SIGUSR2,
+        ):
+            _signal.signal(number, lambda *_: None)  # unlike an ignored signal, it has its default action in tasks
         waiting = select.poll()
         for descriptor in (self._line.fileno(), reader):
             waiting.register(descriptor, select.POLLIN)
@@ -170,12 +177,18 @@ def end() -> None:
     try:
         while os.getpid() != 1:
             for pid in _descendants(os.getpid()):
-                _kill(pid, signal.SIGKILL)
+                _kill(pid, _signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(_POLL_S)
     finally:  # without children
         os._exit(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    call = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    if _ctypes.call_function(call, (option, value, 0, 0, 0)) != 0:
+        raise OSError("this process cannot be protected from its children")
 
 
 def _descendants(pid: int) -> list[int]:
@@ -219,21 +232,25 @@ def _is_file(path: str) -> bool:
         return False
 
 
+def serve(line: int) -> None:
+    """Be the parent of tasks, for the executor at the other end of the socket. Never returns."""
+    _prctl(_PR_SET_DUMPABLE, 0)  # tasks have the same user, and must not trace it
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        Init(line).work()
+    finally:
+        end()
+
+
 def main() -> None:
     """Run as the parent of tasks. Arguments: the descriptor of the executor's socket, then the user to become."""
-    prctl: Any = ctypes.CDLL(None).prctl
     if len(sys.argv) > 2:
         uid, gid, *groups = map(int, sys.argv[2:])
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # tasks have the same user, and must not trace it
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        Init(int(sys.argv[1])).work()
-    finally:
-        end()
+        _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
+    serve(int(sys.argv[1]))
 
 
 if __name__ == "__main__":
