@@ -428,6 +428,8 @@ class Door:
             beats = self.feed.pulse(handlers.replica, partial(self.who, request))
             return _stream(beats, {})
         reason = values.get("reason", "")
+        # Who has an answer of another server may follow what this one has not folded yet.
+        await self.reach((await self.read(handlers.replica.log.head)).seq)
         await self.read(partial(handlers.open_stream, who, path, reason))
 
         def wanted(told: Told) -> bool:

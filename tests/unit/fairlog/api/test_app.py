@@ -236,6 +236,27 @@ def test_a_replica_that_cannot_read_the_log_says_so_and_recovers(
     run(api, story)
 
 
+def test_an_app_can_be_followed_on_a_server_that_has_not_folded_it(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begun(*_: object, **__: object) -> AsyncIterator[bytes]:
+        yield b": fairlog\n\n"
+
+    async def story(client: httpx.AsyncClient) -> None:
+        with pytest.MonkeyPatch.context() as paused:
+            paused.setattr(api.replica, "step", lambda: 0.005)
+            folded = await asyncio.to_thread(api.send, ROOT, ACME)  # by the step that has begun
+            await asyncio.to_thread(api.replica.wait_for, folded.seq, 2)
+            receipt = await asyncio.to_thread(api.send, ROOT, submission("a"))
+            answer = asyncio.create_task(client.get(f"/v1/apps/a/events?after={receipt.seq - 1}"))
+            await asyncio.wait([answer], timeout=0.2)
+            assert not answer.done()
+        assert (await answer).status_code == 200
+
+    monkeypatch.setattr(Feed, "stream", begun)
+    run(api, story)
+
+
 def test_the_log_comes_as_events_and_resumes_where_it_was_left(api: Handlers) -> None:
     """The transport of the test cannot stream, so the feed is asked directly."""
 
