@@ -185,6 +185,7 @@ def test_a_pass_is_good_for_its_worker_only(world: World) -> None:
     begin, _, mac = good.rpartition(".")
     for forged in (
         worker_pass(Keyring.new(), KEYS.cluster, "w1"),
+        worker_pass(RING.for_workers(), KEYS.cluster, "w1"),
         worker_pass(RING, "other", "w1"),
         f"{begin}.{'0' * len(mac)}",
         f"{begin}.ä",
@@ -201,6 +202,7 @@ def test_a_token_that_no_door_has_signed_opens_nothing(world: World) -> None:
     good = grant_token(RING, claims)
     for token in (
         grant_token(Keyring.new(), claims),
+        grant_token(RING.for_workers(), claims),
         grant_token(RING, msgspec.structs.replace(claims, cluster="other")),
         f"{good[:-1]}{'0' if good[-1] != '0' else '1'}",
         good.replace(".", "", 1),
