@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -40,6 +41,7 @@ from fairlog.api.problems import (
     NoSuchMethod,
     NotFound,
     TooLarge,
+    TooMany,
     Unavailable,
     WrongMedia,
     headers_of,
@@ -72,7 +74,9 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024
-MAX_STREAMS = 2_000
+MAX_STREAMS, OF_COMPANY = 3_000, 1_500
+"""The most streams of a server, and of a company or of an account without one."""
+STREAMS_S = 10.0
 WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
@@ -127,6 +131,8 @@ class Door:
         self._reads = CapacityLimiter(READS_AT_ONCE)
         self._catching_up = CapacityLimiter(1)
         self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
+        self._streams: Counter[str] = Counter()
+        """By company."""
         self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
     def heard(self, record: Record | None) -> None:
@@ -422,11 +428,14 @@ class Door:
     async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
+        owner = company_of(who) or who.account
+        if self._streams[owner] >= OF_COMPANY:
+            raise TooMany(f"{owner} already has {OF_COMPANY} streams at this server; end some of them", STREAMS_S)
         handlers, path = self.handlers, request.path_params
         if route.name == "pulse":
             await self.read(partial(self.board.check, who))
             beats = self.feed.pulse(handlers.replica, partial(self.who, request))
-            return _stream(beats, {})
+            return _stream(self._counted(owner, beats), {})
         reason = values.get("reason", "")
         # Who has an answer of another server may follow what this one has not folded yet.
         await self.reach((await self.read(handlers.replica.log.head)).seq)
@@ -443,7 +452,18 @@ class Door:
         start = values.get("Last-Event-ID") or values.get("after")
         after = handlers.replica.head if start is None else int(start)
         events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._catching_up)
-        return _stream(events, {POSITION: str(after)})
+        return _stream(self._counted(owner, events), {POSITION: str(after)})
+
+    async def _counted(self, owner: str, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The events, as a stream of the owner's."""
+        self._streams[owner] += 1
+        try:
+            async for part in events:
+                yield part
+        finally:
+            self._streams[owner] -= 1
+            if not self._streams[owner]:
+                del self._streams[owner]
 
 
 def _stream(events: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
@@ -490,6 +510,7 @@ def make_app(door: Door, *, at_home: bool) -> Starlette:
         Exception: _problem,
     }
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app.router.redirect_slashes = False
     app.state.at_home = at_home
     return app
 

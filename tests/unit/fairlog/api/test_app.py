@@ -236,6 +236,38 @@ def test_a_replica_that_cannot_read_the_log_says_so_and_recovers(
     run(api, story)
 
 
+def test_a_company_has_no_more_than_its_part_of_the_streams(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlog.api.app.OF_COMPANY", 2)
+
+    async def told() -> None:
+        async with opened(api) as (client, door):
+            monkeypatch.setattr(door.feed, "stream", lambda *_, **__: waiting())
+            gone = asyncio.Event()
+
+            async def waiting() -> AsyncIterator[bytes]:
+                yield b": fairlog\n\n"
+                await gone.wait()
+
+            held = [asyncio.create_task(client.get("/v1/log/events")) for _ in range(2)]
+            async with asyncio.timeout(20):
+                while door._streams.total() < 2:
+                    await asyncio.sleep(0.01)
+            check_problem(await client.get("/v1/log/events"), 429, "TooMany")
+            gone.set()
+            assert [answer.status_code for answer in await asyncio.gather(*held)] == [200, 200]
+            assert (await client.get("/v1/log/events")).status_code == 200
+            assert not door._streams
+
+    asyncio.run(told())
+
+
+def test_a_path_with_a_slash_too_many_is_none(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        check_problem(await client.get("/v1/apps/"), 404, "NotFound")
+
+    run(api, story)
+
+
 def test_an_app_can_be_followed_on_a_server_that_has_not_folded_it(
     api: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
