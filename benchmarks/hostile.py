@@ -38,7 +38,14 @@ HOSTILE, TOKENS, TOGETHER = 2, 8, 1_000
 """Hostile processes, the tokens of each, and commands in a batch."""
 PENDING = 1_000
 EVERY_S = 0.1
-READS = ("/v1/apps?everything=true", "/v1/board?state=all", "/v1/log?limit=500", "/v1/shares", "/v1/audit", "/v1/fleet")
+READS = (
+    "/v1/apps?everything=true",
+    "/v1/board?state=all",
+    "/v1/log?limit=500",
+    "/v1/shares",
+    "/v1/audit",
+    "/v1/apps?at={}",
+)
 JUNK: tuple[Any, ...] = (
     {"type": "KillApp", "app": "nobody's"},
     {"type": "SubmitApp", "app": "x", "company": "acme", "user": "ann", "command": ["true"]},
@@ -70,7 +77,13 @@ def send_junk(path: Path, tokens: list[str], number: int, told: Any) -> None:  #
 
 def read(path: Path, tokens: list[str], number: int, told: Any) -> None:  # noqa: ANN401 (a queue)
     """Ask `number` times; tell how often which status was answered."""
-    _flood(path, tokens, number, told, lambda client, each: client.get(READS[each % len(READS)]))
+    _flood(
+        path,
+        tokens,
+        number,
+        told,
+        lambda client, each: client.get(READS[each % len(READS)].format(1 + each * 7919 % PENDING)),
+    )
 
 
 def _flood(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, get_args
@@ -13,7 +14,7 @@ import pytest
 from msgspec import to_builtins
 from redis.exceptions import ConnectionError as StoreGone
 
-from fairlog.api.app import MAX_BODY, Door, make_app
+from fairlog.api.app import MAX_BODY, READS_AT_ONCE, Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.limits import Buckets, Rates
 from fairlog.api.openapi import description
@@ -21,6 +22,7 @@ from fairlog.api.problems import TooMany, status_of
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
 from scheduler.model.commands import Command, LoseOwner, LoseWorker, Report
+from scheduler.model.sender import By
 from scheduler.rules.views import VIEWS
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
@@ -401,3 +403,17 @@ def test_the_description_names_every_route_and_is_json() -> None:
     submit = said["paths"]["/v1/apps"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert {"app", "company", "user", "secrets"} <= submit["properties"].keys()
     assert "type" not in submit["properties"]
+
+
+def test_a_company_that_reads_much_keeps_nobody_else_waiting(api: Handlers) -> None:
+    async def told() -> None:
+        async with opened(api) as (_, door):
+            go_on = threading.Event()
+            eve, ann = By("evil/eve", "t", "user"), By("acme/ann", "u", "user")
+            asking = [asyncio.create_task(door.read(eve, lambda: go_on.wait(30))) for _ in range(2 * READS_AT_ONCE)]
+            async with asyncio.timeout(20):
+                assert await door.read(ann, lambda: "read") == "read"
+            go_on.set()
+            assert all(await asyncio.gather(*asking))
+
+    asyncio.run(told())

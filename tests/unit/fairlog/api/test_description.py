@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import fakeredis
@@ -85,8 +85,9 @@ def rig() -> Iterator[Rig]:
         for name, account in ACCOUNTS.items():
             api.send(ROOT, AddAccount(account=account, role="admin" if name == "admin" else None))
         for name, token in tokens.items():
-            about = {"token": token.id, "account": accounts[name], "hash": token.hash}
-            api.send(ROOT, IssueToken(**about, lifetime_s=1 if name == "expired" else None))
+            lifetime_s = 1 if name == "expired" else None
+            issued = IssueToken(token=token.id, account=accounts[name], hash=token.hash, lifetime_s=lifetime_s)
+            api.send(ROOT, issued)
         api.send(By("worker/w1", tokens["worker"].id, "worker"), WORKER)
         last = api.send(By("acme/ann", tokens["user"].id, "user"), submission("a"))
         assert api.replica.wait_for(last.seq, 10)
@@ -108,7 +109,7 @@ async def _answer(app: Any, case: Any, who: str | None) -> httpx.Response:
         about["headers"] |= {"Authorization": who} if who else {}
     known = {"method", "url", "headers", "cookies", "params", "json", "data"}
     sent = requests.Request(**{name: value for name, value in about.items() if name in known}).prepare()
-    url, body = urlsplit(str(sent.url)), sent.body or b""
+    url, body = urlsplit(str(sent.url)), cast("str | bytes", sent.body or b"")
     headers = [(_bytes(name).lower(), _bytes(text)) for name, text in sent.headers.items()]
     scope = {
         "type": "http",

@@ -41,7 +41,7 @@ class World(NamedTuple):
         app = make_app(Door(self.api, Feed()), at_home=not token)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
-            headers = {"authorization": f"Bearer {token}".encode()} if token else {}
+            headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
             return await client.request(method, f"http://api{path}", headers=headers, json=body, params=query)
 
     def of(self, worker: str) -> str:
