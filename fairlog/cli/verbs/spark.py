@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from uuid import uuid4
 
 import click
 
+from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import flag, read_folder, read_text, text_option
 from fairlog.cli.session import Session
 from fairlog.cli.verbs.submit import submitter
+from fairlog.local.running import find_running
 from scheduler.model.commands import SubmitApp
 
 _company = text_option("--company", metavar="C", help="Company of the app.  [default: that of the account]")
@@ -37,13 +40,12 @@ def spark_submit(
     from fairlog.engines.spark.conf import mebibytes, with_overhead  # noqa: PLC0415 (few need it)
     from fairlog.engines.spark.driver import asked_of, home_of_spark  # noqa: PLC0415 (likewise)
 
-    conf, home = asked_of(arguments), home_of_spark()
+    (conf, program), home = asked_of(arguments), home_of_spark()
     who = submitter(session, company, user)
-    variables = {name: os.environ[name] for name in ("FAIRLOG_TOKEN", "PYSPARK_PYTHON") if name in os.environ}
-    variables["FAIRLOG_API"] = session.api_url or _api_of_up(session)
-    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     app = f"app-{uuid4().hex[:12]}"
-    program = next(each for each in arguments if each.endswith((".py", ".jar")) or not each.startswith("-"))
+    variables = {name: os.environ[name] for name in ("PYSPARK_PYTHON",) if name in os.environ}
+    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    variables |= _access(session, app, **who)
     request = SubmitApp(
         app=app,
         company=who["company"],
@@ -70,11 +72,22 @@ def spark_submit(
     return exit_code_of(session, app, wait_for(session, app, answer.seq))
 
 
+def _access(session: Session, app: str, company: str, user: str) -> dict[str, str]:
+    """The variables by which the app's driver reaches the API from its cell, which shows no socket."""
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
+
+    up = find_running(session.target.data) if session.api is not None else session.up
+    url = session.api_url or _api_of_up(session)
+    with ApiClient(url, token="") if session.api is None else nullcontext(session.api) as client:
+        given = client.driver_pass(app, company, user)
+    return {URL_VARIABLE: up.api if up is not None and url == f"{UNIX}{up.socket}" else url, TOKEN_VARIABLE: given}
+
+
 def _api_of_up(session: Session) -> str:
     """The API of the `up` that provides the store. Raises: click.ClickException if none does."""
     if session.up is None or not session.up.socket:
         raise click.ClickException("a driver reaches the cluster through its API; name it with FAIRLOG_API")
-    return f"http+unix:{session.up.socket}"
+    return f"{UNIX}{session.up.socket}"
 
 
 @click.group()
@@ -99,5 +112,5 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
     folder = conf_folder(defaults(**who), Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")))
     variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder)}
     if session.api is None:
-        variables["FAIRLOG_API"] = _api_of_up(session)
+        variables[URL_VARIABLE] = _api_of_up(session)
     click.echo(exports(variables))

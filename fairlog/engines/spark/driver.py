@@ -52,6 +52,7 @@ def defaults(company: str, user: str) -> dict[str, str]:
         "spark.driver.bindAddress": host,
         "spark.authenticate": "true",
         "spark.authenticate.secret": secrets.token_hex(32),
+        "spark.shuffle.readHostLocalDisk": "false",  # no executor sees the folder of another
         "spark.fairlog.helper": f"{sys.executable} -m fairlog.engines.spark.helper",
     }
 
@@ -76,8 +77,11 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-def asked_of(arguments: Sequence[str]) -> dict[str, str]:
-    """What spark-submit's own options say as configuration. Raises: InvalidCommand for what fairlog does otherwise."""
+def asked_of(arguments: Sequence[str]) -> tuple[dict[str, str], str]:
+    """What spark-submit's own options say as configuration, and the app's file.
+
+    Raises: InvalidCommand for what fairlog does otherwise.
+    """
     conf: dict[str, str] = {}
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
@@ -99,7 +103,7 @@ def asked_of(arguments: Sequence[str]) -> dict[str, str]:
             conf[_AS_CONF[option]] = value
     if place == len(arguments):
         raise InvalidCommand("name the app: a .py file or a jar, after spark-submit's options")
-    return conf
+    return conf, arguments[place]
 
 
 def run_driver() -> NoReturn:

@@ -64,9 +64,10 @@ def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> N
 
 
 def test_spark_submits_own_options_are_read_and_the_cluster_is_not_theirs_to_name() -> None:
-    asked = asked_of(
+    asked, program = asked_of(
         ["--executor-cores", "2", "--conf", "spark.a=b=c", "--driver-memory=2g", "--verbose", "x.py", "--y"]
     )
+    assert program == "x.py"
     assert asked == {"spark.executor.cores": "2", "spark.a": "b=c", "spark.driver.memory": "2g"}
     with pytest.raises(InvalidCommand, match="leave out --master: `fairlog spark-submit` runs the driver on a worker"):
         asked_of(["--master", "local", "x.py"])
