@@ -7,12 +7,18 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo test test-spark simulate chaos lint bench lock clean
+.PHONY: demo demo-spark test test-spark simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
 demo: $(VENV)/.run
 	$(BIN)/fairlog demo $(if $(KEEP),--keep)
+
+# Two companies' Spark apps beside other work. Says what is missing where there is no Java.
+demo-spark: $(VENV)/.run
+	@$(if $(or $(SPARK_HOME),$(shell command -v java)),$(MAKE) --no-print-directory $(SPARK_PYTHON),true)
+	@SPARK_HOME=$(or $(SPARK_HOME),$(abspath $(wildcard $(VENV)/spark-$(SPARK)/lib/python3*/site-packages/pyspark))) \
+		PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) $(BIN)/python -m fairlog.demo.spark
 
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test
