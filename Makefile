@@ -18,7 +18,7 @@ demo: $(VENV)/.run
 demo-spark: $(VENV)/.run
 	@$(if $(or $(SPARK_HOME),$(shell command -v java)),$(MAKE) --no-print-directory $(SPARK_PYTHON),true)
 	@SPARK_HOME=$(or $(SPARK_HOME),$(abspath $(wildcard $(VENV)/spark-$(SPARK)/lib/python3*/site-packages/pyspark))) \
-		PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) $(BIN)/python -m fairlog.demo.spark
+		PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) $(BIN)/python -m fairlog.engines.spark.demo
 
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test
