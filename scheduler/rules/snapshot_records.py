@@ -234,4 +234,5 @@ def _app_of(state: ClusterState, record: Any) -> App:  # noqa: ANN401 - of a mad
     standings = unknown if company is None else state.claims.standings(spec.company, spec.user)
     _, *facts, private = astuple(record)
     private_json = b"" if private is None else _to_json(private)
-    return App(spec, queued, standings, accounts, usage, *facts, private_json)
+    links: Any = spec, queued, standings, accounts, usage
+    return App(*links, *facts, private_json)

@@ -506,7 +506,7 @@ def test_nobody_is_lost_for_heartbeats_that_a_restarted_store_has_forgotten(
     client.notify(WORKER)
     scheduler.turn()
     now, timeout_ms = scheduler._store_time_ms(), 15_000
-    left = client.store.get(client.keys.watched)
+    left: Any = client.store.get(client.keys.watched)
     heartbeats = scheduler.heartbeats
     client.store.zadd(client.keys.heartbeats, {"w1": now - 60_000})
     for later in range(now, now + timeout_ms, 1_000):
