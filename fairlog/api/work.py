@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 KEPT = 10_000
 """The most workers of which a server remembers what it told last."""
+BEATS_A_TIMEOUT = 5
+"""How many heartbeats a worker that holds nothing sends in the time without one after which it is lost."""
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -145,6 +147,7 @@ class Work:
             registrant=stored.registrant,
             grants=kept.granted if news else None,
             revoked=kept.revoked if news else [],
+            idle_ms=1000 * self._replica.peek(lambda state: state.settings.worker_timeout_s) // BEATS_A_TIMEOUT,
         )
         return holding, not kept.settled
 
