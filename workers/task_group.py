@@ -43,6 +43,8 @@ class TaskGroup:
         self._visits = visits
         self._tasks: dict[int, Task] = {}
         self._next_check_s = 0.0
+        self._may_have_left = False
+        """Whether a task has ended since leftovers were looked for."""
         self._news = select.epoll()
         self._watched = -1
         self.ended: list[Completion] = []
@@ -69,6 +71,8 @@ class TaskGroup:
             self._watched = self._cell.fileno()
             if self._watched >= 0:
                 self._news.register(self._watched, select.EPOLLIN)
+        if self._cell.has_news():
+            return
         deadline_s = time.monotonic() + timeout_s
         while wakeup.wait(max(0.0, deadline_s - time.monotonic()), self._news.fileno()):
             outputs = {task.output.descriptor: task.output for task in self._tasks.values()}
@@ -101,7 +105,9 @@ class TaskGroup:
                 task.why = task.why or why
                 self._end(task, Ended(task.pid, int(signal.SIGKILL), 0, 0))
         elif ended:
-            self._kill_leftovers()
+            self._may_have_left = True
+            if self._cell.has_more_than(len(self._tasks)):
+                self._kill_leftovers()
 
     def enforce(self) -> None:
         """Enforce the time limit and the memory limit, and begin visits."""
@@ -118,6 +124,9 @@ class TaskGroup:
                 self._stop(task, why, number=signal.SIGTERM, again_s=self._grace_s)
         if now_s >= self._next_check_s:
             self._next_check_s = now_s + _MEMORY_CHECK_S
+            if self._may_have_left:
+                self._may_have_left = False
+                self._kill_leftovers()
             self._check_memory()
 
     def pass_on(self, number: signal.Signals) -> None:
@@ -201,12 +210,11 @@ class TaskGroup:
         mains = self._mains().values()
         visits = () if self._visits is None else self._visits.pids
         for orphan, inside in self._cell.tops().items():
+            if orphan in mains or inside in visits:
+                continue
             shown = environment_value(orphan, INDEX_VARIABLE)
             began_s = (started_s(orphan) or 0) + _SAME_TIME_S
-            of = [
-                task for task in self._tasks.values() if (shown == task.shown if shown else task.began_at_s <= began_s)
-            ]
-            if of or orphan in mains or inside in visits:
+            if any(shown == task.shown if shown else task.began_at_s <= began_s for task in self._tasks.values()):
                 continue
             self._cell.signal([orphan, *descendants(orphan)], signal.SIGKILL)
 

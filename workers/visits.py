@@ -23,7 +23,7 @@ import structlog
 
 from scheduler.service.outage import AWAY
 from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, Orders, Report, Visit
-from workers.cell import CannotStart, Cell, CellLost, Ended
+from workers.cell import Cell, CellLost, Ended
 from workers.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -91,9 +91,10 @@ class Visits:
             environment = {"TERM": visit.term} if visit.term else {}
             tty = bool(visit.rows)
             pid = self._cell.visit(next(self._numbers), visit.command, environment, attended.theirs, tty=tty)
-            self._attended[pid] = attended
-        except CannotStart:
-            attended.error, attended.exit_code = f"command {visit.command[0]!r} does not exist in the cell", 127
+            if isinstance(pid, int):
+                self._attended[pid] = attended
+            else:
+                attended.error, attended.exit_code = f"command {visit.command[0]!r} does not exist in the cell", 127
         except CellLost as error:
             attended.error, attended.exit_code = str(error), 126
         for descriptor in set(attended.theirs):
