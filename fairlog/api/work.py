@@ -1,7 +1,8 @@
 """What agents, executors and drivers are answered: a permission, then the operation over the store.
 
 A worker acts by its own token, and only for itself; an executor or driver by the token of its grant, and only for that.
-Whoever owns the server's Unix socket may act as any worker.
+The agents of an `up` show a pass. As long as there are no accounts, the owner of the server's Unix socket may act as
+any worker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By, worker_sender
 from scheduler.rules.permission import Subject, may_read, permit
-from scheduler.service.grant_tokens import PREFIX, Claims, GrantTokens, claims_of, grant_token
+from scheduler.service.grant_tokens import PASS, PREFIX, Claims, GrantTokens, claims_of, grant_token
 from scheduler.store.codec import told
 from scheduler.store.secrets import UnreadableSecrets
 from workers import door
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 KEPT = 10_000
 """The most workers of which a server remembers what it told last."""
+BEATS_A_TIMEOUT = 5
+"""How many heartbeats a worker that holds nothing sends in the time without one after which it is lost."""
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -90,7 +93,13 @@ class Work:
         """
         if token.startswith(PREFIX):
             return self._of_grant(token, worker, executor)
+        if token.startswith(PASS):
+            self._tokens.check_pass(token, worker)
+            return Caller(self._here(worker), worker)
         if not token and at_home:
+            if self._replica.peek(lambda state: state.closed):
+                how = f"`fairlog worker invite {worker[:80]}` makes one"
+                raise NotAuthenticated(f"the cluster has accounts, so a worker needs a token; {how}")
             return Caller(self._here(worker), worker)
         by = self._authenticate(token)
         self._replica.peek(lambda state: may_read(state, by, "work", Subject(worker=worker), _now_ms()))
@@ -138,6 +147,7 @@ class Work:
             registrant=stored.registrant,
             grants=kept.granted if news else None,
             revoked=kept.revoked if news else [],
+            idle_ms=1000 * self._replica.peek(lambda state: state.settings.worker_timeout_s) // BEATS_A_TIMEOUT,
         )
         return holding, not kept.settled
 

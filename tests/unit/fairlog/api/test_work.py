@@ -27,7 +27,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By
-from scheduler.service.grant_tokens import claims_of, grant_token
+from scheduler.service.grant_tokens import claims_of, grant_token, worker_pass
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import NewToken, new_token
 from tests.unit.fairlog.api.served import KEYS, RING, ROOT, served
@@ -47,10 +47,11 @@ class World(NamedTuple):
         return asyncio.run(self._ask(method, path, token, body, query))
 
     async def _ask(self, method: str, path: str, token: str, body: Any, query: dict[str, Any]) -> httpx.Response:
-        app = make_app(Door(self.api, Feed()), at_home=False)
+        """Without a token by the Unix socket."""
+        app = make_app(Door(self.api, Feed()), at_home=not token)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
-            headers = {"authorization": f"Bearer {token}"}
+            headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
             return await client.request(method, f"http://api{path}", headers=headers, json=body, params=query)
 
     def of(self, worker: str) -> str:
@@ -179,6 +180,31 @@ def test_an_offer_above_the_invitation_is_refused(world: World, about: dict[str,
     assert world.facts() == before
 
 
+def test_the_owner_of_the_socket_acts_as_a_worker_only_until_there_are_accounts(world: World) -> None:
+    before = world.facts()
+    for method, what, body in (("GET", "grants", None), ("POST", "leave", {}), ("POST", "executors/ann-1.0/begin", {})):
+        assert "worker invite w1" in refused(world.ask(method, f"/v1/workers/w1/{what}", "", body), 401)
+    assert world.facts() == before
+
+
+def test_a_pass_is_good_for_its_worker_only(world: World) -> None:
+    good = worker_pass(RING, KEYS.cluster, "w1")
+    assert world.ask("GET", "/v1/workers/w1/grants", good).status_code == 200
+    refused(world.ask("GET", "/v1/workers/w2/grants", good), 401)
+    refused(world.ask("GET", "/v1/whoami", good), 401)
+    begin, _, mac = good.rpartition(".")
+    for forged in (
+        worker_pass(Keyring.new(), KEYS.cluster, "w1"),
+        worker_pass(RING.for_workers(), KEYS.cluster, "w1"),
+        worker_pass(RING, "other", "w1"),
+        f"{begin}.{'0' * len(mac)}",
+        f"{begin}.ä",
+        "fw_",
+        "fw_..",
+    ):
+        refused(world.ask("GET", "/v1/workers/w1/grants", forged), 401)
+
+
 def test_a_token_that_no_door_has_signed_opens_nothing(world: World) -> None:
     grant = Grant.model_validate_json(world.store.hget(KEYS.grants("w1"), "ann-1.0") or "")
     path = "/v1/workers/w1/executors/ann-1.0/step"
@@ -186,6 +212,7 @@ def test_a_token_that_no_door_has_signed_opens_nothing(world: World) -> None:
     good = grant_token(RING, claims)
     for token in (
         grant_token(Keyring.new(), claims),
+        grant_token(RING.for_workers(), claims),
         grant_token(RING, msgspec.structs.replace(claims, cluster="other")),
         f"{good[:-1]}{'0' if good[-1] != '0' else '1'}",
         good.replace(".", "", 1),
