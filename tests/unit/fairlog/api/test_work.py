@@ -67,7 +67,7 @@ class World(NamedTuple):
         names = sorted(
             name
             for name in cast("list[bytes]", self.store.keys("*"))
-            if b"sent" not in name and b"heartbeats" not in name
+            if not any(part in name for part in (b"sent", b"heartbeats", b"watched"))
         )
         return {name.decode(): self.store.dump(name) for name in names}
 
