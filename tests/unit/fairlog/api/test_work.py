@@ -68,7 +68,7 @@ class World(NamedTuple):
         names = sorted(
             name
             for name in cast("list[bytes]", self.store.keys("*"))
-            if not any(changing in name for changing in (b"sent", b"heartbeats", b"watched"))
+            if not any(part in name for part in (b"sent", b"heartbeats", b"watched"))
         )
         return {name.decode(): self.store.dump(name) for name in names}
 
