@@ -177,6 +177,16 @@ class Cell:
             raise CellLost(self._last_words)
         return CannotStart(found[1], missing=bool(found[2])) if kind == "refused" else found[1]
 
+    def visit(
+        self, identity: int, command: Sequence[str], environment: Mapping[str, str], ends: Sequence[int], *, tty: bool
+    ) -> int | CannotStart:
+        """Start a command with its input, output and errors, `tty`: a terminal.
+
+        Returns its process id inside, or why it has none. Raises: CellLost.
+        """
+        self._send(("visit", identity, tuple(command), dict(environment), tty), *ends)
+        return self._started(identity)
+
     def ended(self) -> list[Ended]:
         """The tasks that ended since the last call. A cell that ended is not `alive` afterwards."""
         with suppress(CellLost):
