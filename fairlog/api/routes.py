@@ -384,7 +384,15 @@ ROUTES: tuple[Route, ...] = (
         Param("kind", _NAMED, "Only events of this type."),
         _MOST,
     ),
-    _show("/v1/entries/{position}", "decision", "An event of the log, and the candidates that there were."),
+    Route(
+        "GET",
+        "/v1/entries/{position}",
+        "decision",
+        "cluster-read",
+        "An event of the log, and the candidates that there were.",
+        "value",
+        params=(_SEEN,),
+    ),
     Route(
         "GET",
         "/v1/moment",

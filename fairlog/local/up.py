@@ -36,6 +36,7 @@ from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import Client
+from scheduler.service.grant_tokens import worker_pass
 from scheduler.service.keyring import KEYS_FILE, KEYS_VARIABLE, Keyring, keyring_at
 from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
@@ -209,8 +210,13 @@ class Tree:
         plain = ["--unsafe-plain"] if why_no_cell() else []
         api = ["--api", f"{UNIX}{self.store.api_socket}"]
         arguments = ["worker", *offer, *where, *plain, *api, "--no-outlive"]
-        nobody = {TOKEN_VARIABLE: "", TOKEN_FILE_VARIABLE: ""}  # the owner of the socket needs no token
-        return Child(name, partial(as_fairlog, arguments, os.getpid(), nobody), self._logs / f"{name}.log")
+        program = partial(self._as_worker, name, arguments, os.getpid())
+        return Child(name, program, self._logs / f"{name}.log")
+
+    def _as_worker(self, name: str, arguments: Sequence[str], parent: int) -> None:
+        """Be a worker that shows a pass."""
+        shown = worker_pass(Keyring.load(self.plan.data / KEYS_FILE), self.plan.cluster, name)
+        as_fairlog(arguments, parent, {TOKEN_VARIABLE: shown, TOKEN_FILE_VARIABLE: ""})
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]
