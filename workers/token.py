@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from scheduler.model.errors import CommandRejected, NoMaster, NotAllowed, NotAuthenticated
+from scheduler.service.grant_tokens import PASS
 from scheduler.service.outage import ApiAway
 from scheduler.service.private import write_private
 from scheduler.service.tokens import new_token
@@ -38,8 +39,8 @@ class _Kept(msgspec.Struct):
 class WorkerToken:
     """The token of `worker`: its own that `folder` keeps, else the `given` one; `present` is "" if there is none.
 
-    At home, where it needs none, it has none unless one is given. Call `settle` before its first use, and when it is
-    refused; `renew` now and then.
+    At home, where it may need none, it has none unless one is given. A pass that is given is used as it is. Call
+    `settle` before its first use, and when it is refused; `renew` now and then.
     """
 
     def __init__(self, worker: str, folder: Path, given: str, *, at_home: bool) -> None:
@@ -55,7 +56,7 @@ class WorkerToken:
 
         Raises: NotAuthenticated if none is; NotAllowed if it is another worker's; ApiAway.
         """
-        if not self.present:
+        if not self.present or self._given.startswith(PASS):
             return
         deadline_s = time.monotonic() + _PATIENCE_S
         while True:
@@ -95,7 +96,7 @@ class WorkerToken:
 
     def renew(self, servers: Servers) -> None:
         """Take a new token if half of the time of the present one is over; later, if that is not possible now."""
-        if not self.present or time.monotonic() < self._renew_at:
+        if not self.present or self._given.startswith(PASS) or time.monotonic() < self._renew_at:
             return
         before, old, own = self.present, self._id, self._read().token == self.present
         try:

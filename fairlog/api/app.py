@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
@@ -30,9 +31,11 @@ from starlette.routing import compile_path
 
 from fairlog.api.audit_file import MAX_FILE
 from fairlog.api.board import Board
-from fairlog.api.handlers import Viewed, company_of, request_of
+from fairlog.api.handlers import Viewed, company_of, read_request, request_of
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.openapi import description
+from fairlog.api.passes import PREFIX as PASS
+from fairlog.api.passes import Passes
 from fairlog.api.past import NotReady
 from fairlog.api.problems import (
     MEDIA,
@@ -40,20 +43,22 @@ from fairlog.api.problems import (
     NoSuchMethod,
     NotFound,
     TooLarge,
+    TooMany,
     Unavailable,
     WrongMedia,
     headers_of,
     problem_of,
     status_of,
 )
-from fairlog.api.questions import SignIn
+from fairlog.api.questions import OfDriver, SignIn
 from fairlog.api.routes import ROUTES
 from fairlog.api.work import Bells
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
-from scheduler.model.errors import FairlogError, NotAllowed, NotAuthenticated
+from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
+from scheduler.rules.permission import Subject, may_read
 from scheduler.service.client import Receipt
 from workers import door as structs
 from workers.door import Holding
@@ -65,14 +70,18 @@ if TYPE_CHECKING:
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import Provider
+    from fairlog.api.passes import Pass
     from fairlog.api.routes import Param, Route
     from fairlog.api.work import Caller
     from fairlog.page.sessions import Session
+    from scheduler.model.commands import Command
     from scheduler.model.sender import By
     from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024
-MAX_STREAMS = 2_000
+MAX_STREAMS, OF_COMPANY = 3_000, 1_500
+"""The most streams of a server, and of a company or of an account without one."""
+STREAMS_S = 10.0
 WAIT_S = 10.0
 """The longest wait for a position that the log has not reached."""
 COMMANDS_AT_ONCE = 128
@@ -120,14 +129,18 @@ class Door:
     ) -> None:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
+        self.passes = Passes(handlers.keys.cluster, handlers.keyring)
         self.bells = Bells()
         self._work = CapacityLimiter(WORK_AT_ONCE)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._views = CapacityLimiter(VIEWS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
+        self._heads = CapacityLimiter(READS_AT_ONCE)
         self._catching_up = CapacityLimiter(1)
         self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
-        self._of_company: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
+        self._streams: Counter[str] = Counter()
+        """By company."""
+        self._of_company: WeakValueDictionary[tuple[CapacityLimiter, str], CapacityLimiter] = WeakValueDictionary()
 
     def heard(self, record: Record | None) -> None:
         """Pass a turn on to streams and to the workers that it concerns; called by the replica's thread."""
@@ -146,6 +159,15 @@ class Door:
             return session.who
         return self.handlers.principal(_token_of(request), at_home=at_home)
 
+    def driver(self, request: Request) -> Pass | None:
+        """The pass that the request shows, if it shows one. Raises: NotAuthenticated if it is not good."""
+        text = _token_of(request)
+        if not text.startswith(PASS):
+            return None
+        self.handlers.replica.check_fresh()
+        now = round(time.time() * 1000)
+        return self.handlers.replica.peek(lambda state: self.passes.read(text, state, now))
+
     def session(self, request: Request) -> Session | None:
         """The session of the page that the request shows by a cookie, None without one.
 
@@ -161,19 +183,27 @@ class Door:
             check_origin(request)
         return session
 
-    async def command(self, call: Callable[[], T]) -> T:
+    async def command(self, who: By, call: Callable[[], T]) -> T:
         """Run a handler that waits for the master."""
-        return await to_thread.run_sync(call, limiter=self._commands, abandon_on_cancel=True)
+        return await self._run(who, call, self._commands)
 
-    async def read(self, call: Callable[[], T]) -> T:
+    async def read(self, who: By, call: Callable[[], T]) -> T:
         """Run a handler that waits for more than the present state."""
-        return await to_thread.run_sync(call, limiter=self._reads, abandon_on_cancel=True)
+        return await self._run(who, call, self._reads)
 
     async def view(self, who: By, call: Callable[[], T]) -> T:
-        """Run a handler that computes on what is in memory, one at a time of a company's."""
-        company = company_of(who) or who.account
-        async with self._of_company.setdefault(company, CapacityLimiter(1)):
-            return await to_thread.run_sync(call, limiter=self._views, abandon_on_cancel=True)
+        """Run a handler that computes on what is in memory."""
+        return await self._run(who, call, self._views)
+
+    async def _run(self, who: By, call: Callable[[], T], limiter: CapacityLimiter) -> T:
+        """Run a handler in a thread; a company has half of a kind's threads, so that it keeps nobody else waiting."""
+        own = limiter, company_of(who) or who.account
+        async with self._of_company.setdefault(own, CapacityLimiter(int(limiter.total_tokens) // 2)):
+            return await to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
+
+    async def head(self) -> int:
+        """The position of the log's last event, asked of the store."""
+        return (await to_thread.run_sync(self.handlers.replica.log.head, limiter=self._heads)).seq
 
     async def reach(self, seq: int) -> None:
         """Wait until the replica has folded the log up to `seq`. Raises: NotReady."""
@@ -199,24 +229,31 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of}
+        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of, "pass": self._pass}
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
-        who = self.who(request)
-        self.rates.charge(who.token, company_of(who))
+        driver = self.driver(request)
+        who = self.who(request) if driver is None else driver.who
+        if driver is None:
+            self.rates.charge(who.token, company_of(who))
+        else:
+            self.rates.charge(driver.app, driver.company)
+            of = request.path_params.get("app")
+            self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
         values = _values(route.params, request)
         if route.takes is not None:
-            return await self._command(route, request, who, values)
+            return await self._command(route, request, who, values, driver)
         if route.answer == "answers":
-            return await self._batch(request, who, values)
+            return await self._batch(request, who, values, driver)
         if route.answer == "metrics":
             accept = request.headers.get("accept", "")
-            text, media = await self.read(partial(self.handlers.metrics, who, accept))
+            text, media = await self.read(who, partial(self.handlers.metrics, who, accept))
             return Response(text, media_type=media)
         if route.answer == "events":
-            return await self._events(route, request, who, values)
+            again = partial(self.who, request) if driver is None else lambda: cast("Pass", self.driver(request)).who
+            return await self._events(route, request, again, values)
         if values.pop("fresh", False):
-            await self.reach((await self.read(self.handlers.replica.log.head)).seq)
+            await self.reach(await self.head())
         if route.name != "log":
             await self.reach(values.get("after", 0))
         return await self._read(route, request, who, values)
@@ -276,6 +313,15 @@ class Door:
         said = await to_thread.run_sync(call, limiter=self._signing_in, abandon_on_cancel=True)
         return _json({"value": said}, {"cache-control": "no-store"})
 
+    async def _pass(self, _: Route, request: Request) -> Response:
+        """A pass for the driver of an app that the caller may submit."""
+        who = self.who(request)
+        self.rates.charge(who.token, company_of(who))
+        asked = _asked(await _body(request), OfDriver)
+        subject, now = Subject(asked.company, asked.user), round(time.time() * 1000)
+        self.handlers.replica.peek(lambda state: may_read(state, who, "submit", subject, now))
+        return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app)})
+
     async def _session(self, route: Route, request: Request) -> Response:
         """Log in, renew, show or end a session of the page, or make a link to one."""
         now = round(time.time() * 1000)
@@ -304,7 +350,7 @@ class Door:
             self.rates.charge(who.token, company_of(who))
             self._check_visitor(who)
             made = self.sessions.cookie(who, now, identity=known.id if known else "")
-            answer = _json(await self.read(partial(self.board.session, who, now + SESSION_MS)))
+            answer = _json(await self.read(who, partial(self.board.session, who, now + SESSION_MS)))
             set_cookie(answer, request, made, SESSION_MS // 1000)
             return answer
         session = self.session(request)
@@ -316,7 +362,7 @@ class Door:
             set_cookie(answer, request, "", 0)
             return answer
         self.rates.charge(session.who.token, company_of(session.who))
-        return _json(await self.read(partial(self.board.session, session.who, session.until)))
+        return _json(await self.read(session.who, partial(self.board.session, session.who, session.until)))
 
     def _check_visitor(self, who: By) -> None:
         """Raises: NotAllowed if the page is not for the holder of such a token."""
@@ -328,7 +374,9 @@ class Door:
         if who.role == "worker":
             raise NotAllowed(f"{who.account} is the account of a worker; the page is for people")
 
-    async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _command(
+        self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
+    ) -> Response:
         body = await _body(request)
         fields = _decoded(body) if body else {}
         if not isinstance(fields, dict):
@@ -337,11 +385,13 @@ class Door:
             raise BadRequest(f"leave {told[0]!r} out of the body: the path says it")
         whole = {**fields, **request.path_params, "type": cast("Any", route.takes).__name__}
         command, secrets = request_of(whole)
+        if driver is not None:
+            self.handlers.replica.peek(lambda state: driver.check_command(state, command))
         identity = values.get("Idempotency-Key", "")
-        receipt = await self.command(partial(self.handlers.send, who, command, secrets, command_id=identity))
+        receipt = await self.command(who, partial(self.handlers.send, who, command, secrets, command_id=identity))
         return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
-    async def _batch(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
         body = await _body(request)
         try:
             whole = _batch_of(body)
@@ -350,14 +400,25 @@ class Door:
         if whole.keys() != {"commands"}:
             raise BadRequest('the body must be {"commands": […]}')
         bodies = [bytes(each) for each in whole["commands"]]
+        if driver is not None:
+            self._check_batch(driver, bodies)
         if more := cost_of(len(bodies)):
             self.rates.charge(who.token, company_of(who), more)
         identity = values.get("Idempotency-Key", "")
-        outcomes = await self.command(partial(self.handlers.send_many, who, bodies, command_id=identity))
+        outcomes = await self.command(who, partial(self.handlers.send_many, who, bodies, command_id=identity))
         answers = [_receipt(each) if isinstance(each, Receipt) else problem_of(each) for each in outcomes]
         last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
         signed = next((each.signed for each in outcomes if isinstance(each, Receipt)), None)
         return _json({"answers": answers, "receipt": signed}, {POSITION: str(last)})
+
+    def _check_batch(self, driver: Pass, bodies: Sequence[bytes]) -> None:
+        """Raises: NotAllowed for all if the driver may not send one; those that cannot be read are refused later."""
+        commands: list[Command] = []
+        for body in bodies:
+            with suppress(InvalidCommand):
+                commands.append(read_request(body)[0])
+        for command in commands:
+            self.handlers.replica.peek(partial(driver.check_command, command=command))
 
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
@@ -365,10 +426,10 @@ class Door:
             shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
             known = values.pop("If-None-Match", "")
             call = partial(handlers.view, who, route.view, {**path, **values}, **shared)
-            return _viewed(await (self.read(call) if "at" in shared else self.view(who, call)), known)
+            return _viewed(await (self.read(who, call) if "at" in shared else self.view(who, call)), known)
         if route.answer == "output":
             task = _whole(path["task"]) if "task" in path else None
-            output = await self.read(partial(handlers.output, who, path["app"], task, **values))
+            output = await self.read(who, partial(handlers.output, who, path["app"], task, **values))
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
         if route.name in LONG:
@@ -414,34 +475,56 @@ class Door:
         if route.name in LONG and who.token:
             owner, began_s = company_of(who) or who.account, self.feed.now()
             self.rates.check_work(owner)
-            viewed = await self.read(asked)
+            viewed = await self.read(who, asked)
             self.rates.charge_work(owner, self.feed.now() - began_s)
             return _viewed(viewed, known)
-        return _viewed(await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(asked)), known)
+        return _viewed(
+            await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(who, asked)), known
+        )
 
-    async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _events(
+        self, route: Route, request: Request, again: Callable[[], By], values: Mapping[str, Any]
+    ) -> Response:
+        """The events that `again` may see: who asks, looked up whenever it counts."""
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
+        who = again()
+        owner = company_of(who) or who.account
+        if self._streams[owner] >= OF_COMPANY:
+            raise TooMany(f"{owner} already has {OF_COMPANY} streams at this server; end some of them", STREAMS_S)
         handlers, path = self.handlers, request.path_params
         if route.name == "pulse":
-            await self.read(partial(self.board.check, who))
-            beats = self.feed.pulse(handlers.replica, partial(self.who, request))
-            return _stream(beats, {})
+            await self.read(who, partial(self.board.check, who))
+            beats = self.feed.pulse(handlers.replica, again)
+            return _stream(self._counted(owner, beats), {})
         reason = values.get("reason", "")
-        await self.read(partial(handlers.open_stream, who, path, reason))
+        # Who has an answer of another server may follow what this one has not folded yet.
+        await self.reach(await self.head())
+        await self.read(who, partial(handlers.open_stream, who, path, reason))
 
         def wanted(told: Told) -> bool:
             return all(getattr(told, name) == value for name, value in path.items())
 
         def allowed() -> Callable[[str, str], bool]:
-            who = self.who(request)
+            who = again()
             return handlers.replica.peek(lambda state: handlers.reader(state, who, reason))
 
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")
         after = handlers.replica.head if start is None else int(start)
         events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._catching_up)
-        return _stream(events, {POSITION: str(after)})
+        return _stream(self._counted(owner, events), {POSITION: str(after)})
+
+    async def _counted(self, owner: str, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The events, as a stream of the owner's."""
+        self._streams[owner] += 1
+        try:
+            async for part in events:
+                yield part
+        finally:
+            self._streams[owner] -= 1
+            if not self._streams[owner]:
+                del self._streams[owner]
 
 
 def _stream(events: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
@@ -488,6 +571,7 @@ def make_app(door: Door, *, at_home: bool) -> Starlette:
         Exception: _problem,
     }
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app.router.redirect_slashes = False
     app.state.at_home = at_home
     return app
 

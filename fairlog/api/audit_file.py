@@ -19,7 +19,7 @@ from scheduler.store.codec import read_export
 from witness.audit.audit import Audit
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import IO, Any
 
 MAX_FILE = 16 << 20
 """The most bytes of a log that is handed in."""
@@ -49,10 +49,15 @@ def main() -> None:
     os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     signal.alarm(LIMIT_S)
+    sys.stdout.buffer.write(msgspec.json.encode(audited(sys.stdin.buffer)))
+
+
+def audited(lines: IO[bytes]) -> Any:  # noqa: ANN401 (JSON values)
+    """The verdicts on the lines."""
     audit = Audit()
-    for _ in audit.deviations(read_export(sys.stdin.buffer)):
+    for _ in audit.deviations(read_export(lines)):
         pass
-    sys.stdout.buffer.write(msgspec.json.encode(audited_as_json(audit)))
+    return audited_as_json(audit)
 
 
 if __name__ == "__main__":

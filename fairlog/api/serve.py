@@ -11,11 +11,12 @@ import signal
 import socket
 import stat
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import structlog
 import uvicorn
@@ -46,6 +47,8 @@ UNREAD_S = 60.0
 """How long a client may leave an answer unread that does not fit into the buffers."""
 MAX_CONNECTIONS = 4_096
 """From this many connections or requests on, further requests are answered 503."""
+OF_ADDRESS = MAX_CONNECTIONS // 2
+"""The most connections that one address may hold, so that no machine can take all of them; of IPv6, one network."""
 STOP_S = 3
 """How long open requests may take after SIGTERM."""
 ALIVE_EVERY_S = 5.0
@@ -117,14 +120,24 @@ def _provider(path: Path) -> Provider:
 class Impatient(HttpToolsProtocol):
     """Closes connections whose client is too slow or whose headers have no end; uvicorn would keep them."""
 
+    _of: ClassVar[Counter[bytes]] = Counter()
+    """How many connections each address holds."""
+    _address: bytes | None = None
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _head_bytes: int | None = 0
     """How much of the headers has come, None behind them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Expect a request."""
+        """Expect a request; hang up on an address that holds too many connections."""
         super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self._address = ip_address(str(peer[0]).partition("%")[0]).packed[:8]
+            self._of[self._address] += 1
+            if self._of[self._address] > OF_ADDRESS:
+                transport.abort()
+                return
         self._late = self.loop.call_later(REQUEST_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -165,6 +178,10 @@ class Impatient(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing more."""
         super().connection_lost(exc)
+        if self._address is not None:
+            self._of[self._address] -= 1
+            if not self._of[self._address]:
+                del self._of[self._address]
         self._late, self._unread = _cancelled(self._late), _cancelled(self._unread)
 
 
@@ -240,7 +257,7 @@ async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str], do
         await asyncio.sleep(ALIVE_EVERY_S)
         notify(ALIVE)
         with suppress(FairlogError, RedisError):  # a replica that is behind is told of by its thread
-            await door.read(door.handlers.keep_watch)
+            await asyncio.to_thread(door.handlers.keep_watch)
 
 
 def _named(listening: socket.socket, where: Where) -> str:

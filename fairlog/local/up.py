@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +36,7 @@ from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import Client
+from scheduler.service.grant_tokens import worker_pass
 from scheduler.service.keyring import KEYS_FILE, KEYS_VARIABLE, Keyring, keyring_at
 from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
@@ -100,7 +101,8 @@ class Tree:
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
         audit = ["audit", "--follow", "--checkpoints", str(self.plan.data / "audit")]
         self.auditor = self._child("auditor", audit)
-        self._children = (*self.masters, self.api, *self.workers, self.auditor)
+        self._children = [*self.masters, self.api, self.auditor]
+        """What `tend` keeps alive. The workers join once the API listens, through which they work."""
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -123,6 +125,8 @@ class Tree:
     def tend(self) -> None:
         """Restart what has died since the last call."""
         store = self.store.pid
+        if not {*self.workers} <= {*self._children} and self._api_listens():
+            self._children += self.workers
         for said in (self.store.tend(), *(child.tend() for child in self._children)):
             if said is not None:
                 self._say(said)
@@ -157,7 +161,7 @@ class Tree:
                 serving = members(store, keys)[0]
                 agents = cast("dict[bytes, bytes]", store.hgetall(keys.agents))
                 registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
-                if serving is None or any(registered.get(worker.name) != worker.pid for worker in self.workers):
+                if serving is None or any(registered.get(worker.name, 0) != worker.pid for worker in self.workers):
                     return False
                 Client(store, self.plan.cluster, keyring=self.keyring, timeout_s=_ANSWER_S).hear()
             with ApiClient(f"{UNIX}{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
@@ -165,6 +169,12 @@ class Tree:
         except (RedisError, NoMaster, Unreachable):
             return False
         return serving.pid in {master.pid for master in self.masters}
+
+    def _api_listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as line, suppress(OSError):
+            line.connect(str(self.store.api_socket))
+            return True
+        return False
 
     def page(self) -> str:
         """A link that opens the page once, as the operator. Raises: Unreachable."""
@@ -200,8 +210,13 @@ class Tree:
         plain = ["--unsafe-plain"] if why_no_cell() else []
         api = ["--api", f"{UNIX}{self.store.api_socket}"]
         arguments = ["worker", *offer, *where, *plain, *api, "--no-outlive"]
-        nobody = {TOKEN_VARIABLE: "", TOKEN_FILE_VARIABLE: ""}  # the owner of the socket needs no token
-        return Child(name, partial(as_fairlog, arguments, os.getpid(), nobody), self._logs / f"{name}.log")
+        program = partial(self._as_worker, name, arguments, os.getpid())
+        return Child(name, program, self._logs / f"{name}.log")
+
+    def _as_worker(self, name: str, arguments: Sequence[str], parent: int) -> None:
+        """Be a worker that shows a pass."""
+        shown = worker_pass(Keyring.load(self.plan.data / KEYS_FILE), self.plan.cluster, name)
+        as_fairlog(arguments, parent, {TOKEN_VARIABLE: shown, TOKEN_FILE_VARIABLE: ""})
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]

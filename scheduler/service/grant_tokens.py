@@ -3,6 +3,9 @@
 A token is made and checked without the store: `fg_CLAIMS.KEY.MAC`, where CLAIMS is base64 of what it claims as JSON,
 KEY the id of a door key and MAC the hex HMAC-SHA256 by that key. It counts only while the store has its grant; whoever
 is asked for something checks that as well.
+
+Agents of an `up` show a *pass* instead of a token of an account: `fw_WORKER.KEY.MAC`, made and checked alike, for
+one worker. Whoever has the keys can make one.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring
 
 PREFIX = "fg_"
-_PURPOSE = "fairlog grant"
-"""No message of the inbox begins with it, since no cluster has that name."""
+PASS = "fw_"  # noqa: S105 (how each begins)
+_PURPOSE, _OF_PASS = "fairlog grant", "fairlog worker"
+"""No message of the inbox begins with these, since no cluster has that name."""
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
@@ -40,6 +44,8 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     runs: Literal["tasks", "driver", "program"] = "tasks"
     slots: int = 1
     """How many tasks it runs at once."""
+    by_token: bool = False
+    """Whether its agent showed a token of the worker's: then it is good only while the worker has a valid one."""
 
     @property
     def rq_name(self) -> str:
@@ -62,6 +68,12 @@ def grant_token(ring: Keyring, claims: Claims) -> str:
     return f"{PREFIX}{text}.{ring.door}.{ring.mac(ring.door, framed(_PURPOSE, said))}"
 
 
+def worker_pass(ring: Keyring, cluster: str, worker: str, key: str = "") -> str:
+    """The pass of a worker's agent, signed by a door key of the ring, without `key` by the one that signs."""
+    text, key = urlsafe_b64encode(worker.encode()).decode().rstrip("="), key or ring.door
+    return f"{PASS}{text}.{key}.{ring.mac(key, framed(_OF_PASS, cluster, worker))}"
+
+
 class GrantTokens:
     """Checks the tokens of a cluster's grants; a token that was checked before is looked up."""
 
@@ -70,6 +82,13 @@ class GrantTokens:
         self._ring = ring
         self.read = lru_cache(maxsize=16_384)(self._read)
 
+    def check_pass(self, text: str, worker: str) -> None:
+        """Raises: NotAuthenticated unless the text is the pass of that worker."""
+        ring, key = self._ring, text.rpartition(".")[0].rpartition(".")[2]
+        due = worker_pass(ring, self._cluster, worker, key) if ring is not None and ring.may_sign(key, "") else ""
+        if not due or not hmac.compare_digest(due.encode(), text.encode()):
+            raise NotAuthenticated(f"this is not the pass of worker {worker[:80]!r}")
+
     def _read(self, text: str) -> Claims:
         """What the token claims. Raises: NotAuthenticated if no door of this cluster has signed it."""
         claims, _, rest = text.removeprefix(PREFIX).partition(".")
@@ -77,8 +96,9 @@ class GrantTokens:
         try:
             said = urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
             found = msgspec.json.decode(said, type=Claims)
-            due = self._ring.mac(key, framed(_PURPOSE, said)) if self._ring is not None else ""
-        except (ValueError, KeyError):
+            known = self._ring is not None and self._ring.may_sign(key, "")
+            due = self._ring.mac(key, framed(_PURPOSE, said)) if known and self._ring is not None else ""
+        except ValueError:
             raise NotAuthenticated("this is not the token of a grant") from None
         if not due or not hmac.compare_digest(due.encode(), mac.encode()) or found.cluster != self._cluster:
             raise NotAuthenticated("the token of this grant is not signed by a door of this cluster")

@@ -1,6 +1,7 @@
 """The keys of a cluster, in a file of its operator's.
 
-- *Door keys* (HMAC-SHA256) sign messages in the inbox. API servers and workers hold them, and masters, which check.
+- *Door keys* (HMAC-SHA256) sign messages in the inbox. API servers hold them, and masters, which check. Those whose
+  ids begin with `worker-` sign for workers only; workers that use the store themselves hold these.
 - *Masters' keys* (Ed25519) sign receipts and seals. Only masters hold them; the log names the public halves.
 - *The key of app secrets* (AES-256) encrypts the values of apps' variables. API servers and workers hold it.
 
@@ -31,6 +32,8 @@ KEYS_VARIABLE = "FAIRLOG_KEYS"
 KEYS_FILE = "keys.json"
 """The file in the data folder of an `up`."""
 KEY_BYTES = 32
+OF_WORKERS = "worker-"
+"""How the ids of door keys begin that sign for workers only."""
 _KINDS = ("doors", "masters")
 
 
@@ -51,8 +54,7 @@ class Keyring(NamedTuple):
     @classmethod
     def new(cls) -> Keyring:
         """A keyring with one new key of each kind."""
-        door, master = _new_door(), _new_master()
-        return cls({door[0]: door[1]}, {master[0]: master[1]}, secrets.token_bytes(KEY_BYTES))
+        return cls(_new_doors(), dict([_new_master()]), secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def create(cls, path: Path) -> Keyring:
@@ -110,22 +112,32 @@ class Keyring(NamedTuple):
         return json.dumps({"doors": doors, "masters": masters, "apps": self.apps.hex()}, indent=2)
 
     def rotated(self) -> Keyring:
-        """These keys with a new door key and, if it holds such, a new master's key; these sign from now on.
+        """These keys with new door keys and, if it holds such, a new master's key; these sign from now on.
 
         The key of app secrets stays: what is encrypted by it is not encrypted anew.
         """
-        door = dict([_new_door()])
         master = dict([_new_master()]) if self.masters else {}
-        return Keyring({**self.doors, **door}, {**self.masters, **master}, self.apps)
+        return Keyring({**self.doors, **_new_doors()}, {**self.masters, **master}, self.apps)
 
     def without_masters(self) -> Keyring:
-        """The keys that API servers and workers hold."""
+        """The keys that API servers hold."""
         return self._replace(masters={})
+
+    def for_workers(self) -> Keyring:
+        """The keys of workers that use the store themselves. Raises: BadKeys if none of them signs for workers only."""
+        doors = {name: key for name, key in self.doors.items() if name.startswith(OF_WORKERS)}
+        if not doors:
+            raise BadKeys("none of these keys signs for workers only; `fairlog keys rotate FILE` adds one")
+        return Keyring(doors, {}, self.apps)
 
     @property
     def door(self) -> str:
-        """The id of the door key that signs; "" without one."""
-        return ["", *self.doors][-1]
+        """The id of the door key that signs, one for workers only if there is no other; "" without one."""
+        return ["", *self.doors, *(name for name in self.doors if not name.startswith(OF_WORKERS))][-1]
+
+    def may_sign(self, door: str, role: str) -> bool:
+        """Whether the ring has that door key, and it signs for the role."""
+        return door in self.doors and (role == "worker" or not door.startswith(OF_WORKERS))
 
     @property
     def master(self) -> str:
@@ -142,7 +154,7 @@ class Keyring(NamedTuple):
 
     def is_signed_read(self, text: bytes, key: str, mac: str) -> bool:
         """Whether a door of this ring signed the entry of the reads."""
-        return key in self.doors and hmac.compare_digest(self.mac(key, text).encode(), mac.encode())
+        return self.may_sign(key, "") and hmac.compare_digest(self.mac(key, text).encode(), mac.encode())
 
     def sign(self, framed: bytes, master: str = "") -> str:
         """Hex Ed25519 signature of `framed`, by the master's key that signs or the one named."""
@@ -193,8 +205,9 @@ def _private(key: bytes) -> Ed25519PrivateKey:
     return ed25519.Ed25519PrivateKey.from_private_bytes(key)
 
 
-def _new_door() -> tuple[str, bytes]:
-    return secrets.token_hex(4), secrets.token_bytes(KEY_BYTES)
+def _new_doors() -> dict[str, bytes]:
+    names = f"{OF_WORKERS}{secrets.token_hex(4)}", secrets.token_hex(4)
+    return {name: secrets.token_bytes(KEY_BYTES) for name in names}
 
 
 def _new_master() -> tuple[str, bytes]:

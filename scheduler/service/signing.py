@@ -109,6 +109,8 @@ class Gate:
         by = _sender(who, door)
         if by is None or by.role == "master" or not sent.isdigit() or lane != lane_of(by):
             return found._replace(wrong=NotSigned("the message is signed, but its sender or its time cannot be"))
+        if not self._ring.may_sign(door, by.role):
+            return found._replace(wrong=NotSigned(f"the key {door} signs for workers only, not for {by.account[:80]}"))
         return found._replace(by=by, sent=int(sent))
 
 

@@ -152,13 +152,13 @@ def test_other_names_for_the_companies_change_nothing_but_the_names(
     quotas: tuple[dict[str, object], ...],
     names: list[str],
 ) -> None:
-    """Names decide only between companies never selected, so each is selected once before."""
+    """Names decide only between companies never selected, so each is selected once before, and whom E4 takes from."""
     runs = []
     for called in ([_named(number) for number in range(3)], names):
         companies = [
             convert({"company": name, **quota}, RegisterCompany) for name, quota in zip(called, quotas, strict=True)
         ]
-        run = Run(companies, **policies, quota_patience_s=5, **times)
+        run = Run(companies, **policies, quota_patience_s=5, reclaim="none", **times)
         for name in called:
             run.turn(submission(f"first-{called.index(name)}", 4, company=name, user="first"))
         run.work_off(works, called.__getitem__, _by)

@@ -25,7 +25,7 @@ def keys() -> None:
 def new(file: Path) -> None:
     """Write new keys to FILE, readable by its owner only.
 
-    Keep it on the hosts of masters. API servers and workers need only what `fairlog keys share` copies.
+    Keep it on the hosts of masters. API servers need only what `fairlog keys share` copies.
     """
     _show(file, Keyring.create(file))
 
@@ -33,12 +33,14 @@ def new(file: Path) -> None:
 @keys.command("share")
 @click.argument("file", type=_FILE)
 @click.argument("copy", type=_FILE)
-def share(file: Path, copy: Path) -> None:
+@click.option("--workers", is_flag=True, help="Copy only keys that sign for workers, for `fairlog worker --store`.")
+def share(file: Path, copy: Path, *, workers: bool) -> None:
     """Write a COPY without the keys of masters.
 
-    API servers and workers need no more.
+    API servers need no more. Workers that use API servers need no keys.
     """
-    shared = Keyring.load(file).without_masters()
+    ring = Keyring.load(file)
+    shared = ring.for_workers() if workers else ring.without_masters()
     shared.write(copy)
     _show(copy, shared)
 

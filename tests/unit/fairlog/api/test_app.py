@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, get_args
@@ -13,7 +14,7 @@ import pytest
 from msgspec import to_builtins
 from redis.exceptions import ConnectionError as StoreGone
 
-from fairlog.api.app import MAX_BODY, Door, make_app
+from fairlog.api.app import MAX_BODY, READS_AT_ONCE, Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.limits import Buckets, Rates
 from fairlog.api.openapi import description
@@ -21,6 +22,7 @@ from fairlog.api.problems import TooMany, status_of
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
 from scheduler.model.commands import Command, LoseOwner, LoseWorker, Report
+from scheduler.model.sender import By
 from scheduler.rules.views import VIEWS
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
@@ -236,6 +238,59 @@ def test_a_replica_that_cannot_read_the_log_says_so_and_recovers(
     run(api, story)
 
 
+def test_a_company_has_no_more_than_its_part_of_the_streams(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlog.api.app.OF_COMPANY", 2)
+
+    async def told() -> None:
+        async with opened(api) as (client, door):
+            monkeypatch.setattr(door.feed, "stream", lambda *_, **__: waiting())
+            gone = asyncio.Event()
+
+            async def waiting() -> AsyncIterator[bytes]:
+                yield b": fairlog\n\n"
+                await gone.wait()
+
+            held = [asyncio.create_task(client.get("/v1/log/events")) for _ in range(2)]
+            async with asyncio.timeout(20):
+                while door._streams.total() < 2:
+                    await asyncio.sleep(0.01)
+            check_problem(await client.get("/v1/log/events"), 429, "TooMany")
+            gone.set()
+            assert [answer.status_code for answer in await asyncio.gather(*held)] == [200, 200]
+            assert (await client.get("/v1/log/events")).status_code == 200
+            assert not door._streams
+
+    asyncio.run(told())
+
+
+def test_a_path_with_a_slash_too_many_is_none(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        check_problem(await client.get("/v1/apps/"), 404, "NotFound")
+
+    run(api, story)
+
+
+def test_an_app_can_be_followed_on_a_server_that_has_not_folded_it(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begun(*_: object, **__: object) -> AsyncIterator[bytes]:
+        yield b": fairlog\n\n"
+
+    async def story(client: httpx.AsyncClient) -> None:
+        with pytest.MonkeyPatch.context() as paused:
+            paused.setattr(api.replica, "step", lambda: 0.005)
+            folded = await asyncio.to_thread(api.send, ROOT, ACME)  # by the step that has begun
+            await asyncio.to_thread(api.replica.wait_for, folded.seq, 2)
+            receipt = await asyncio.to_thread(api.send, ROOT, submission("a"))
+            answer = asyncio.create_task(client.get(f"/v1/apps/a/events?after={receipt.seq - 1}"))
+            await asyncio.wait([answer], timeout=0.2)
+            assert not answer.done()
+        assert (await answer).status_code == 200
+
+    monkeypatch.setattr(Feed, "stream", begun)
+    run(api, story)
+
+
 def test_the_log_comes_as_events_and_resumes_where_it_was_left(api: Handlers) -> None:
     """The transport of the test cannot stream, so the feed is asked directly."""
 
@@ -348,3 +403,17 @@ def test_the_description_names_every_route_and_is_json() -> None:
     submit = said["paths"]["/v1/apps"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert {"app", "company", "user", "secrets"} <= submit["properties"].keys()
     assert "type" not in submit["properties"]
+
+
+def test_a_company_that_reads_much_keeps_nobody_else_waiting(api: Handlers) -> None:
+    async def told() -> None:
+        async with opened(api) as (_, door):
+            go_on = threading.Event()
+            eve, ann = By("evil/eve", "t", "user"), By("acme/ann", "u", "user")
+            asking = [asyncio.create_task(door.read(eve, lambda: go_on.wait(30))) for _ in range(2 * READS_AT_ONCE)]
+            async with asyncio.timeout(20):
+                assert await door.read(ann, lambda: "read") == "read"
+            go_on.set()
+            assert all(await asyncio.gather(*asking))
+
+    asyncio.run(told())

@@ -32,10 +32,10 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @asynccontextmanager
-async def serving(api: Handlers, folder: Path) -> AsyncIterator[Path]:
+async def serving(api: Handlers, folder: Path, address: tuple[str, int] | None = None) -> AsyncIterator[Path]:
     """The Unix socket of a server, which SIGTERM stops at the end."""
     folder.chmod(0o700)
-    where = Where(folder / "api.sock")
+    where = Where(folder / "api.sock", address)
     server = asyncio.create_task(serve._serve(Door(api, Feed()), where, serve._sockets(where)))
     async with asyncio.timeout(60):
         while (await asyncio.to_thread(_ask, folder / "api.sock")) != 200:
@@ -90,6 +90,40 @@ def test_a_client_whose_headers_have_no_end_is_cut_off(fake: fakeredis.FakeRedis
 
     with served(fake) as api:
         asyncio.run(story())
+
+
+def test_an_address_holds_no_more_than_its_part_of_the_connections(
+    fake: fakeredis.FakeRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "OF_ADDRESS", 2)
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        address = reserved.getsockname()
+
+        async def story() -> None:
+            async with serving(api, tmp_path, address):
+                held = [await asyncio.open_connection(*address) for _ in range(2)]
+                for reader, writer in held:
+                    writer.write(b"GET /v1/health HTTP/1.1\r\nhost: a\r\n\r\n")
+                    assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+                for _ in range(3):
+                    reader, writer = await asyncio.open_connection(*address)
+                    with suppress(ConnectionError):
+                        assert not await reader.read()
+                    writer.close()
+                held.pop()[1].close()
+                async with asyncio.timeout(20):
+                    while serve.Impatient._of.total() > 1:
+                        await asyncio.sleep(0.01)
+                reader, writer = await asyncio.open_connection(*address)
+                writer.write(b"GET /v1/health HTTP/1.1\r\nhost: a\r\n\r\n")
+                assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+                for made in (writer, held.pop()[1]):
+                    made.close()
+
+        with served(fake) as api:
+            asyncio.run(story())
 
 
 def test_a_connection_is_kept_while_its_requests_are_answered(

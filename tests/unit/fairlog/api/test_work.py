@@ -14,10 +14,19 @@ import pytest
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.handlers import Handlers
-from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, SubmitApp
+from scheduler.model.commands import (
+    AddAccount,
+    Command,
+    IssueToken,
+    KillApp,
+    RegisterCompany,
+    RemoveAccount,
+    RevokeToken,
+    SubmitApp,
+)
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By
-from scheduler.service.grant_tokens import claims_of, grant_token
+from scheduler.service.grant_tokens import claims_of, grant_token, worker_pass
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import NewToken, new_token
 from tests.unit.fairlog.api.served import KEYS, RING, ROOT, served
@@ -37,10 +46,11 @@ class World(NamedTuple):
         return asyncio.run(self._ask(method, path, token, body, query))
 
     async def _ask(self, method: str, path: str, token: str, body: Any, query: dict[str, Any]) -> httpx.Response:
-        app = make_app(Door(self.api, Feed()), at_home=False)
+        """Without a token by the Unix socket."""
+        app = make_app(Door(self.api, Feed()), at_home=not token)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
-            headers = {"authorization": f"Bearer {token}"}
+            headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
             return await client.request(method, f"http://api{path}", headers=headers, json=body, params=query)
 
     def of(self, worker: str) -> str:
@@ -57,7 +67,7 @@ class World(NamedTuple):
         names = sorted(
             name
             for name in cast("list[bytes]", self.store.keys("*"))
-            if b"sent" not in name and b"heartbeats" not in name
+            if not any(part in name for part in (b"sent", b"heartbeats", b"watched"))
         )
         return {name.decode(): self.store.dump(name) for name in names}
 
@@ -169,6 +179,31 @@ def test_an_offer_above_the_invitation_is_refused(world: World, about: dict[str,
     assert world.facts() == before
 
 
+def test_the_owner_of_the_socket_acts_as_a_worker_only_until_there_are_accounts(world: World) -> None:
+    before = world.facts()
+    for method, what, body in (("GET", "grants", None), ("POST", "leave", {}), ("POST", "executors/ann-1.0/begin", {})):
+        assert "worker invite w1" in refused(world.ask(method, f"/v1/workers/w1/{what}", "", body), 401)
+    assert world.facts() == before
+
+
+def test_a_pass_is_good_for_its_worker_only(world: World) -> None:
+    good = worker_pass(RING, KEYS.cluster, "w1")
+    assert world.ask("GET", "/v1/workers/w1/grants", good).status_code == 200
+    refused(world.ask("GET", "/v1/workers/w2/grants", good), 401)
+    refused(world.ask("GET", "/v1/whoami", good), 401)
+    begin, _, mac = good.rpartition(".")
+    for forged in (
+        worker_pass(Keyring.new(), KEYS.cluster, "w1"),
+        worker_pass(RING.for_workers(), KEYS.cluster, "w1"),
+        worker_pass(RING, "other", "w1"),
+        f"{begin}.{'0' * len(mac)}",
+        f"{begin}.ä",
+        "fw_",
+        "fw_..",
+    ):
+        refused(world.ask("GET", "/v1/workers/w1/grants", forged), 401)
+
+
 def test_a_token_that_no_door_has_signed_opens_nothing(world: World) -> None:
     grant = Grant.model_validate_json(world.store.hget(KEYS.grants("w1"), "ann-1.0") or "")
     path = "/v1/workers/w1/executors/ann-1.0/step"
@@ -176,6 +211,7 @@ def test_a_token_that_no_door_has_signed_opens_nothing(world: World) -> None:
     good = grant_token(RING, claims)
     for token in (
         grant_token(Keyring.new(), claims),
+        grant_token(RING.for_workers(), claims),
         grant_token(RING, msgspec.structs.replace(claims, cluster="other")),
         f"{good[:-1]}{'0' if good[-1] != '0' else '1'}",
         good.replace(".", "", 1),
@@ -200,6 +236,37 @@ def test_a_grants_token_takes_nothing_once_the_grant_is_revoked(world: World) ->
     assert (step[0], step[2], step[5]) == (False, 1, [])
     said = world.ask("GET", "/v1/workers/w2/grants", world.of("w2")).json()
     assert (said["grants"], said["revoked"]) == ([], ["bob-1.0"])
+
+
+@pytest.mark.parametrize("end", ["token", "account"])
+def test_a_grants_token_ends_with_the_last_token_of_its_worker(world: World, end: str) -> None:
+    """A renewed token, or an invitation that nobody has used, makes no difference to that."""
+    worker = f"w-{end}"
+    account, own, renewed, unused = f"worker/{worker}", new_token(), new_token(), new_token()
+    world.tokens[account] = own
+
+    def send(*commands: Command, by: By = ROOT) -> None:
+        for command in commands:
+            world.api.replica.wait_for(world.api.send(by, command).seq, 10)
+
+    send(AddAccount(account=account), IssueToken(token=own.id, account=account, hash=own.hash))
+    world.ask("POST", f"/v1/workers/{worker}/register", own.text, register(worker))
+    ann = By("acme/ann", world.tokens["acme/ann"].id, "user")
+    send(SubmitApp(app=f"own-{end}", company="acme", user="ann", cores=8, tasks=3, command=("true",)), by=ann)
+    token, path = world.grant(worker, f"own-{end}.0"), f"/v1/workers/{worker}/executors/own-{end}.0"
+    send(IssueToken(token=renewed.id, account=account, hash=renewed.hash), RevokeToken(token=own.id))
+    assert world.ask("POST", f"{path}/begin", token, {}).json()["granted"] is True
+    send(IssueToken(token=unused.id, account=account, hash=unused.hash, once=True))
+    send(RevokeToken(token=renewed.id) if end == "token" else RemoveAccount(account=account))
+    before = world.facts()
+    for what, body in (
+        ("begin", {}),
+        ("step", BEGIN),
+        ("end-app", {"reason": "failed"}),
+        ("finish", {"put_back": True}),
+    ):
+        assert "no valid token" in refused(world.ask("POST", f"{path}/{what}", token, body), 401)
+    assert world.facts() == before
 
 
 def test_a_worker_is_told_again_only_what_has_changed(world: World) -> None:

@@ -23,7 +23,7 @@ def test_a_keyring_is_read_as_it_was_created(tmp_path: Path) -> None:
     made = Keyring.create(path)
     assert Keyring.load(path) == made == keyring_at(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert made.doors.keys() == {made.door}
+    assert {made.door, made.for_workers().door} == made.doors.keys()
     assert made.masters.keys() == {made.master}
 
 
@@ -91,6 +91,20 @@ def test_doors_get_a_keyring_without_the_keys_of_masters(tmp_path: Path) -> None
     assert Keyring.load(path) == made._replace(masters={})
     assert json.loads(path.read_text())["masters"] == {}
     assert Keyring.load(path).master == ""
+
+
+def test_workers_get_keys_that_sign_for_workers_only() -> None:
+    made = Keyring.new().rotated()
+    shared = made.for_workers()
+    assert shared.masters == {}
+    assert not made.door.startswith("worker-")
+    assert shared.door.startswith("worker-")
+    assert made.may_sign(shared.door, "worker")
+    assert not made.may_sign(shared.door, "operator")
+    assert made.may_sign(made.door, "operator")
+    assert not made.may_sign("unknown", "worker")
+    with pytest.raises(BadKeys, match="keys rotate"):
+        Keyring({"a": b""}, {}, b"").for_workers()
 
 
 def test_a_signature_is_by_one_key_over_one_text() -> None:

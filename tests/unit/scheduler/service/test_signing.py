@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recovery.replay.rebuild import rebuild
-from scheduler.model.commands import KillApp, LoseWorker, RegisterCompany, write_command
+from scheduler.model.commands import KillApp, LoseWorker, RegisterCompany, RegisterWorker, write_command
 from scheduler.model.errors import MessageTooOld, NotAllowed, NotSigned
 from scheduler.model.sender import By, local
 from scheduler.rules import state as state_module
@@ -72,6 +72,22 @@ def test_who_signed_a_command_is_in_the_log(fake: Any, ring: Keyring) -> None:
     scheduler.turn()
     [fact] = [fact for fact in scheduler.log.facts() if fact.command is not None]
     assert fact.by == By(local(os.getuid()).account, "", "operator", ring.door)
+
+
+def test_a_key_for_workers_signs_for_nobody_else(fake: Any, ring: Keyring) -> None:
+    scheduler, shared = master(fake, ring), ring.for_workers()
+    sent(fake, ring).notify(ACME)
+    scheduler.turn()
+    before = types(scheduler)
+    for by in (ANN, By("op/root", "t2", "operator"), local(0), By("acme/amy", "t3", "admin")):
+        sent(fake, shared, by).notify(RegisterCompany(company="evil"))
+    scheduler.turn()
+    assert types(scheduler) == before
+    assert [f"the key {shared.door} signs for workers only" in why for why in reasons(fake)] == [True] * 4
+    w1 = By("worker/w1", "", "worker")
+    sent(fake, shared, w1).notify(RegisterWorker(worker="w1", node="n", host="h", cores=1, memory_mb=1024))
+    scheduler.turn()
+    assert types(scheduler)[-1] == "WorkerRegistered"
 
 
 def test_without_keys_on_both_sides_messages_have_three_fields(fake: Any) -> None:
