@@ -7,16 +7,33 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo test simulate chaos lint bench lock clean
+.PHONY: demo demo-spark test test-spark simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
 demo: $(VENV)/.run
 	$(BIN)/fairlog demo $(if $(KEEP),--keep)
 
+# Two companies' Spark apps beside other work. Says what is missing where there is no Java.
+demo-spark: $(VENV)/.run
+	@$(if $(or $(SPARK_HOME),$(shell command -v java)),$(MAKE) --no-print-directory $(SPARK_PYTHON),true)
+	@SPARK_HOME=$(or $(SPARK_HOME),$(abspath $(wildcard $(VENV)/spark-$(SPARK)/lib/python3*/site-packages/pyspark))) \
+		PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) $(BIN)/python -m fairlog.engines.spark.demo
+
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
+
+# Real Spark jobs, with Java of this machine. SPARK=3.5.9: of this version; it is installed in a folder of its own.
+SPARK ?= 4.3.0
+SPARK_PYTHON := $(VENV)/spark-$(SPARK)/bin/python
+test-spark: $(VENV)/.test $(SPARK_PYTHON)
+	SPARK_HOME=$$($(SPARK_PYTHON) -c 'import pyspark; print(pyspark.__path__[0])') PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) \
+		FAIRLOG_TEST_SPARK=1 $(BIN)/python -m pytest --numprocesses=0 -rs tests/integration/fairlog/test_spark_run.py $(PYTEST_ARGS)
+
+$(SPARK_PYTHON): | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
+	$@ -m pip install --quiet --disable-pip-version-check pyspark==$(SPARK)
 
 # SEEDS=2000 (default) or SEEDS=1000-2000: these seeds, on all cores. SEED=1234: this seed only, with a trace.
 simulate: $(VENV)/.test

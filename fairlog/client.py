@@ -390,8 +390,8 @@ class Client:
         True
         >>> following = client.log(events[-1].seq, follow=True)
         >>> app = client.submit("true", company="acme", user="ann", hold=True)
-        >>> next(following).data["app"] == app.app
-        True
+        >>> next(event.type for event in following if event.data.get("app") == app.app)
+        'AppRegistered'
         """
         events = self.through.follow(after=after) if follow else self.through.log(after)
         return (convert(event, Event) for event in events)

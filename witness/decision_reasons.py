@@ -74,7 +74,7 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     users, apps = USER_POLICIES[settings.user_policy], APP_POLICIES[settings.app_policy]
     alone = f"no other user of {app.company} had an app within the quota"
     user = f"of {app.company}'s users {app.user} {users.reason}, before {_names(others)}" if others else alone
-    queued = [one for _, one in company.users[app.user].by_policy]
+    queued = company.users[app.user].by_policy
     first = apps.reason
     if any(one.priority != app.priority or one.ready != one.submitted for one in queued):
         first = f"the first, with priority {app.priority} and ready since {moment(app.ready_at)} (Q2)"

@@ -139,7 +139,7 @@ def _live(state: ClusterState) -> list[Worker]:
 def _kept_out(company: CompanyQueue, queue: UserQueue, *, borrows: bool) -> Pending | None:
     """The user's next app that a limit keeps out now (N2); None if there are no limits."""
     limit, user = company.limit, queue.contender.user
-    apps = (one for _, one in queue.by_policy if one.hostable and limit.possible(user, one.request))
+    apps = (one for one in queue.by_policy if one.hostable and limit.possible(user, one.request))
     return next((one for one in apps if borrows or limit.fits_alone(one.request)), None) if limit.limited else None
 
 
@@ -194,8 +194,8 @@ def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
 
 
 def _queued(queue: UserQueue, app: App) -> Told:
-    place = next(number for number, (_, one) in enumerate(queue.by_policy) if one.app == app.spec.app)
-    ahead = [one for _, one in queue.by_policy[:place]]
+    place = next(number for number, one in enumerate(queue.by_policy) if one.app == app.spec.app)
+    ahead = queue.by_policy[:place]
     text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0].app}"
     if any(one.priority != app.priority for one in ahead):
         text += f", with priority {ahead[0].priority}; its own is {app.priority}"
@@ -207,7 +207,7 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
     """The app's place among its user's pending apps (F), from 1; None if it is not pending or not ready (J2)."""
     if app.state != "pending" or not app.ready:
         return None
-    order = [one.app for _, one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
+    order = [one.app for one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
     return {"place": order.index(app.spec.app) + 1, "of": len(order)}
 
 

@@ -54,7 +54,7 @@ def _ahead(state: ClusterState, command: SubmitApp) -> list[dict[str, str]]:
     if app.admitted or not app.ready or app.ended is not None:
         return []
     names: dict[str, None] = {}
-    for _, one in state.queue.companies[command.company].users[command.user].by_policy:
+    for one in state.queue.companies[command.company].users[command.user].by_policy:
         if one.app == command.app or len(names) == AHEAD:
             break
         names[one.app] = None

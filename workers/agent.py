@@ -157,6 +157,7 @@ class Agent:
         """Make `serve` return soon; with `drain`, when nothing is running any more or `stop` is called again."""
         if self.offer.drain and self._draining == "no" and self._registered:
             self._draining = "asked"
+            self._door.wake()
         else:
             self._end()
 

@@ -31,7 +31,8 @@ from workers.store_door import Turns
 from workers.token import WorkerToken
 
 WAIT_S = 1.0
-"""How long a server waits for news before it answers: the interval of the heartbeats."""
+"""How long a server waits for news before it answers: the interval of the heartbeats. A worker that holds nothing waits
+as long as the server says."""
 MOST_BYTES = 180_000
 """The most bytes of completions or output in a request, as JSON; servers take 256 KiB."""
 _NOT_GRANTED = Step(
@@ -61,6 +62,7 @@ class ApiAgentDoor:
         self._path = f"/v1/workers/{quote(worker, safe='')}"
         self._calls, self._news = (Servers(urls, lambda: self._token.present) for _ in range(2))
         self._settled = False
+        self._idle_ms = 0
         self._polling: HTTPConnection | None = None
         self._bell = Bell(folder)
         self._held: Held | None = None
@@ -105,17 +107,23 @@ class ApiAgentDoor:
         self._stopped = True
         self._bell.ring()
 
+    def wake(self) -> None:
+        """As `AgentDoor.wake`."""
+        self._bell.ring()
+
     def _wait(self) -> None:
-        """Wait for news of a server, a ring, or `WAIT_S`. Raises: ApiAway."""
+        """Wait for news of a server, a ring, or until the next heartbeat is due. Raises: ApiAway."""
+        known = self._known
+        wait_s = WAIT_S if known.granted or known.revoked or not known.alive else max(WAIT_S, self._idle_ms / 1000)
         try:
             if self._polling is None:
-                self._polling = self._news.begin("GET", self._grants(WAIT_S))
+                self._polling = self._news.begin("GET", self._grants(wait_s))
                 self._calls_before = self._calls_made
-            ready, _, _ = select.select([self._polling.sock, self._bell], [], [], WAIT_S + ANSWER_S)
+            ready, _, _ = select.select([self._polling.sock, self._bell], [], [], wait_s + ANSWER_S)
             if self._bell in ready:
                 self._bell.hush()
             if not ready:
-                raise TimeoutError(f"it has not answered for {WAIT_S + ANSWER_S:g} s")
+                raise TimeoutError(f"it has not answered for {wait_s + ANSWER_S:g} s")
             if self._polling.sock in ready:
                 line, self._polling = self._polling, None
                 status, content = self._news.finish(line)
@@ -143,7 +151,7 @@ class ApiAgentDoor:
             granted = {grant.executor: grant for grant, _ in grants}
             tokens = {grant.executor: token for grant, token in grants}
             self._known = self._known._replace(granted=granted, revoked=said.revoked, tokens=tokens)
-        self._tag = said.tag
+        self._tag, self._idle_ms = said.tag, said.idle_ms
         self._known = self._known._replace(alive=said.alive, settled=said.settled, registrant=said.registrant)
         return self._known
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,25 +22,27 @@ from scheduler.model.errors import FairlogError
 from scheduler.model.text import one_line
 from workers.cgroups import end_leaf
 from workers.processes import children, descendants, is_same_process, kill_until_gone, send_signal, started_s
+from workers.task_init import MOST_AT_ONCE
 
 if TYPE_CHECKING:
+    from scheduler.service.child import Forked
     from workers.cgroups import Leaf
 
 _REPLY_S = 60.0
 _ERROR_BYTES = 1000
 _END_S = 5.0
-_MESSAGE_BYTES = 256
+_MESSAGE_BYTES = 1 << 13
+_MOST_MESSAGES = 100
+"""How many messages of a cell are read at a time: it may send without end."""
 _MOST = 1 << 46
 """Above every figure that a cell may report."""
 
 
-class CannotStart(Exception):
+class CannotStart(NamedTuple):
     """A program could not be started: the error's number, and whether the program's file is missing."""
 
-    def __init__(self, number: int, *, missing: bool) -> None:
-        super().__init__(number)
-        self.number = number
-        self.missing = missing
+    number: int
+    missing: bool
 
 
 class CellLost(FairlogError):
@@ -70,7 +73,7 @@ class FirstProcess(NamedTuple):
 
     pid: int
     line: socket.socket
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     """It, or the process of its sandbox."""
     encloses: bool = False
     """Whether everything in the cell ends with it."""
@@ -106,6 +109,8 @@ class Cell:
         self._was_out_of_memory = False
         """When it ended."""
         self._last_words = ""
+        self._said: deque[str] = deque()
+        """Lines that have come and were not looked at."""
         self._ended: list[Ended] = []
         self._inside: dict[int, int] = {}
 
@@ -126,8 +131,13 @@ class Cell:
         if self._first is None:
             self._first = first = self._start()
             self._inside.clear()
+            self._said.clear()
             self._since_s = started_s(first.pid) or 0.0
             self._named(first.pid)
+
+    def has_news(self) -> bool:
+        """Whether `ended` has something to return that has come already, so that `fileno` need not be readable."""
+        return bool(self._ended or self._said)
 
     def fileno(self) -> int:
         """The descriptor that is readable when there is news; -1 if it is not alive."""
@@ -145,22 +155,32 @@ class Cell:
             _, (error, found) = self._reply(prepared=2)
         return Prepared(error, bool(found))
 
-    def start(self, identity: int, environment: Mapping[str, str], output: int) -> int:
-        """Start a task with further variables. Returns its process id inside. Raises: CannotStart, CellLost."""
-        self._send(("start", identity, dict(environment)), output)
+    def start(self, tasks: Sequence[tuple[int, Mapping[str, str], int]]) -> list[int | CannotStart]:
+        """Start tasks: number, further variables and output of each. Returns its process id inside, or why it has none.
+
+        Raises: CellLost; then none of them runs.
+        """
+        found: list[int | CannotStart] = []
+        for first in range(0, len(tasks), MOST_AT_ONCE):
+            part = tasks[first : first + MOST_AT_ONCE]
+            request = tuple((identity, dict(environment)) for identity, environment, _ in part)
+            self._send(("start", request), *(output for *_, output in part))
+            found += [self._started(identity) for identity, *_ in part]
+        return found
+
+    def _started(self, identity: int) -> int | CannotStart:
         kind, found = self._reply(started=2, refused=3)
         if found[0] != identity:
             self.kill()
             raise CellLost(self._last_words)
-        if kind == "refused":
-            raise CannotStart(found[1], missing=bool(found[2]))
-        return found[1]
+        return CannotStart(found[1], missing=bool(found[2])) if kind == "refused" else found[1]
 
     def ended(self) -> list[Ended]:
         """The tasks that ended since the last call. A cell that ended is not `alive` afterwards."""
         with suppress(CellLost):
-            while self._receive(0) is not None:
-                pass
+            for _ in range(_MOST_MESSAGES):
+                if self._receive(0) is None:
+                    break
         ended, self._ended = self._ended, []
         return ended
 
@@ -175,6 +195,10 @@ class Cell:
         init, known = self._first.pid, self._inside
         self._inside = {pid: known.get(pid) or _pid_inside(pid, init) for pid in children(init)}
         return {pid: inside for pid, inside in self._inside.items() if inside}
+
+    def has_more_than(self, tasks: int) -> bool:
+        """Whether more processes than so many tasks have no parent of their own."""
+        return self._first is not None and len(children(self._first.pid)) > tasks
 
     def signal(self, pids: Iterable[int], number: signal.Signals) -> None:
         """Send a signal to processes of the tasks, by their ids outside; those of other users get it from inside."""
@@ -207,7 +231,7 @@ class Cell:
         since_s = self._since_s
         gone = kill_until_gone(lambda: [first.pid] if is_same_process(first.pid, since_s) else []) and gone
         if first.process is not None:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired, ChildProcessError):
                 first.process.wait(_END_S)
         return (first.leaf is None or first.leaf.end()) and gone
 
@@ -234,18 +258,21 @@ class Cell:
         """The next message, None if there is none; ("", []) is one about an end, which is kept."""
         if self._first is None:
             raise CellLost
-        line, waiting = self._first.line, select.poll()
-        waiting.register(line, select.POLLIN)
-        if not waiting.poll(wait_s * 1000):
-            return None
         try:
-            kind, *words = line.recv(_MESSAGE_BYTES).decode("ascii").split()
+            if not self._said:
+                waiting = select.poll()
+                waiting.register(self._first.line, select.POLLIN)
+                if not waiting.poll(wait_s * 1000):
+                    return None
+                self._said.extend(self._first.line.recv(_MESSAGE_BYTES).decode("ascii").split("\n"))
+            kind, *words = self._said.popleft().split()
             numbers = [min(int(word), _MOST) for word in words]
             if kind == "ended":
                 pid, status, cpu_ms, peak_kb = numbers
+                os.waitstatus_to_exitcode(status)
                 self._ended.append(Ended(pid, status, cpu_ms, peak_kb // 1024))
                 return "", []
-        except (OSError, ValueError):
+        except (OSError, ValueError, OverflowError):
             self.kill()
             raise CellLost(self._last_words) from None
         return kind, numbers

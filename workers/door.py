@@ -74,7 +74,10 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """What a worker holds, as `Held`; `grants` is null if all of it is as the caller's `tag` says."""
+    """What a worker holds, as `Held`; `grants` is null if all of it is as the caller's `tag` says.
+
+    `idle_ms`: the interval of the heartbeats of a worker that holds nothing, 0 if the server does not say.
+    """
 
     alive: bool
     tag: str
@@ -82,6 +85,7 @@ class Holding(msgspec.Struct, frozen=True):
     registrant: Registrant | None
     grants: list[Granted] | None
     revoked: list[str]
+    idle_ms: int = 0
 
 
 class Registering(msgspec.Struct, frozen=True):
@@ -168,10 +172,13 @@ class AgentDoor(Protocol):
         """Send a heartbeat; what the worker holds."""
 
     def listen(self, answer: Callable[[], None]) -> None:
-        """Call `answer` at once, whenever grants have changed, an executor has ended, and every second; until `stop`.
+        """Call `answer` at once, whenever grants have changed, an executor has ended, and regularly; until `stop`.
 
         Raises: what `answer` raises.
         """
+
+    def wake(self) -> None:
+        """Make `listen` call `answer` soon; from a signal handler."""
 
     def stop(self) -> None:
         """Make `listen` return after the current answer; from a signal handler or `answer`."""

@@ -224,8 +224,7 @@ class Executor:
 
     def _start(self, starter: TaskStarter, step: Step, want: int) -> None:
         unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._group]
-        for begun in unknown[:want]:
-            started = starter.start(begun)
+        for started in starter.start(*unknown[:want]) if unknown else ():
             self._group.add(started)
             if isinstance(started, Completion) and started.outcome == "unstartable":
                 self._unstartable = started.message

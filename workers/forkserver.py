@@ -23,11 +23,11 @@ import structlog
 from scheduler.service.child import Forked, die_with_parent
 from scheduler.service.program_log import log_to_stderr
 from workers.cgroups import end_leaf
-from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
 from workers.processes import Wakeup, become_subreaper, children, descendants, in_session, kill_until_gone, reaped
 from workers.program import run_program
 from workers.rundir import ExitNote, RunDir
+from workers.sandbox import own_code
 
 _Result = TypeVar("_Result")
 _REPLY_S = 10
@@ -215,13 +215,13 @@ class _Server:
 
 def run(spec: ExecutorSpec, lock: int) -> int:
     """Run the executor or driver of a spec in this process, which holds its lock. Returns the exit code."""
-    if spec.grant.program:
-        return run_program(spec, lock)
-    return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
+    one = spec.grant.program or spec.grant.role == "driver"
+    return run_program(spec, lock) if one else run_executor(spec, lock)
 
 
 def serve(line: socket.socket, *, outlive_agent: bool) -> None:
     """Run the forkserver of the agent at the other end of `line`."""
     log_to_stderr()
     become_subreaper()
+    own_code()  # is kept, and executors need it
     _Server(line, outlive_agent=outlive_agent).work()

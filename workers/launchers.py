@@ -14,12 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+from scheduler.service.child import Forked
 from scheduler.service.private import private_folder
+from workers import task_init
 from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
 from workers.machine import helper_socket
 from workers.sandbox import (
-    INIT,
     SCRATCH_INSIDE,
     SHARED_MEMORY_MB,
     TOLD_INSIDE,
@@ -69,7 +70,13 @@ def plain(place: Place, named: Callable[[int], object]) -> Cell:
         leaf = place.make_leaf()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            process = _run([sys.executable, "-I", "-S", str(INIT), str(theirs.fileno())], [theirs.fileno()], leaf)
+
+            def first() -> None:
+                if leaf is not None:
+                    leaf.enter()
+                task_init.serve(theirs.fileno())
+
+            process = Forked(first, keep=theirs.fileno(), cwd=Path("/"), own_session=False)
         return FirstProcess(process.pid, ours, process, leaf=leaf, limits=(_FILES,))
 
     return Cell(start, str(scratch), variables, named)

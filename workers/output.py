@@ -1,33 +1,41 @@
-"""The output of a task: it comes by a pipe and goes into the worker's file, which nobody else opens."""
+"""The output of a task: it comes by a pipe and goes into a file of the worker's, which nobody else opens.
+
+Tasks of one slot of an executor share a file: to create one takes longer than to run a short task.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from scheduler.service.private import FILE, FOLDER
 
 MOST_BYTES = 1 << 30
-"""The largest file of a task's output. What follows is counted, but only its end is kept, with the task's state."""
+"""The most output of a task in a file. What follows is counted, but only its end is kept, with the task's state."""
 _CHUNK_BYTES = 1 << 16
 _AT_ONCE = 16
 """How many chunks of one task are taken before it is another one's turn."""
 
 
 class Output:
-    """The output of one attempt of a task, `kept` bytes of which the store keeps.
+    """The output of one attempt of a task, at the end of the file `log`; the store keeps `kept` bytes of it.
 
-    `descriptor` is to be read when it is ready; `inside` is the end for the task, to be closed once the task has it.
+    `written` is told its offset in the file and its length there. `descriptor` is to be read when it is ready; `inside`
+    is the end for the task, to be closed once the task has it.
     """
 
-    def __init__(self, log: int, kept: int, most: int = MOST_BYTES) -> None:
+    def __init__(
+        self, log: int, kept: int, written: Callable[[int, int], object] = lambda *_: None, most: int = MOST_BYTES
+    ) -> None:
         self._log = log
         self._kept = kept
+        self._written = written
         self._start = os.fstat(log).st_size
         self._size = self._start
-        self._most = most
+        self._most = self._start + most
         self._late = b""
         """The end of what is not in the file."""
         self._shown = 0
@@ -58,14 +66,15 @@ class Output:
         return self._shown != self.bytes
 
     def close(self, line: bytes = b"") -> bytes:
-        """Take what is still in the pipe, append a line of fairlog's, and close everything. Returns the tail."""
+        """Take what is still in the pipe, append a line of fairlog's, and close the pipe. Returns the tail."""
         self.take()
         if line:
             self._write(line)
             self.bytes -= len(line)
         tail = self.tail()
-        for descriptor in (self.descriptor, self._log):
-            os.close(descriptor)
+        os.close(self.descriptor)
+        if self._size > self._start:
+            self._written(self._start, self._size - self._start)
         return tail
 
     def _write(self, chunk: bytes) -> None:

@@ -85,9 +85,9 @@ def children(pid: int) -> list[int]:
         if not _LINUX:
             return [child.pid for child in psutil.Process(pid).children()]
         found: list[int] = []
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - several times as fast
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as listed:  # noqa: PTH123
+                found += map(int, listed.read().split())
     except (OSError, psutil.Error):
         return []
     else:

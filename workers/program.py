@@ -1,7 +1,10 @@
-"""An executor that runs one program with all it has, in place of tasks (semantics G1, G2).
+"""A driver, or an executor that runs one program in place of tasks: one program, run once (semantics D3, G1, G2).
 
-It ends with its program, when its grant is revoked, or on SIGTERM, and leaves no process behind. The program runs in a
-scratch folder of its own, which is deleted with the executor. An outage of the store or the API does not stop it.
+It ends with its program, when its grant is revoked, at a firm deadline, or on SIGTERM, and leaves no process behind.
+The program of an executor runs in a scratch folder of its own, which is deleted with the executor. An outage of the
+store or the API does not stop it.
+
+A firm deadline is when SIGTERM is due. A driver is told to leave only once its app's time is over (X2): now.
 """
 
 from __future__ import annotations
@@ -30,12 +33,13 @@ _log = structlog.get_logger()
 
 
 class Program:
-    """One executor of an app of programs; `work_off` runs it to its end."""
+    """The program of one executor or driver; `work_off` runs it to its end."""
 
     def __init__(self, spec: ExecutorSpec, door: ExecutorDoor, cell: Cell) -> None:
         self._spec = spec
-        self._grant = spec.grant
-        self._number = number_of(spec.grant.executor)
+        grant = spec.grant
+        self._grant = grant if grant.program else grant.model_copy(update={"time_limit_s": None})
+        self._number = number_of(grant.executor) if grant.program else 0
         self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
@@ -54,7 +58,7 @@ class Program:
         begun = False
         outage = Outage(executor=self._grant.executor)
         while not self._stop and not self._group.ended:
-            quiet_s = min(self._group.quiet_s(), OUTPUT_S)
+            quiet_s = self._group.quiet_s()
             try:
                 if not begun:
                     if not self._door.fill():
@@ -77,7 +81,7 @@ class Program:
     def _begin(self) -> None:
         where = self._spec.worker, self._files, self._cell
         starter = TaskStarter(self._grant, *where, self._door.secrets, host=self._spec.host)
-        self._group.add(starter.start(Begun(self._number, 1)))
+        self._group.add(*starter.start(Begun(self._number, 1)))
 
     def _check(self) -> None:
         """Look at what it was told about leaving and at its grant, and store the output, once in `OUTPUT_S`."""
@@ -107,7 +111,7 @@ class Program:
             self._door.keep_output({0: ended.output})
         except AWAY as error:
             _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
-        if ended.outcome == "unstartable":
+        if ended.outcome == "unstartable" and grant.program:
             return ExitNote(app=grant.app, reason="failed", exit_code=UNSTARTABLE, unstartable=ended.message)
         well = ended.outcome == "succeeded"
         return ExitNote(
@@ -119,5 +123,5 @@ class Program:
 
 
 def run_program(spec: ExecutorSpec, lock: int) -> int:
-    """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
+    """Run the executor or driver `spec` in this process, which holds its lock. Returns the exit code."""
     return live(spec, lock, lambda door, cell: Program(spec, door, cell).work_off())

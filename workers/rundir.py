@@ -74,9 +74,16 @@ class RunDir:
         for folder in (self.path, self._executors, self._logs):
             private_folder(folder)
 
-    def log_file(self, app: str, task: int | str) -> Path:
-        """The file with the complete output of a task or the "driver"."""
-        return self._logs / _file_name(app) / f"{task}.log"
+    def log_file(self, app: str, name: str) -> Path:
+        """A file with complete output: of the "driver", of the program of executor "N", or of slot S of it, "N-S"."""
+        return self._logs / _file_name(app) / f"{name}.log"
+
+    def log_index(self, app: str) -> Path:
+        """The file that says what is where in the files of slots.
+
+        A line for each attempt of a task that printed something: task, attempt, file, offset and length in bytes.
+        """
+        return self._logs / _file_name(app) / "index"
 
     def scratch(self, executor: str) -> Path:
         """The executor's own folder, deleted when it has ended."""

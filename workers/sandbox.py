@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import glob
+import importlib.util
+import marshal
 import os
 import re
 import shutil
@@ -18,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -27,9 +30,9 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from workers import task_init
 
-INIT = Path(__file__).with_name("task_init.py")
-INIT_INSIDE = "/run/fairlog/init.py"
+INIT_INSIDE = "/run/fairlog/init.pyc"
 SCRATCH_INSIDE = "/run/fairlog/scratch"
 TOLD_INSIDE = "/run/fairlog/told"
 SHARED_MEMORY_MB = 64
@@ -117,8 +120,18 @@ def sandbox_command(
     hidden = {path.resolve() for path in (*settings.hidden, *_credentials())}
     for outermost in sorted(each for each in hidden if hidden.isdisjoint(each.parents)):
         command += _masks(dict.fromkeys(_seen_at(outermost, binds)))
-    command += ["--ro-bind", str(INIT), INIT_INSIDE, "--remount-ro", "/dev", "--remount-ro", "/"]
-    return command, descriptors
+    descriptors.append(_compiled_init())
+    command += ["--perms", "0644", "--ro-bind-data", str(descriptors[-1]), INIT_INSIDE]
+    return [*command, "--remount-ro", "/dev", "--remount-ro", "/"], descriptors
+
+
+def _compiled_init() -> int:
+    """A file with the first process's code: to compile it takes a cell as long as all else of its start."""
+    code = SourceFileLoader(task_init.__name__, str(task_init.__file__)).get_code(task_init.__name__)
+    file = os.memfd_create("init")
+    os.write(file, importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def _system() -> list[str]:
@@ -314,18 +327,23 @@ def _name_service() -> list[str]:
 @functools.cache
 def _unreadable(root: str) -> tuple[Path, ...]:
     """What this process can read below `root` and others cannot; links are not followed."""
-    found = []
-    for folder, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            path = Path(folder, name)
+    found, folders = [], [root]
+    for folder in folders:
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
             try:
-                mode = path.lstat().st_mode
+                mode = entry.stat(follow_symlinks=False).st_mode
             except OSError:
                 continue
             needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
-            if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & needed != needed and os.access(path, os.R_OK):
-                found.append(path)
-        folders[:] = [name for name in folders if Path(folder, name) not in found]
+            hides = (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & needed != needed
+            if hides and os.access(entry.path, os.R_OK):
+                found.append(Path(entry.path))
+            elif stat.S_ISDIR(mode):
+                folders.append(entry.path)
     return tuple(found)
 
 

@@ -24,6 +24,7 @@ from scheduler.model.ids import app_of, is_driver, number_of
 from scheduler.model.sender import By, worker_sender
 from scheduler.service.client import Client
 from scheduler.service.grant_tokens import Claims, claims_of
+from scheduler.service.heartbeats import BEAT_LUA
 from scheduler.store.codec import told
 from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA, DoorbellWorker, forget_queue
@@ -37,13 +38,6 @@ if TYPE_CHECKING:
 
     from scheduler.service.keyring import Keyring
 
-HEARTBEAT_LUA = """
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
-local now = redis.call('TIME')
-redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
-return 1
-"""
-"""KEYS: heartbeats; ARGV: the worker. Returns whether the worker is registered."""
 REGISTER_S = 5
 _PAGES = 50
 """How many pages of the log are searched for the worker's removal."""
@@ -69,20 +63,19 @@ class WorkerStore:
         self.store, self.keys = store, Keys(cluster)
         self.client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster, secret_key=None if keyring is None else keyring.apps or None)
-        self._heartbeat = store.register_script(HEARTBEAT_LUA)
 
     # Agents
 
     def look(self, worker: str) -> Stored:
         """Send a heartbeat of the worker; what the store has of it."""
         keys = self.keys
-        alive = bool(self._heartbeat([keys.heartbeats], [worker]))
         pipeline = self.store.pipeline(transaction=False)
+        pipeline.eval(BEAT_LUA, 1, keys.heartbeats, worker)
         pipeline.hgetall(keys.grants(worker))
         pipeline.get(keys.settled)
         pipeline.hget(keys.agents, worker)
-        grants, settled, registrant = pipeline.execute()
-        return Stored(alive, grants, int(settled or 0), _read_registrant(registrant) if registrant else None)
+        alive, grants, settled, registrant = pipeline.execute()
+        return Stored(bool(alive), grants, int(settled or 0), _read_registrant(registrant) if registrant else None)
 
     def register(self, by: By, offer: commands.RegisterWorker, registrant: Registrant) -> None:
         """Register the worker. Raises: CommandRejected, NoMaster."""
@@ -271,6 +264,9 @@ class StoreAgentDoor:
         self._bell = self._bell or DoorbellWorker(queue, self._store, answer)
         if not self._stopped:
             self._bell.work_until_stopped()
+
+    def wake(self) -> None:
+        """As `AgentDoor.wake`: nothing to do, since it answers every second."""
 
     def stop(self) -> None:
         """As `AgentDoor.stop`."""

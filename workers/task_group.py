@@ -41,6 +41,8 @@ class TaskGroup:
         self._cell = cell
         self._tasks: dict[int, Task] = {}
         self._next_check_s = 0.0
+        self._may_have_left = False
+        """Whether a task has ended since leftovers were looked for."""
         self._news = select.epoll()
         self._watched = -1
         self.ended: list[Completion] = []
@@ -67,6 +69,8 @@ class TaskGroup:
             self._watched = self._cell.fileno()
             if self._watched >= 0:
                 self._news.register(self._watched, select.EPOLLIN)
+        if self._cell.has_news():
+            return
         deadline_s = time.monotonic() + timeout_s
         while wakeup.wait(max(0.0, deadline_s - time.monotonic()), self._news.fileno()):
             outputs = {task.output.descriptor: task.output for task in self._tasks.values()}
@@ -96,7 +100,9 @@ class TaskGroup:
                 task.why = task.why or why
                 self._end(task, Ended(task.pid, int(signal.SIGKILL), 0, 0))
         elif ended:
-            self._kill_leftovers()
+            self._may_have_left = True
+            if self._cell.has_more_than(len(self._tasks)):
+                self._kill_leftovers()
 
     def enforce(self) -> None:
         """Enforce the time limit and the memory limit."""
@@ -111,6 +117,9 @@ class TaskGroup:
                 self._stop(task, why, number=signal.SIGTERM, again_s=self._grace_s)
         if now_s >= self._next_check_s:
             self._next_check_s = now_s + _MEMORY_CHECK_S
+            if self._may_have_left:
+                self._may_have_left = False
+                self._kill_leftovers()
             self._check_memory()
 
     def pass_on(self, number: signal.Signals) -> None:
@@ -191,12 +200,11 @@ class TaskGroup:
         """Kill what ended tasks left behind: what names another task, or is older than every task that runs."""
         mains = self._mains().values()
         for orphan in self._cell.tops():
+            if orphan in mains:
+                continue
             shown = environment_value(orphan, INDEX_VARIABLE)
             began_s = (started_s(orphan) or 0) + _SAME_TIME_S
-            of = [
-                task for task in self._tasks.values() if (shown == task.shown if shown else task.began_at_s <= began_s)
-            ]
-            if of or orphan in mains:
+            if any(shown == task.shown if shown else task.began_at_s <= began_s for task in self._tasks.values()):
                 continue
             self._cell.signal([orphan, *descendants(orphan)], signal.SIGKILL)
 

@@ -1,39 +1,47 @@
 """The parent of an executor's tasks: starts them on request and reports their ends. Inside a cell it is process 1.
 
-It is run as `python -I -S task_init.py SOCKET` and imports as little as possible: it starts in milliseconds, and it is
-all of fairlog that is inside a cell. SOCKET is the descriptor of a SOCK_SEQPACKET socket, whose other end the executor
-has. When the executor closes it, or dies, this process kills everything below itself and ends.
+In a cell it is run as `python -I -S task_init.pyc SOCKET`, is all of fairlog that is there, and imports as little as
+possible, to start in milliseconds. Without a cell it is forked from its executor (`serve`). SOCKET is the descriptor of
+a SOCK_SEQPACKET socket, whose other end the executor has. When the executor closes it, or dies, this process kills
+everything below itself and ends.
 
 Requests are in the format of `marshal`, a tuple each; replies are text, which the executor need not trust:
 
 - `("prepare",)` with a file of (command, environment, folder, limits): `prepared ERRNO FOUND`, the error of entering
   the folder and whether there is such a program.
-- `("start", ID, environment)` with the descriptor of its output: `started ID PID`, or `refused ID ERRNO MISSING`.
+- `("start", ((ID, environment), ...))` with the descriptor of the output of each, at most `MOST_AT_ONCE`: a line for
+  each, `started ID PID` or `refused ID ERRNO MISSING`.
 - `("signal", number, pids)`: none.
 
 `ended PID STATUS CPU_MS PEAK_KB` reports the end of a task, with what it and the processes that it waited for used.
+A message has one line or more.
 """
 
 from __future__ import annotations
 
-import _socket  # the module around it takes 3 ms to import
-import ctypes
+import _ctypes  # the modules around these take 20 ms to import
+import _signal  # type: ignore[import-not-found]
+import _socket
 import marshal
 import os
 import resource
 import select
-import signal
 import stat
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_BYTES = 1 << 18
+MOST_AT_ONCE = 64
+_MOST_LINES = 50
 _POLL_S = 0.002
-_TO_CHILDREN = [signal.SIGPIPE, signal.SIGXFSZ]
+_TO_CHILDREN = [_signal.SIGPIPE, _signal.SIGXFSZ]
 """Signals that Python ignores, and the programs it starts should not."""
 
 
@@ -46,7 +54,7 @@ class Init:
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._children: set[int] = set()
         self._command: tuple[str, ...] = ()
-        self._environment: dict[str, str] = {}
+        self._environment: dict[bytes, bytes] = {}
         self._program: str | None = None
 
     def work(self) -> None:
@@ -54,9 +62,16 @@ class Init:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda *_: None)  # unlike an ignored signal, it has its default action in tasks
+        _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (
+            _signal.SIGCHLD,
+            _signal.SIGTERM,
+            _signal.SIGINT,
+            _signal.SIGHUP,
+            _signal.SIGUSR1,
+            _signal.SIGUSR2,
+        ):
+            _signal.signal(number, lambda *_: None)  # unlike an ignored signal, it has its default action in tasks
         waiting = select.poll()
         for descriptor in (self._line.fileno(), reader):
             waiting.register(descriptor, select.POLLIN)
@@ -71,19 +86,23 @@ class Init:
     def _answer(self) -> bool:
         """Carry out one request. False if the executor has gone."""
         try:
-            request, attached, _, _ = self._line.recvmsg(_REQUEST_BYTES, 64)
+            request, attached, _, _ = self._line.recvmsg(_REQUEST_BYTES, 512, _socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         if not request:
             return False
-        given = [int.from_bytes(data[:4], sys.byteorder) for _, kind, data in attached if kind == _socket.SCM_RIGHTS]
+        given = [
+            int.from_bytes(data[at : at + 4], sys.byteorder)
+            for _, kind, data in attached
+            if kind == _socket.SCM_RIGHTS
+            for at in range(0, len(data) - 3, 4)
+        ]
         try:
             verb, *arguments = marshal.loads(request)  # noqa: S302 - the executor's
             if verb == "prepare":
                 self._prepare(given[0])
             elif verb == "start":
-                os.set_inheritable(given[0], False)  # noqa: FBT003
-                self._start(given[0], *arguments)
+                self._say(map(self._start, given, *zip(*arguments[0], strict=True)))
             elif verb == "signal":
                 for pid in arguments[1]:
                     _kill(pid, arguments[0])
@@ -94,9 +113,8 @@ class Init:
 
     def _prepare(self, file: int) -> None:
         size = os.fstat(file).st_size
-        self._command, self._environment, folder, limits = marshal.loads(  # noqa: S302 - likewise
-            os.pread(file, size, 0)
-        )
+        self._command, environment, folder, limits = marshal.loads(os.pread(file, size, 0))  # noqa: S302 - likewise
+        self._environment = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         for limit, soft, hard in limits:
             resource.setrlimit(limit, (soft, hard))
         error = 0
@@ -104,10 +122,10 @@ class Init:
             os.chdir("/" if folder is None else folder)
         except (OSError, ValueError) as refused:
             error = getattr(refused, "errno", 0) or 22
-        self._program = _find_program(self._command[0] if self._command else "", self._environment.get("PATH", ""))
-        self._say(f"prepared {error} {int(self._program is not None)}")
+        self._program = _find_program(self._command[0] if self._command else "", environment.get("PATH", ""))
+        self._say([f"prepared {error} {int(self._program is not None)}"])
 
-    def _start(self, output: int, identity: int, environment: dict[str, str]) -> None:
+    def _start(self, output: int, identity: int, environment: dict[str, str]) -> str:
         actions = [
             (os.POSIX_SPAWN_DUP2, self._nothing, 0),
             (os.POSIX_SPAWN_DUP2, output, 1),
@@ -118,19 +136,21 @@ class Init:
             pid = os.posix_spawn(
                 program,
                 self._command,
-                {**self._environment, **environment},
+                {**self._environment, **{os.fsencode(name): os.fsencode(value) for name, value in environment.items()}},
                 file_actions=actions,
                 setsigdef=_TO_CHILDREN,
                 setsigmask=(),
             )
         except (OSError, ValueError) as error:
             number = getattr(error, "errno", 0) or 22
-            self._say(f"refused {identity} {number} {int(not _is_file(program))}")
-            return
+            return f"refused {identity} {number} {int(not _is_file(program))}"
         self._children.add(pid)
-        self._say(f"started {identity} {pid}")
+        return f"started {identity} {pid}"
 
     def _reap(self) -> None:
+        self._say(self._ends())
+
+    def _ends(self) -> Iterator[str]:
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -141,11 +161,13 @@ class Init:
             if pid in self._children:
                 self._children.remove(pid)
                 cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
-                self._say(f"ended {pid} {status} {cpu_ms} {usage.ru_maxrss}")
+                yield f"ended {pid} {status} {cpu_ms} {usage.ru_maxrss}"
 
-    def _say(self, text: str) -> None:
+    def _say(self, said: Iterable[str]) -> None:
+        lines = list(said)
         try:
-            self._line.send(text.encode())
+            for first in range(0, len(lines), _MOST_LINES):
+                self._line.send("\n".join(lines[first : first + _MOST_LINES]).encode())
         except OSError:
             end()
 
@@ -155,12 +177,18 @@ def end() -> None:
     try:
         while os.getpid() != 1:
             for pid in _descendants(os.getpid()):
-                _kill(pid, signal.SIGKILL)
+                _kill(pid, _signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(_POLL_S)
     finally:  # without children
         os._exit(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    call = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    if _ctypes.call_function(call, (option, value, 0, 0, 0)) != 0:
+        raise OSError("this process cannot be protected from its children")
 
 
 def _descendants(pid: int) -> list[int]:
@@ -204,21 +232,25 @@ def _is_file(path: str) -> bool:
         return False
 
 
+def serve(line: int) -> None:
+    """Be the parent of tasks, for the executor at the other end of the socket. Never returns."""
+    _prctl(_PR_SET_DUMPABLE, 0)  # tasks have the same user, and must not trace it
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        Init(line).work()
+    finally:
+        end()
+
+
 def main() -> None:
     """Run as the parent of tasks. Arguments: the descriptor of the executor's socket, then the user to become."""
-    prctl: Any = ctypes.CDLL(None).prctl
     if len(sys.argv) > 2:
         uid, gid, *groups = map(int, sys.argv[2:])
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # tasks have the same user, and must not trace it
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        Init(int(sys.argv[1])).work()
-    finally:
-        end()
+        _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
+    serve(int(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import count
 from math import ceil, floor
+from pathlib import Path
 
 from scheduler.model.arrays import index_of
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from scheduler.model.ids import number_of
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.service.private import private_folder
 from scheduler.store.secrets import UnreadableSecrets
@@ -179,40 +181,57 @@ class TaskStarter:
         self._prepared = False
         self._slots: dict[int, Task] = {}
         """Slot -> the task that was started in it last."""
+        self._number = "driver" if self._is_driver else str(number_of(grant.executor))
+        self._logs: dict[int, int] = {}
+        """Slot -> its file of output."""
+        self._index: int | None = None
         self._command = grant.command[0] if grant.command else ""
         try:
             self._secrets = read_secrets()
         except UnreadableSecrets as error:
             self._refused = 126, f"{error} (worker {worker})"
 
-    def start(self, begun: Begun) -> Task | Completion:
-        """Start a task. Returns a completion that states the reason if it cannot start."""
+    def start(self, *tasks: Begun) -> list[Task | Completion]:
+        """Start tasks. Returns a completion that states the reason for each that cannot start."""
         refused = self._refused or self._prepare()
         if refused is not None:
-            return self._refuse(begun, "unstartable", *refused)
+            return [self._refuse(begun, "unstartable", *refused) for begun in tasks]
+        free = (slot for slot in count() if slot not in self._slots or self._slots[slot].is_over)
+        slots = list(zip(tasks, free, strict=False))
         try:
-            log = self._open_log(begun)
+            outputs = [self._output(begun, slot) for begun, slot in slots]
         except OSError as error:
             reason = f"no log file on worker {self._worker}: {error.strerror}"
-            return self._refuse(begun, "unstartable", 126, reason)
-        alone = self._is_driver or self._grant.program
-        output = Output(log, output_bytes(1 if alone else self._grant.tasks))
-        slot = next(n for n in count() if n not in self._slots or self._slots[n].is_over)
-        shown = "" if self._is_driver else str(index_of(self._grant.array, begun.task))
-        variables = {INDEX_VARIABLE: shown} if shown else {}
-        variables |= resource_environment(task_addresses(self._grant, slot))
+            return [self._refuse(begun, "unstartable", 126, reason) for begun in tasks]
+        shown = ["" if self._is_driver else str(index_of(self._grant.array, begun.task)) for begun in tasks]
+        starts = [
+            (begun.task, ({INDEX_VARIABLE: index} if index else {}) | self._resources(slot), output.inside)
+            for (begun, slot), index, output in zip(slots, shown, outputs, strict=True)
+        ]
         try:
-            pid = self._cell.start(begun.task, variables, output.inside)
-        except (CannotStart, CellLost) as error:
-            output.close()
-            if isinstance(error, CannotStart):
-                return self._not_started(begun, error)
-            return self._refuse(begun, "failed", 126, f"{error} (worker {self._worker})")
+            pids = self._cell.start(starts)
+        except CellLost as error:
+            for output in outputs:
+                output.close()
+            return [self._refuse(begun, "failed", 126, f"{error} (worker {self._worker})") for begun in tasks]
         finally:
-            os.close(output.inside)
+            for output in outputs:
+                os.close(output.inside)
+        return [self._started(*each) for each in zip(slots, pids, outputs, shown, strict=True)]
+
+    def _started(
+        self, place: tuple[Begun, int], pid: int | CannotStart, output: Output, shown: str
+    ) -> Task | Completion:
+        begun, slot = place
+        if isinstance(pid, CannotStart):
+            output.close()
+            return self._not_started(begun, pid)
         name = "its driver" if self._is_driver else "its program" if self._grant.program else ""
         self._slots[slot] = Task(begun, pid, output, shown, name=name)
         return self._slots[slot]
+
+    def _resources(self, slot: int) -> dict[str, str]:
+        return resource_environment(task_addresses(self._grant, slot)) if self._grant.addresses else {}
 
     def _prepare(self) -> tuple[int, str] | None:
         """Prepare the cell unless it is prepared. Returns why no task can be started."""
@@ -232,8 +251,25 @@ class TaskStarter:
         self._prepared = True
         return None
 
-    def _open_log(self, begun: Begun) -> int:
-        path = self._files.log_file(self._grant.app, "driver" if self._is_driver else begun.task)
+    def _output(self, begun: Begun, slot: int) -> Output:
+        """Where the output of a task in that slot goes. Raises: OSError."""
+        app, number = self._grant.app, begun.task
+        if self._is_driver or self._grant.program:
+            return Output(self._open(self._files.log_file(app, self._number)), output_bytes(1))
+        name = f"{self._number}-{slot}"
+        if slot not in self._logs:
+            self._logs[slot] = self._open(self._files.log_file(app, name))
+        if self._index is None:
+            self._index = self._open(self._files.log_index(app))
+        index = self._index
+
+        def written(offset: int, length: int) -> None:
+            with contextlib.suppress(OSError):
+                os.write(index, f"{number} {begun.attempt} {name}.log {offset} {length}\n".encode())
+
+        return Output(self._logs[slot], output_bytes(self._grant.tasks), written)
+
+    def _open(self, path: Path) -> int:
         return open_log(private_folder(self._files.path), path)
 
     def _not_started(self, begun: Begun, error: CannotStart) -> Completion:
@@ -248,14 +284,7 @@ class TaskStarter:
 
     def _refuse(self, begun: Begun, outcome: Outcome, exit_code: int, message: str) -> Completion:
         message = one_line(message, MAX_DETAIL)
-        line = f"fairlog: {message}\n".encode()
-        with contextlib.suppress(OSError):
-            log = self._open_log(begun)
-            try:
-                os.write(log, line)
-            finally:
-                os.close(log)
-        return Completion(begun.task, outcome, exit_code, message, line, begun.attempt)
+        return Completion(begun.task, outcome, exit_code, message, f"fairlog: {message}\n".encode(), begun.attempt)
 
 
 def _signal_name(number: int) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
@@ -31,9 +31,11 @@ from starlette.routing import compile_path
 
 from fairlog.api.audit_file import MAX_FILE
 from fairlog.api.board import Board
-from fairlog.api.handlers import Viewed, company_of, request_of
+from fairlog.api.handlers import Viewed, company_of, read_request, request_of
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.openapi import description
+from fairlog.api.passes import PREFIX as PASS
+from fairlog.api.passes import Passes
 from fairlog.api.past import NotReady
 from fairlog.api.problems import (
     MEDIA,
@@ -48,14 +50,15 @@ from fairlog.api.problems import (
     problem_of,
     status_of,
 )
-from fairlog.api.questions import SignIn
+from fairlog.api.questions import OfDriver, SignIn
 from fairlog.api.routes import ROUTES
 from fairlog.api.work import Bells
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
-from scheduler.model.errors import FairlogError, NotAllowed, NotAuthenticated
+from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
+from scheduler.rules.permission import Subject, may_read
 from scheduler.service.client import Receipt
 from workers import door as structs
 from workers.door import Holding
@@ -67,9 +70,11 @@ if TYPE_CHECKING:
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import Provider
+    from fairlog.api.passes import Pass
     from fairlog.api.routes import Param, Route
     from fairlog.api.work import Caller
     from fairlog.page.sessions import Session
+    from scheduler.model.commands import Command
     from scheduler.model.sender import By
     from scheduler.store.codec import Record
 
@@ -124,6 +129,7 @@ class Door:
     ) -> None:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
+        self.passes = Passes(handlers.keys.cluster, handlers.keyring)
         self.bells = Bells()
         self._work = CapacityLimiter(WORK_AT_ONCE)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
@@ -152,6 +158,15 @@ class Door:
         if "authorization" not in request.headers and not at_home and (session := self.session(request)) is not None:
             return session.who
         return self.handlers.principal(_token_of(request), at_home=at_home)
+
+    def driver(self, request: Request) -> Pass | None:
+        """The pass that the request shows, if it shows one. Raises: NotAuthenticated if it is not good."""
+        text = _token_of(request)
+        if not text.startswith(PASS):
+            return None
+        self.handlers.replica.check_fresh()
+        now = round(time.time() * 1000)
+        return self.handlers.replica.peek(lambda state: self.passes.read(text, state, now))
 
     def session(self, request: Request) -> Session | None:
         """The session of the page that the request shows by a cookie, None without one.
@@ -214,22 +229,29 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of}
+        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of, "pass": self._pass}
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
-        who = self.who(request)
-        self.rates.charge(who.token, company_of(who))
+        driver = self.driver(request)
+        who = self.who(request) if driver is None else driver.who
+        if driver is None:
+            self.rates.charge(who.token, company_of(who))
+        else:
+            self.rates.charge(driver.app, driver.company)
+            of = request.path_params.get("app")
+            self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
         values = _values(route.params, request)
         if route.takes is not None:
-            return await self._command(route, request, who, values)
+            return await self._command(route, request, who, values, driver)
         if route.answer == "answers":
-            return await self._batch(request, who, values)
+            return await self._batch(request, who, values, driver)
         if route.answer == "metrics":
             accept = request.headers.get("accept", "")
             text, media = await self.read(who, partial(self.handlers.metrics, who, accept))
             return Response(text, media_type=media)
         if route.answer == "events":
-            return await self._events(route, request, who, values)
+            again = partial(self.who, request) if driver is None else lambda: cast("Pass", self.driver(request)).who
+            return await self._events(route, request, again, values)
         if values.pop("fresh", False):
             await self.reach(await self.head())
         if route.name != "log":
@@ -291,6 +313,15 @@ class Door:
         said = await to_thread.run_sync(call, limiter=self._signing_in, abandon_on_cancel=True)
         return _json({"value": said}, {"cache-control": "no-store"})
 
+    async def _pass(self, _: Route, request: Request) -> Response:
+        """A pass for the driver of an app that the caller may submit."""
+        who = self.who(request)
+        self.rates.charge(who.token, company_of(who))
+        asked = _asked(await _body(request), OfDriver)
+        subject, now = Subject(asked.company, asked.user), round(time.time() * 1000)
+        self.handlers.replica.peek(lambda state: may_read(state, who, "submit", subject, now))
+        return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app)})
+
     async def _session(self, route: Route, request: Request) -> Response:
         """Log in, renew, show or end a session of the page, or make a link to one."""
         now = round(time.time() * 1000)
@@ -343,7 +374,9 @@ class Door:
         if who.role == "worker":
             raise NotAllowed(f"{who.account} is the account of a worker; the page is for people")
 
-    async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _command(
+        self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
+    ) -> Response:
         body = await _body(request)
         fields = _decoded(body) if body else {}
         if not isinstance(fields, dict):
@@ -352,11 +385,13 @@ class Door:
             raise BadRequest(f"leave {told[0]!r} out of the body: the path says it")
         whole = {**fields, **request.path_params, "type": cast("Any", route.takes).__name__}
         command, secrets = request_of(whole)
+        if driver is not None:
+            self.handlers.replica.peek(lambda state: driver.check_command(state, command))
         identity = values.get("Idempotency-Key", "")
         receipt = await self.command(who, partial(self.handlers.send, who, command, secrets, command_id=identity))
         return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
-    async def _batch(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
         body = await _body(request)
         try:
             whole = _batch_of(body)
@@ -365,6 +400,8 @@ class Door:
         if whole.keys() != {"commands"}:
             raise BadRequest('the body must be {"commands": […]}')
         bodies = [bytes(each) for each in whole["commands"]]
+        if driver is not None:
+            self._check_batch(driver, bodies)
         if more := cost_of(len(bodies)):
             self.rates.charge(who.token, company_of(who), more)
         identity = values.get("Idempotency-Key", "")
@@ -373,6 +410,15 @@ class Door:
         last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
         signed = next((each.signed for each in outcomes if isinstance(each, Receipt)), None)
         return _json({"answers": answers, "receipt": signed}, {POSITION: str(last)})
+
+    def _check_batch(self, driver: Pass, bodies: Sequence[bytes]) -> None:
+        """Raises: NotAllowed for all if the driver may not send one; those that cannot be read are refused later."""
+        commands: list[Command] = []
+        for body in bodies:
+            with suppress(InvalidCommand):
+                commands.append(read_request(body)[0])
+        for command in commands:
+            self.handlers.replica.peek(partial(driver.check_command, command=command))
 
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
@@ -436,16 +482,20 @@ class Door:
             await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(who, asked)), known
         )
 
-    async def _events(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
+    async def _events(
+        self, route: Route, request: Request, again: Callable[[], By], values: Mapping[str, Any]
+    ) -> Response:
+        """The events that `again` may see: who asks, looked up whenever it counts."""
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
+        who = again()
         owner = company_of(who) or who.account
         if self._streams[owner] >= OF_COMPANY:
             raise TooMany(f"{owner} already has {OF_COMPANY} streams at this server; end some of them", STREAMS_S)
         handlers, path = self.handlers, request.path_params
         if route.name == "pulse":
             await self.read(who, partial(self.board.check, who))
-            beats = self.feed.pulse(handlers.replica, partial(self.who, request))
+            beats = self.feed.pulse(handlers.replica, again)
             return _stream(self._counted(owner, beats), {})
         reason = values.get("reason", "")
         # Who has an answer of another server may follow what this one has not folded yet.
@@ -456,7 +506,7 @@ class Door:
             return all(getattr(told, name) == value for name, value in path.items())
 
         def allowed() -> Callable[[str, str], bool]:
-            who = self.who(request)
+            who = again()
             return handlers.replica.peek(lambda state: handlers.reader(state, who, reason))
 
         allowed()

@@ -326,6 +326,11 @@ class ApiClient(_Base):
         answer = self._do(self._talk.ask(_Request("POST", "/v1/links")))
         return str(msgspec.json.decode(answer.content)["key"])
 
+    def driver_pass(self, app: str, company: str, user: str) -> str:
+        """A pass with which the driver of the app, which is about to be submitted, acts for the user."""
+        said: str = self._do(self._talk.question("/v1/passes", {"app": app, "company": company, "user": user}))
+        return said
+
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now, and why; nothing is changed."""
         said: dict[str, Any] = self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))

@@ -79,6 +79,7 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "metrics": ("text/plain", _TEXT),
     "open": ("application/json", {"type": "object"}),
     "session": ("application/json", {"type": "object"}),
+    "pass": ("application/json", {"type": "object", "required": ["value"], "properties": {"value": _TEXT}}),
 }
 _LOG_IN = {
     "type": "object",

@@ -48,3 +48,11 @@ class SignIn(Struct, frozen=True, forbid_unknown_fields=True):
     nonce: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{22,128}$")]
     token: Annotated[str, Meta(max_length=64)]
     hash: Annotated[str, Meta(max_length=64)]
+
+
+class OfDriver(Struct, frozen=True, forbid_unknown_fields=True):
+    """The app that is about to be submitted, for whose driver a pass is, and whose it will be."""
+
+    app: Annotated[str, Meta(min_length=1, max_length=128)]
+    company: Annotated[str, Meta(min_length=1, max_length=128)]
+    user: Annotated[str, Meta(min_length=1, max_length=128)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fairlog.api.questions import PAGE, OtherRules, SignIn
+from fairlog.api.questions import PAGE, OfDriver, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
@@ -14,9 +14,12 @@ from witness.pending_reasons import CAUSES
 if TYPE_CHECKING:
     from msgspec import Struct
 
-Answer = Literal["receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session", "work"]
+Answer = Literal[
+    "receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session", "pass", "work"
+]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, Prometheus' text, JSON to anyone, who needs no token, a session of the page, or what a worker is told."""
+bytes, Prometheus' text, JSON to anyone, who needs no token, a session of the page, the pass of a driver, or what a
+worker is told."""
 
 
 class Param(NamedTuple):
@@ -346,6 +349,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/session", "session", "", "Who looks at the page.", "session"),
     Route("POST", "/v1/session", "logIn", "", "Exchange a token or a link for a session.", "session"),
     Route("DELETE", "/v1/session", "logOut", "", "End the session.", "session"),
+    Route("POST", "/v1/passes", "pass", "submit", "A pass for the driver of an app.", "pass", asks=OfDriver),
     Route("POST", "/v1/links", "link", "", "A link that opens one session of the caller.", "session"),
     Route("GET", "/v1/pulse", "pulse", "cluster-read", "What has changed, at most once a second.", "events"),
     _show("/v1/overview", "overview", "The cluster at a glance.", _AFTER),

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 KEPT = 10_000
 """The most workers of which a server remembers what it told last."""
+BEATS_A_TIMEOUT = 5
+"""How many heartbeats a worker that holds nothing sends in the time without one after which it is lost."""
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -80,7 +82,7 @@ class Work:
         self._cluster, self._replica, self._ring = cluster, replica, keyring
         self._store = WorkerStore(store, cluster, keyring)
         self._tokens = GrantTokens(cluster, keyring)
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, bool], _Kept] = OrderedDict()
 
     # Who calls
 
@@ -120,6 +122,8 @@ class Work:
             held = state.executors.get(executor) or state.drivers.get(executor)
             if held is not None and (held.worker, held.granted_at) != (worker, claims.granted_at):
                 raise NotAllowed(f"{executor} is not the one that worker {worker} was granted with this token")
+            if claims.by_token and all(own.once for own in state.accounts.tokens_of(f"worker/{worker}", _now_ms())):
+                raise NotAuthenticated(f"worker {worker} has no valid token any more, nor have its executors")
 
         self._replica.peek(check)
         return Caller(self._here(worker), worker, claims)
@@ -133,7 +137,7 @@ class Work:
     def grants(self, caller: Caller, after: str) -> tuple[door.Holding, bool]:
         """What the worker holds, after a heartbeat; whether some of its grants wait for the store's replicas."""
         stored = self._store.look(caller.worker)
-        kept = self._keep(caller.worker, stored)
+        kept = self._keep(caller.worker, stored, by_token=bool(caller.by.token))
         tag = f"{kept.tag}{'' if stored.alive else '-'}"
         news = after != tag
         holding = door.Holding(
@@ -143,34 +147,36 @@ class Work:
             registrant=stored.registrant,
             grants=kept.granted if news else None,
             revoked=kept.revoked if news else [],
+            idle_ms=1000 * self._replica.peek(lambda state: state.settings.worker_timeout_s) // BEATS_A_TIMEOUT,
         )
         return holding, not kept.settled
 
-    def _keep(self, worker: str, stored: Stored) -> _Kept:
-        kept = self._kept.pop(worker, None)
+    def _keep(self, worker: str, stored: Stored, *, by_token: bool) -> _Kept:
+        kept = self._kept.pop((worker, by_token), None)
         if kept is None or kept.grants != stored.grants:
-            kept = self._told(worker, stored)
+            kept = self._told(worker, stored, by_token=by_token)
         elif not kept.settled and kept.waits_for <= stored.settled:
             kept = kept._replace(settled=True, tag=f"{kept.tag}s")
-        self._kept[worker] = kept
+        self._kept[worker, by_token] = kept
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return kept
 
-    def _told(self, worker: str, stored: Stored) -> _Kept:
+    def _told(self, worker: str, stored: Stored, *, by_token: bool) -> _Kept:
         granted, waits_for = [], 0
         for _, text in sorted(stored.grants.items()):
             if text:
                 grant = Grant.model_validate_json(text)
                 waits_for = max(waits_for, grant.settled_at)
-                granted.append(door.Granted(Raw(text), self._token_of(grant, worker)))
+                granted.append(door.Granted(Raw(text), self._token_of(grant, worker, by_token=by_token)))
         revoked = [name.decode() for name, text in sorted(stored.grants.items()) if not text]
         digest = blake2b(repr(sorted(stored.grants.items())).encode(), digest_size=12).hexdigest()
         settled = waits_for <= stored.settled
         return _Kept(stored.grants, settled, f"{digest}{'s' * settled}", granted, revoked, waits_for)
 
-    def _token_of(self, grant: Grant, worker: str) -> str:
-        return "" if self._ring is None else grant_token(self._ring, claims_of(grant, self._cluster, worker))
+    def _token_of(self, grant: Grant, worker: str, *, by_token: bool) -> str:
+        claims = structs.replace(claims_of(grant, self._cluster, worker), by_token=by_token)
+        return "" if self._ring is None else grant_token(self._ring, claims)
 
     def register(self, caller: Caller, asked: door.Registering) -> None:
         """Register the worker. Raises: NotAllowed for an offer above its invitation, CommandRejected, NoMaster."""

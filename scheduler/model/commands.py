@@ -452,6 +452,9 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     executor_command: tuple[str, ...] = ()
 
 
+read_private = msgspec.json.Decoder(Private).decode
+
+
 class Taken(NamedTuple):
     """A command of a turn and the `number` of events that it caused; `begin` events of the turn precede them."""
 

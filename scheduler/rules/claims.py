@@ -59,6 +59,7 @@ class Claims:
         self.total = Standing()
         self.companies: dict[str, Standing] = {}
         self.users: dict[tuple[str, str], Standing] = {}
+        self._levels: dict[tuple[str, str], Standings] = {}
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._fleet = fleet
         self._settings = ClusterConfigured()
@@ -78,10 +79,11 @@ class Claims:
     def standings(self, company: str, user: str) -> Standings:
         """Those that an app of that user counts for."""
         key = company, user
-        theirs = self.users.get(key)
-        if theirs is None:
-            theirs = self.users[key] = Standing()
-        return self.total, self.of(company), theirs
+        found = self._levels.get(key)
+        if found is None:
+            theirs = self.users[key] = self.users.get(key) or Standing()
+            found = self._levels[key] = self.total, self.of(company), theirs
+        return found
 
     def standing(self, company: str, user: str) -> Standing:
         """That of the user, or of the company if `user` is ""; an empty one for a user who never submitted."""
@@ -99,6 +101,7 @@ class Claims:
         self.companies.pop(company, None)
         for key in [key for key in self.users if key[0] == company]:
             del self.users[key]
+            self._levels.pop(key, None)
 
     def need_of(self, app: App) -> Need:
         """What the app needs of a worker now (semantics A8, N3)."""

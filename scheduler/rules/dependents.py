@@ -26,6 +26,7 @@ class Dependents:
         for name, condition in app.spec.after:
             ended = apps[name].ended
             if ended is None or not is_met(condition, ended):
+                app.awaits = app.awaits or {}
                 app.awaits[name] = condition
             if ended is not None and name in app.awaits:
                 app.unmet = app.unmet or name

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field as attribute
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from sys import intern
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
-from scheduler.model.commands import Private
+from scheduler.model.commands import Private, read_private
 from scheduler.model.events import (
     Addresses,
     AppRegistered,
@@ -29,6 +32,17 @@ from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources, amoun
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Accounts, Balance, Standings, Usage
 
+T = TypeVar("T")
+
+
+class _Empty(dict[Any, Any]):
+    """The dict of all that have nothing in theirs; who has something makes one."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise TypeError(f"{key!r} was put into the dict that all share which have none")
+
+
+EMPTY: dict[Any, Any] = _Empty()
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet", "expired"]
 
 
@@ -62,7 +76,7 @@ class Allocation(Struct):
     """Whether reclaiming was firm when it was told to leave (semantics E5)."""
     was_running: bool = False
     """Whether it was running when it was told to leave for a claim."""
-    addresses: Addresses = {}
+    addresses: Addresses = EMPTY
     """Those of further kinds, held until it is gone (semantics R5)."""
     running_since: int = 0
     """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
@@ -253,7 +267,10 @@ class Pending(Struct, frozen=True, order=True, gc=False):
 
 
 class App(Struct):
-    """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
+    """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms.
+
+    The first five and those from `owed` on are links and indexes; what is between are facts, and stands in snapshots.
+    """
 
     spec: AppRegistered
     queued: Pending
@@ -269,7 +286,7 @@ class App(Struct):
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
     preferring_tasks: int = 0
-    preferred_hosts: dict[str, int] = {}
+    preferred_hosts: dict[str, int] = EMPTY
     wanted: tuple[Wanted, ...] = ()
     """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
     backlog_executors: int | None = None
@@ -298,28 +315,13 @@ class App(Struct):
     failures: int = 0
     next_executor: int = 0
     next_driver: int = 0
-    troubles: dict[str, Trouble] = {}
+    troubles: dict[str, Trouble] = EMPTY
     """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
-    private: Private | None = None
-    asked: dict[str, str] = {}
+    asked: dict[str, str] = EMPTY
     """What was done with it by command -> the account that did it last (semantics I1)."""
-    """Its name, command, variables and folder; None where they are withheld."""
-    owed: bool = False
-    """Whether it is admitted and placement owes it cores."""
-    need: Need = NO_NEED
-    """What it needs of a worker."""
-    usable: int = 0
-    """How many of its smallest executors it can still use; of growing ones, how many cores."""
-    more: Resources = NOTHING
-    """What of its claim is not granted yet (semantics A8)."""
-    claim: Resources = NOTHING
-    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
-    lent: Resources = NOTHING
-    unserved: bool = False
-    """Whether it was admitted and never granted anything (semantics O3)."""
     priority: int = 0
     """Orders its user's apps (semantics Q1)."""
-    awaits: dict[str, Condition] = {}
+    awaits: dict[str, Condition] = EMPTY
     """The apps that it still waits for, and how they must end (semantics J1)."""
     unmet: str = ""
     """The one of them that ended otherwise, "" if none did (semantics J2)."""
@@ -330,14 +332,10 @@ class App(Struct):
     readied: int = 0
     """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
     readied_at: int = 0
-    executors: dict[str, Allocation] = {}
-    driver: Allocation | None = None
-    """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
     driver_ends: int = 0
     """How many drivers in a row ended abnormally soon after they were granted, and not before when (ms) the next one
     is granted, 0 = at once (semantics D3)."""
     driver_after: int = 0
-    holds: dict[int, Hold] = {}
     owed_since: int = 0
     """Since when (ms) it is owed executors and was granted none."""
     on_lent: bool = False
@@ -357,11 +355,36 @@ class App(Struct):
     """Whether the warning of its present limit has come (semantics X2)."""
     expired_at: int = 0
     """When (ms) its time was over; 0 = it is not (semantics X2)."""
+    private_json: bytes = b""
+    """Its private part, b"" where that is withheld."""
+    owed: bool = False
+    """Whether it is admitted and placement owes it cores."""
+    need: Need = NO_NEED
+    """What it needs of a worker."""
+    usable: int = 0
+    """How many of its smallest executors it can still use; of growing ones, how many cores."""
+    more: Resources = NOTHING
+    """What of its claim is not granted yet (semantics A8)."""
+    claim: Resources = NOTHING
+    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
+    lent: Resources = NOTHING
+    unserved: bool = False
+    """Whether it was admitted and never granted anything (semantics O3)."""
+    executors: dict[str, Allocation] = EMPTY
+    driver: Allocation | None = None
+    """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    holds: dict[int, Hold] = EMPTY
+
+    @property
+    def private(self) -> Private | None:
+        """Its name, command, variables and folder; None where they are withheld."""
+        return read_private(self.private_json) if self.private_json else None
 
     @property
     def name(self) -> str:
         """What it is called: its id, if it has no name or that is withheld."""
-        return (self.private and self.private.name) or self.spec.app
+        private = self.private
+        return (private and private.name) or self.spec.app
 
     @property
     def state(self) -> AppState:
@@ -464,6 +487,20 @@ class App(Struct):
     def left_of(self, kind: str) -> int:
         """What may still be granted of a further kind to its executors."""
         return self.requested.amount(kind) - self.granted.amount(kind) - self.unplaced_driver.amount(kind)
+
+
+@lru_cache(maxsize=10_000)
+def _same(value: T) -> T:
+    """One object for all that are equal to it."""
+    return value
+
+
+def share_values(spec: AppRegistered, company: str) -> None:
+    """Replace values of the event by equal ones that other apps have: a million apps have few different ones."""
+    force_setattr(spec, "company", company)
+    force_setattr(spec, "user", intern(spec.user))
+    force_setattr(spec, "requested", _same(spec.requested))
+    force_setattr(spec, "sizing", _same(spec.sizing))
 
 
 class User(Struct):

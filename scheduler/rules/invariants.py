@@ -222,7 +222,7 @@ def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
     pending = [app for app in state.apps.values() if not app.admitted and app.ended is None]
     ready = sorted((app.queued.ready, app.spec.app) for app in pending if app.ready)
     users = [user for company in state.queue.companies.values() for user in company.users.values()]
-    if ready != sorted((item.ready, item.app) for user in users for _, item in user.by_policy):
+    if ready != sorted((item.ready, item.app) for user in users for item in user.by_policy):
         yield "the queue differs from the pending apps that are ready"
     if list(state.queue.arrivals) != [name for _, name in ready]:
         yield "the arrivals are not the pending apps in the order in which they became ready"
@@ -403,7 +403,7 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     common = _ceilings(name, "", state)
     for user in queue.users.values():
         ceilings = [*common, *_ceilings(name, user.contender.user, state)]
-        apps = [app for _, app in user.by_policy if app.hostable]
+        apps = [app for app in user.by_policy if app.hostable]
         possible = [app for app in apps if all(each.fits_alone(app.request) for each, _ in ceilings)]
         fitting = [app for app in possible if limit.fits_alone(app.request)]
         first, head = (

@@ -7,7 +7,7 @@ it the state would be another one. Records hold facts; the indexes are computed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, get_type_hints
@@ -16,9 +16,10 @@ import msgspec
 from msgspec import NODEFAULT, Struct, defstruct
 from msgspec.structs import asdict, astuple, fields
 
+from scheduler.model.commands import Private
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.accounts import Account, Token
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Pending, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Pending, User, Worker, share_values
 from scheduler.rules.ledger import Balance, Standing, Usage
 from scheduler.rules.state import ClusterState
 
@@ -49,8 +50,8 @@ class _Cluster(_Record):
     closed: bool = False
 
 
-def _record_of(entity: type[Struct], *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types
-    """A record with the required fields `more`, then those of the entity with their defaults, without `links`."""
+def _record_of(entity: type[Struct], *links: str, last: Sequence[Any] = (), **more: Any) -> type[Any]:  # noqa: ANN401
+    """A record with the required fields `more`, then the entity's without `links`, then the fields `last`."""
     described = []
     for field in fields(entity):
         if field.name not in links:
@@ -58,7 +59,7 @@ def _record_of(entity: type[Struct], *links: str, **more: Any) -> type[Any]:  # 
             if field.default_factory is not NODEFAULT:
                 default = msgspec.field(default_factory=field.default_factory)
             described.append((field.name, field.type, *(() if default is NODEFAULT else (default,))))
-    return defstruct(entity.__name__, [*more.items(), *described], bases=(_Record,))
+    return defstruct(entity.__name__, [*more.items(), *described, *last], bases=(_Record,))
 
 
 _COMPANY = _record_of(Company, "users", name=str)
@@ -76,8 +77,9 @@ _RECORDS: dict[str, type[Any]] = {
     "lost": _record_of(LostWorker),
     "apps": _record_of(
         App,
-        *("queued", "accounts", "usage", "owed", "executors", "driver", "holds"),
+        *("queued", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
         *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
+        last=[("private", Private | None, None)],
     ),
     "executors": _ALLOCATION,
     "drivers": _ALLOCATION,
@@ -100,6 +102,7 @@ def _values(kind: str, skipped: int = 0) -> Callable[[Any], tuple[Any, ...]]:
 _cluster, _company, _user = _values("cluster"), _values("companies", 1), _values("users", 2)
 _worker, _app, _allocation = _values("workers"), _values("apps"), _values("executors")
 _lost, _hold, _account = _values("lost"), _values("holds"), _values("accounts")
+_to_json = msgspec.json.Encoder().encode
 _line = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
 
 
@@ -164,6 +167,9 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
 
 def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN401, C901, PLR0912 - one case a kind
     """Add the record's facts to the state."""
+    if kind == "apps":
+        state.apps[record.spec.app] = _app_of(state, record)
+        return
     values = asdict(record)
     match kind:
         case "cluster":
@@ -179,17 +185,19 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.workers[record.id] = Worker(**values)
         case "lost":
             state.lost[record.id] = LostWorker(**values)
-        case "apps":
-            state.apps[record.spec.app] = _app_of(state, record, values)
         case "executors":
             held = state.executors[record.id] = Allocation(**values)
-            state.apps[held.app].executors[held.id] = state.workers[held.worker].executors[held.id] = held
+            app = state.apps[held.app]
+            app.executors = app.executors or {}
+            app.executors[held.id] = state.workers[held.worker].executors[held.id] = held
         case "drivers":
             held = state.drivers[record.id] = Allocation(**values)
             state.apps[held.app].driver = state.workers[held.worker].drivers[held.id] = held
         case "holds":
             hold = state.holds[record.id] = Hold(**values)
-            state.workers[hold.worker].holds[hold.id] = state.apps[hold.app].holds[hold.id] = hold
+            app = state.apps[hold.app]
+            app.holds = app.holds or {}
+            state.workers[hold.worker].holds[hold.id] = app.holds[hold.id] = hold
         case "limits":
             state.limits.restore((record.company, record.user), record.values)
         case "buckets":
@@ -211,16 +219,20 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.accounts.inhabited[record.company] = None
 
 
-def _app_of(state: ClusterState, record: Any, values: dict[str, Any]) -> App:  # noqa: ANN401 - of a made class
+def _app_of(state: ClusterState, record: Any) -> App:  # noqa: ANN401 - of a made class
     """The app with its links. An ended app may have outlived its company or its user."""
     spec = record.spec
     company = state.companies.get(spec.company)
     user = None if company is None else company.users.get(spec.user)
     usage, balance = (Usage(), Balance()) if company is None else (company.usage, company.balance)
-    accounts = state.balance, balance, Balance() if user is None else user.balance
+    accounts = (state.balance, balance, Balance()) if user is None else state.ledgers(spec.company, spec.user)
+    share_values(spec, spec.company if company is None else company.spec.company)
     ready, ready_at = record.readied or record.submitted, record.readied_at or record.submitted_at
     order = record.submitted, ready, ready_at, record.priority
     queued = Pending(spec.app, spec.company, spec.user, spec.kind, record.requested, *order)
     unknown = Standing(), Standing(), Standing()
     standings = unknown if company is None else state.claims.standings(spec.company, spec.user)
-    return App(queued=queued, standings=standings, accounts=accounts, usage=usage, **values)
+    _, *facts, private = astuple(record)
+    private_json = b"" if private is None else _to_json(private)
+    links: Any = spec, queued, standings, accounts, usage
+    return App(*links, *facts, private_json)

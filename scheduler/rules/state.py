@@ -25,6 +25,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar
 
 from msgspec import Struct, structs, to_builtins
+from msgspec import json as msgspec_json
 
 from scheduler.model import events
 from scheduler.model.commands import Private
@@ -59,10 +60,12 @@ from scheduler.rules.entities import (
     Trouble,
     User,
     Worker,
+    share_values,
 )
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.followers import Followers
 from scheduler.rules.holders import Holders
+from scheduler.rules.ledger import Accounts as LedgersOfUser
 from scheduler.rules.ledger import Balance, Usage, add_request, move_grant
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -77,6 +80,9 @@ REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
+
+
+_to_json = msgspec_json.Encoder().encode
 
 
 class ClusterState:
@@ -102,6 +108,7 @@ class ClusterState:
         self.ended: OrderedDict[str, None] = OrderedDict()
         self.executors: dict[str, Allocation] = {}
         self.balance = Balance()
+        self._ledgers: dict[tuple[str, str], LedgersOfUser] = {}
         self.commands: dict[str, int] = {}
         """Command id -> log position of the last event it caused."""
         self._oldest_commands: deque[str] = deque()
@@ -187,10 +194,11 @@ class ClusterState:
         if self.queue.to_review:
             self.queue.review()
         if private is not None and type(event) is AppRegistered:
-            self.apps[event.app].private = private
+            self.apps[event.app].private_json = _to_json(private)
         if by is not NOBODY and (done := _ASKED.get(type(event))) and by.role in ("user", "admin", "operator"):
             app = self.apps.get(event.app)  # type: ignore[union-attr]  # events of apps
             if app is not None:
+                app.asked = app.asked or {}
                 app.asked[done] = by.account
 
     def next_waiting_driver(self, after: int) -> App | None:
@@ -699,6 +707,15 @@ class ClusterState:
             app.need = need
             self._restate(app)
 
+    def ledgers(self, company: str, user: str) -> LedgersOfUser:
+        """The balances that an app of the user counts in; one tuple for all of them."""
+        known = self.companies[company]
+        balance = known.users[user].balance
+        found = self._ledgers.get((company, user))
+        if found is None or found[2] is not balance:
+            found = self._ledgers[company, user] = self.balance, known.balance, balance
+        return found
+
     def _restate(self, app: App) -> None:
         """A pending app asks for something else, be it in its user's queue or not ready yet."""
         if app.ready:
@@ -713,13 +730,14 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
+        share_values(event, company.spec.company)
         need = self.claims.need(event, event.sizing, event.requested, event.executor_limit, event.driver or NOTHING)
         requested, head, at = event.requested, self.head, self.at
         app = App(
             event,
             Pending(event.app, event.company, event.user, event.kind, requested, head, head, at, event.priority, need),
             self.claims.standings(event.company, event.user),
-            (self.balance, company.balance, user.balance),
+            self.ledgers(event.company, event.user),
             company.usage,
             submitted=head,
             submitted_at=at,
@@ -957,6 +975,7 @@ class ClusterState:
         app.owed_since, app.returned_at = self.at, 0
         if not app.executors:
             self.holders.add(app)
+            app.executors = {}
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         if self.settings.reclaim == "firm":
             self._set_takeable(executor)
@@ -997,6 +1016,7 @@ class ClusterState:
         hold = Hold(self.head, event.worker, event.app, event.amounts, event.reason, self.at, event.within)
         if app.owed:
             self.owed.remove(app)
+        app.holds = app.holds or {}
         self.holds[hold.id] = worker.holds[hold.id] = app.holds[hold.id] = hold
         if app.owed:
             self.owed.add(app)
@@ -1106,6 +1126,7 @@ class ClusterState:
         elif event.reason == "failed":
             if app.ended is None:
                 ends, _, unstartable = app.troubles.get(worker.id, Trouble(0, 0))
+                app.troubles = app.troubles or {}
                 app.troubles[worker.id] = Trouble(ends + 1, self.at, unstartable or event.unstartable)
                 self._timers.changed[app.submitted] = app
             if (number := suspect_failures(self.settings)) and is_quick(executor.running_since, self.at):
@@ -1386,7 +1407,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 _APP_LINKS = (
-    *("spec", "private", "queued", "accounts", "usage", "executors", "driver", "holds"),
+    *("spec", "private_json", "queued", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
 )
 

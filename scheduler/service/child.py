@@ -68,7 +68,7 @@ def run_module(module: str) -> list[str]:
 
 
 class Forked:
-    """`program` as a process forked from this one, in its own session; used like a `subprocess.Popen`.
+    """`program` as a process forked from this one, unless told otherwise in its own session; used like a `Popen`.
 
     It has the modules that this process has loaded, so it starts in milliseconds. It shares the environment, but no
     signal handler, and no descriptor except `keep`. Its output is appended to `log`, or inherited without one. Fork
@@ -78,7 +78,13 @@ class Forked:
     """
 
     def __init__(
-        self, program: Callable[[], object], *, log: Path | None = None, keep: int = 2, cwd: Path | None = None
+        self,
+        program: Callable[[], object],
+        *,
+        log: Path | None = None,
+        keep: int = 2,
+        cwd: Path | None = None,
+        own_session: bool = True,
     ) -> None:
         self.returncode: int | None = None
         for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -88,6 +94,8 @@ class Forked:
         try:
             self.pid = os.fork()
             if not self.pid:
+                if own_session:
+                    os.setsid()
                 _live(program, mask, None if output is None else output.fileno(), keep, cwd)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -126,7 +134,6 @@ def _live(
     code = -1
     try:
         gc.freeze()
-        os.setsid()
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):

@@ -2,11 +2,16 @@
 
 A worker is lost only after a full timeout in which the master has watched. Watching begins anew when the master took
 over, when the store was away, and when two looks are too far apart.
+
+Heartbeats are kept in the store's memory alone, neither on its disk nor by its replicas; a store that cannot do that
+writes them to disk. After a restart, or on a replica that took over, they are old. The master therefore leaves a mark
+in the same memory from time to time, and watches anew if the mark is not the one that it left.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 from scheduler.model.commands import LoseWorker
 from scheduler.store.keys import as_text
@@ -15,20 +20,45 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from scheduler.store.inflight import StoreCommand
+    from scheduler.store.keys import Keys
 
 PAUSE_MS = 3_000
 SHORT_PAUSE_MS = 1_500
 """After a longer gap between two looks the master or the store was away; the shorter limit is for short timeouts."""
 LOOK_EARLY = 2 / 3
 """The part of that gap after which the next look is due."""
+MARKS_A_TIMEOUT = 6
+SHORTEST_MARK_MS = 500
+"""Marks are this far apart at least. A reloaded store may have heartbeats as old as the last mark, and takes as long as
+a pause to return: together with the interval of the heartbeats that must stay below the timeout."""
+BEAT_LUA = """
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
+if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
+local now = redis.call('TIME')
+redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
+return 1
+"""
+"""A heartbeat. KEYS: heartbeats; ARGV: the worker. Returns whether the worker is registered."""
+MARK_LUA = """
+local left = redis.call('GET', KEYS[1])
+if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
+redis.call('SET', KEYS[1], ARGV[1])
+return left
+"""
+"""KEYS: the mark; ARGV: the new one. Returns the present one."""
 
 
 class Heartbeats:
-    """The heartbeats in the sorted set `key`: worker -> time of its last one, in ms by the store's clock."""
+    """The heartbeats of a cluster: worker -> time of its last one, in ms by the store's clock."""
 
-    def __init__(self, store: Redis, key: str) -> None:
+    def __init__(self, store: Redis, keys: Keys) -> None:
         self._store = store
-        self._key = key
+        self._key = keys.heartbeats
+        self._mark_key = keys.watched
+        self._name = uuid4().hex
+        self._mark = ""
+        """The mark that this master left last, and when."""
+        self._marked_ms = 0
         self.watching_since_ms = 0
         """0 if watching must begin anew."""
         self.looked_at_ms = 0
@@ -42,7 +72,12 @@ class Heartbeats:
         if not self.looked_at_ms <= now <= self.looked_at_ms + _pause_ms(timeout_ms) or not self.watching_since_ms:
             self.watch_anew(now)
         self.looked_at_ms = now
-        if not silent or now - self.watching_since_ms < timeout_ms:
+        ripe = silent > 0 and now - self.watching_since_ms >= timeout_ms
+        mark = ripe or now - self._marked_ms >= max(SHORTEST_MARK_MS, timeout_ms // MARKS_A_TIMEOUT)
+        if mark and not self._is_same_memory(now):
+            self.watch_anew(now)
+            return []
+        if not ripe:
             return []
         found: Any = self._store.zrangebyscore(self._key, "-inf", f"({now - timeout_ms}", withscores=True)
         return [LoseWorker(worker=as_text(worker), last_seen=int(max(0, seen))) for worker, seen in found]
@@ -50,6 +85,7 @@ class Heartbeats:
     def watch_anew(self, now: int) -> None:
         """Give every worker a full timeout from `now`. Later heartbeats, by a faster server clock, become `now`."""
         self.watching_since_ms = self.looked_at_ms = now
+        self._is_same_memory(now)
         ahead = cast("list[bytes]", self._store.zrangebyscore(self._key, f"({now}", "+inf"))
         if ahead:
             self._store.zadd(self._key, dict.fromkeys(ahead, now), xx=True, lt=True)
@@ -57,6 +93,12 @@ class Heartbeats:
     def store_was_away(self) -> None:
         """Watch anew at the next look: workers could not send heartbeats."""
         self.watching_since_ms = 0
+
+    def _is_same_memory(self, now: int) -> bool:
+        """Whether the store still has the mark that this master left; it is replaced."""
+        left, self._mark, self._marked_ms = self._mark, f"{self._name}.{now}", now
+        found = cast("bytes | None", self._store.eval(MARK_LUA, 1, self._mark_key, self._mark))
+        return found == left.encode()
 
 
 def look_after_ms(timeout_ms: int) -> float:

@@ -92,7 +92,9 @@ def reconcile_tasks(
 def has_variables(state: ClusterState, app: str) -> bool:
     """Whether the app has environment variables, whose values are secrets in the store."""
     found = state.apps.get(app)
-    return found is not None and found.private is not None and bool(found.private.env)
+    if found is None or b'"env":' not in found.private_json:  # it may also stand in the command
+        return False
+    return found.private is not None and bool(found.private.env)
 
 
 def is_over(state: ClusterState, name: str) -> bool:

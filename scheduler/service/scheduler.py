@@ -88,7 +88,7 @@ class Scheduler:
         self._me = By(f"master/{master}", role="master")
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
-        self.heartbeats = Heartbeats(store, keys.heartbeats)
+        self.heartbeats = Heartbeats(store, keys)
         self._owners = Owners(store, keys.owners)
         self.commits = Commits(log, self.worklist, self.heartbeats, keyring)
         self._rebuild = rebuild

@@ -33,6 +33,7 @@ def live_as(store_url: str, cluster: str, names: Iterable[str]) -> None:
 
     `{pid}` in a name stands for the process's id.
     """
+    _about.clear()
     _about.update(store=_place(store_url), cluster=cluster, names=list(names))
 
 
@@ -41,14 +42,16 @@ def beat() -> None:
     if not _about:
         return
     with suppress(OSError):
-        path = _path()
-        try:
-            os.utime(path)
-        except FileNotFoundError:
-            _clear(path.parent)
-            write_private(path, json.dumps({**_about, "pid": os.getpid()}))
-            if FOLDER_VARIABLE in os.environ:
-                path.chmod(0o644)
+        path, pid = _path(), os.getpid()
+        if _about.get("pid") == pid:
+            with suppress(FileNotFoundError):
+                os.utime(path)
+                return
+        _clear(path.parent)
+        _about["pid"] = pid  # a file of that name may be left of a process that had the same id
+        write_private(path, json.dumps(_about))
+        if FOLDER_VARIABLE in os.environ:
+            path.chmod(0o644)
 
 
 def end() -> None:
@@ -111,5 +114,6 @@ def _folder() -> Path:
 def _clear(folder: Path) -> None:
     """Remove the signs of processes that were killed long ago."""
     for path in folder.glob("*.alive"):
-        if time.time() - path.stat().st_mtime > _FORGOTTEN_S:
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # others clear it too
+            if time.time() - path.stat().st_mtime > _FORGOTTEN_S:
+                path.unlink()

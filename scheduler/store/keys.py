@@ -32,6 +32,7 @@ class Keys:
         self.handover = f"{self.prefix}handover"
         self.masters = f"{self.prefix}masters"
         self.heartbeats = f"{self.prefix}heartbeats"
+        self.watched = f"{self.prefix}watched"
         self.agents = f"{self.prefix}agents"
         self.owners = f"{self.prefix}owners"
         self.snapshots = f"{self.prefix}snapshots"

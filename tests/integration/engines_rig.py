@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,16 +57,25 @@ class Site:
         """Kill the active master; a standby takes over."""
         os.kill(self.shell.status()["master"]["pid"], signal.SIGKILL)
 
+    def kill_api(self) -> None:
+        """Kill the API server; `up` starts another one."""
+        socket = self.api.removeprefix("http+unix:")
+        for process in psutil.process_iter(["cmdline"]):
+            if "api" in (process.info["cmdline"] or ()) and socket in process.info["cmdline"]:
+                process.kill()
+
     def audit(self) -> str:
         """What an audit of the log says; it must find nothing."""
         return self.shell.ok("audit")
 
 
 @contextmanager
-def site(folder: Path, *options: str) -> Iterator[Site]:
-    """A cluster that is stopped afterwards."""
+def site(folder: Path, *options: str, cells: bool = False, share: Sequence[str] = ()) -> Iterator[Site]:
+    """A cluster that is stopped afterwards; `cells` show `share` besides the tests' folders."""
     shell = Shell(folder / "home")
-    shell.env |= {"FAIRLOG_LEASE": "1.5", "FAIRLOG_LAUNCHER": "plain", "FAIRLOG_UNSAFE_PLAIN": "1"}
+    shell.env |= {"FAIRLOG_LEASE": "1.5", "FAIRLOG_LAUNCHER": "cell" if cells else "plain", "FAIRLOG_UNSAFE_PLAIN": "1"}
+    packages = {str(Path(path).resolve()) for path in sys.path if "site-packages" in path}
+    shell.env["FAIRLOG_SHARE"] = " ".join([os.environ.get("FAIRLOG_SHARE", ""), *sorted(packages), *share])
     shell.ok("up", "--detach", "--cores", "4", "--memory", "4G", "--masters", "2", *options)
     try:
         shell.ok("company", "add", "acme")

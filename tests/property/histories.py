@@ -445,10 +445,14 @@ HISTORIES: st.SearchStrategy[History] = SHORT | DENSE
 
 
 def played(
-    history: History, settings: dict[str, object] | None = None, *, before: Watch = lambda _, __: None
+    history: History,
+    settings: dict[str, object] | None = None,
+    *,
+    before: Watch = lambda _, __: None,
+    each_event: bool = False,
 ) -> Cluster:
     """The cluster that the history makes after the build-up; `before` sees every event before it is folded."""
-    cluster = Cluster(settings, before=before, each_refusal=False)
+    cluster = Cluster(settings, before=before, each_refusal=False, each_event=each_event)
     for turn in (*BUILD_UP, *history):
         with suppress(CommandRejected):
             cluster.turn(*(command_for(cluster.state, step) for step in turn))

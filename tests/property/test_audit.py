@@ -63,7 +63,7 @@ def _left_out(log: list[Fact], at: int, _: dict[str, Any]) -> list[Fact]:
 
 def _made_up(log: list[Fact], at: int, said: dict[str, Any]) -> list[Fact] | None:
     """One executor more, before this decision."""
-    if "executor" not in said:
+    if not said.keys() >= {"app", "executor"}:
         return None
     more = replace(log[at].event, executor=f"{said['app']}.999")
     return [*log[:at], replace(log[at], event=more), *log[at:]]

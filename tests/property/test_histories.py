@@ -100,7 +100,7 @@ def test_every_decision_respects_quotas_offers_and_requests(
             there = sum(driver.resources.cores for driver in drivers if state.workers[driver.worker].status == "alive")
             assert there + event.resources.cores <= Fraction(state.settings.max_driver_share) * state.fleet.total.cores
 
-    played(history, before=before)
+    played(history, before=before, each_event=True)
 
 
 @given(HISTORIES)

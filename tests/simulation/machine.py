@@ -323,7 +323,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
         return SimpleNamespace(wait=wait)
 
     def starter(grant: Grant, worker: str, *_: object, **__: object) -> Any:
-        return SimpleNamespace(start=lambda begun: start(grant, worker, begun))
+        return SimpleNamespace(start=lambda *tasks: [start(grant, worker, begun) for begun in tasks])
 
     system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None)
     doubles: dict[str, dict[str, Any]] = {
@@ -349,7 +349,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
                 "TaskStarter": starter,
                 "Wakeup": wakeup,
             }
-            for module in ("workers.executor", "workers.driver", "workers.program")
+            for module in ("workers.executor", "workers.program")
         },
     }
     for module, names in doubles.items():

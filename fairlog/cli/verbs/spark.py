@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from uuid import uuid4
 
 import click
 
+from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.params import flag, read_folder, read_text, text_option
+from fairlog.cli.params import file_option, flag, read_folder, read_text, text_option
 from fairlog.cli.session import Session
 from fairlog.cli.verbs.submit import submitter
+from fairlog.local.running import find_running
 from scheduler.model.commands import SubmitApp
+from scheduler.service.receipts import write_receipts
 
 _company = text_option("--company", metavar="C", help="Company of the app.  [default: that of the account]")
 _user = text_option("--user", metavar="U", help="User of the app.  [default: the account that is logged in]")
@@ -22,11 +26,18 @@ _user = text_option("--user", metavar="U", help="User of the app.  [default: the
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @_company
 @_user
+@file_option("--receipt", help="Append the master's signed receipt to this file, for `fairlog audit --receipts`.")
 @flag("--wait", help="Wait until the driver ends, and exit with its result.")
 @click.argument("arguments", nargs=-1, required=True, type=read_text, metavar="[OPTION]... APP [ARG]...")
 @on_cluster
 def spark_submit(
-    session: Session, *, company: str | None, user: str | None, wait: bool, arguments: tuple[str, ...]
+    session: Session,
+    *,
+    company: str | None,
+    user: str | None,
+    receipt: Path | None,
+    wait: bool,
+    arguments: tuple[str, ...],
 ) -> int:
     """Run a Spark app: its driver and its executors are granted.
 
@@ -35,15 +46,14 @@ def spark_submit(
     of its executors, which ends with it.
     """
     from fairlog.engines.spark.conf import mebibytes, with_overhead  # noqa: PLC0415 (few need it)
-    from fairlog.engines.spark.driver import asked_of, home_of_spark  # noqa: PLC0415 (likewise)
+    from fairlog.engines.spark.driver import asked_of, home_of_spark, python_of_spark  # noqa: PLC0415 (likewise)
 
-    conf, home = asked_of(arguments), home_of_spark()
+    (conf, program), home = asked_of(arguments), home_of_spark()
     who = submitter(session, company, user)
-    variables = {name: os.environ[name] for name in ("FAIRLOG_TOKEN", "PYSPARK_PYTHON") if name in os.environ}
-    variables["FAIRLOG_API"] = session.api_url or _api_of_up(session)
-    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     app = f"app-{uuid4().hex[:12]}"
-    program = next(each for each in arguments if each.endswith((".py", ".jar")) or not each.startswith("-"))
+    variables = python_of_spark()
+    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    variables |= _access(session, app, **who)
     request = SubmitApp(
         app=app,
         company=who["company"],
@@ -61,7 +71,11 @@ def spark_submit(
         cwd=read_folder(),
         grace_s=30,
     )
+    if receipt is not None:
+        write_receipts(receipt, [])  # fails before anything is submitted
     answer = session.submit(request, variables)
+    if receipt is not None and answer.signed is not None:
+        write_receipts(receipt, [answer.signed])
     click.echo(app)
     if not wait:
         return 0
@@ -70,11 +84,22 @@ def spark_submit(
     return exit_code_of(session, app, wait_for(session, app, answer.seq))
 
 
+def _access(session: Session, app: str, company: str, user: str) -> dict[str, str]:
+    """The variables by which the app's driver reaches the API from its cell, which shows no socket."""
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
+
+    up = find_running(session.target.data) if session.api is not None else session.up
+    url = session.api_url or _api_of_up(session)
+    with ApiClient(url, token="") if session.api is None else nullcontext(session.api) as client:
+        given = client.driver_pass(app, company, user)
+    return {URL_VARIABLE: up.api if up is not None and url == f"{UNIX}{up.socket}" else url, TOKEN_VARIABLE: given}
+
+
 def _api_of_up(session: Session) -> str:
     """The API of the `up` that provides the store. Raises: click.ClickException if none does."""
     if session.up is None or not session.up.socket:
         raise click.ClickException("a driver reaches the cluster through its API; name it with FAIRLOG_API")
-    return f"http+unix:{session.up.socket}"
+    return f"{UNIX}{session.up.socket}"
 
 
 @click.group()
@@ -92,12 +117,32 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
     They are for spark-submit in client mode, pyspark, spark-shell and Spark Connect servers. The configuration is in a
     private folder, with a secret drawn now; values of an earlier SPARK_CONF_DIR are kept.
     """
-    from fairlog.engines.spark.driver import conf_folder, defaults, exports, home_of_spark  # noqa: PLC0415 (few need it)
+    from fairlog.engines.spark.driver import (  # noqa: PLC0415 (few need it)
+        conf_folder,
+        defaults,
+        exports,
+        home_of_spark,
+        python_of_spark,
+    )
 
     home = home_of_spark()
     who = submitter(session, company, user)
-    folder = conf_folder(defaults(**who), Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")))
-    variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder)}
+    folder = conf_folder(defaults(**who, home=home), Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")))
+    variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **python_of_spark()}
     if session.api is None:
-        variables["FAIRLOG_API"] = _api_of_up(session)
+        variables[URL_VARIABLE] = _api_of_up(session)
     click.echo(exports(variables))
+
+
+@spark.command()
+def prepare() -> None:
+    """Make an archive of Spark's classes, with which its JVMs start faster.
+
+    It is put into Spark's folder, for this Java and these jars. Where workers have a Spark of their own, run it on each
+    of their machines. Drivers that are submitted from then on use it, with their executors.
+    """
+    from fairlog.engines.spark.archives import prepare as make  # noqa: PLC0415 (few need it)
+    from fairlog.engines.spark.driver import home_of_spark  # noqa: PLC0415 (likewise)
+
+    made = make(home_of_spark())
+    click.echo(f"{made} ({made.stat().st_size >> 20} MiB)")

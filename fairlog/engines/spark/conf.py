@@ -69,7 +69,7 @@ def executor_command(
 ) -> tuple[str, ...]:
     """The command of an executor: its JVM, in place of the shell that knows the executor's number, host and cores."""
     written = " ".join(conf.get(f"spark.executor.{name}JavaOptions", "") for name in ("default", "extra"))
-    paths = [conf.get("spark.executor.extraClassPath", ""), f"{home}/jars/*"]
+    paths = [conf.get("spark.executor.extraClassPath", ""), f"{JAR}:{home}/jars/*"]
     begun = [f"-D{name}={value}" for name, value in sorted(conf.items()) if _AT_START.match(name)]
     script = (
         'export SPARK_LOCAL_DIRS="$FAIRLOG_SCRATCH"; exec "$0" "$@" --executor-id "${FAIRLOG_EXECUTOR_ID##*.}" '

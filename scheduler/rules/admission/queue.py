@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
-from scheduler.rules.admission.app import APP_POLICIES, AppKey
+from scheduler.rules.admission.app import APP_POLICIES, AppPlace
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.line import Line
@@ -85,9 +85,9 @@ class UserQueue:
     placed: tuple[Heads, UserKey] | None = None
 
     @property
-    def by_policy(self) -> list[tuple[AppKey, Pending]]:
+    def by_policy(self) -> list[Pending]:
         """All of them in the order of the app policy."""
-        return list(merge(*self.by_ask.values(), key=lambda one: one[0]))
+        return [place[-1] for place in merge(*self.by_ask.values())]
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class AppQueue:
         for name, company in self.companies.items():
             for user, queue in company.users.items():
                 for ask, apps in queue.by_ask.items():
-                    queue.by_ask[ask] = Line((self._rank(app, self._step_ms), app) for _, app in apps)
+                    queue.by_ask[ask] = Line(self._rank(place[-1], self._step_ms) for place in apps)
                 self._set_heads(company, queue)
                 self.touch(name, user)
                 company.moved[user] = None
@@ -336,10 +336,10 @@ class AppQueue:
         if apps is None:
             apps = queue.by_ask[ask] = Line()
             self._add_ask(company, ask, app.user)
-        apps.add((self._rank(app, self._step_ms), app))
+        apps.add(self._rank(app, self._step_ms))
         queue.by_readiness.add((app.ready, app.ready_at))
         self.arrivals[app.app] = app
-        if apps.items[apps.begin][1] is app:  # else the user has the same heads as before
+        if apps.items[apps.begin][-1] is app:  # else the user has the same heads as before
             self._set_heads(company, queue)
             company.moved[app.user] = None
             self._note(app.company, company)
@@ -368,7 +368,7 @@ class AppQueue:
         ask = Ask(app.request, app.need)
         apps = queue.by_ask[ask]
         if len(apps) > 1:
-            apps.remove((self._rank(app, self._step_ms), app))
+            apps.remove(self._rank(app, self._step_ms))
             return
         del queue.by_ask[ask]
         users = company.asks[ask]
@@ -396,7 +396,7 @@ class AppQueue:
         queue = company.users[app.user]
         self._take_out(company, queue, app)
         ask = Ask(request, need)
-        queue.by_ask.setdefault(ask, Line()).add((self._rank(app, self._step_ms), restated))
+        queue.by_ask.setdefault(ask, Line()).add(self._rank(restated, self._step_ms))
         self._add_ask(company, ask, app.user)
         self.arrivals[app.app] = restated
         if request == app.request:
@@ -418,8 +418,8 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         apps = queue.by_ask[Ask(app.request, app.need)]
-        apps.remove((self._rank(app, self._step_ms), app))
-        apps.add((self._rank(moved, self._step_ms), moved))
+        apps.remove(self._rank(app, self._step_ms))
+        apps.add(self._rank(moved, self._step_ms))
         self.arrivals[app.app] = moved
         company.limit.reprioritize(app, moved)
         queue.head = moved if queue.head is app else queue.head
@@ -701,23 +701,23 @@ class AppQueue:
             queue.first, queue.heads = None, (None, None)
             self._set_head(limit, queue, None)
             return
-        head: tuple[AppKey, Pending] | None = None
-        first: tuple[AppKey, Pending] | None = None
+        head: AppPlace | None = None
+        first: AppPlace | None = None
         of_head: Ask | None = None
         of_first: Ask | None = None
         user, limited = queue.contender.user, company.limits is not None and limit.limited
         for ask, apps in queue.by_ask.items():
             if (ask.need is None or ask.need.hostable) and (not limited or limit.possible(user, ask.request)):
                 front = apps.items[apps.begin]
-                if first is None or front[0] < first[0]:
+                if first is None or front < first:
                     first, of_first = front, ask
-                if (head is None or front[0] < head[0]) and limit.fits_alone(ask.request):
+                if (head is None or front < head) and limit.fits_alone(ask.request):
                     head, of_head = front, ask
         if limited:
             first, of_first = _unless_broken(limit, user, first, of_first)
             head, of_head = _unless_broken(limit, user, head, of_head)
-        queue.first, queue.heads = None if first is None else first[1], (of_head, of_first)
-        self._set_head(limit, queue, None if head is None else head[1])
+        queue.first, queue.heads = None if first is None else first[-1], (of_head, of_first)
+        self._set_head(limit, queue, None if head is None else head[-1])
 
     def _set_head(self, limit: QuotaLimit, queue: UserQueue, head: Pending | None) -> None:
         if head is queue.head:
@@ -839,8 +839,8 @@ def reached(held: Resources, part: Resources) -> bool:
 
 
 def _unless_broken(
-    limit: QuotaLimit, user: str, head: tuple[AppKey, Pending] | None, ask: Ask | None
-) -> tuple[tuple[AppKey, Pending] | None, Ask | None]:
+    limit: QuotaLimit, user: str, head: AppPlace | None, ask: Ask | None
+) -> tuple[AppPlace | None, Ask | None]:
     """The user's head and what it asks; none if a limit keeps it out now (semantics N2)."""
     return (head, ask) if ask is None or limit.broken(user, ask.request) is None else (None, None)
 

@@ -53,10 +53,12 @@ def test_one_program_gets_all_cores_that_it_asks_for(shell: Shell) -> None:
 
 def test_an_executor_that_finds_no_task_stays_and_is_not_replaced_by_another(shell: Shell) -> None:
     """Another app runs through both workers before the task ends that the first executor has."""
-    flag = shell.home / "first"
-    script = f"test $FAIRLOG_TASK_INDEX = 0 || exit 0; while ! test -e {flag}; do sleep 0.05; done"
+    flag, others = shell.home / "first", shell.home / "others"
+    script = f"test $FAIRLOG_TASK_INDEX = 0 && flag={flag} || flag={others}; while ! test -e $flag; do sleep 0.05; done"
     size = ["--sizing", "one-per-worker", "--cores", "4", "--tasks", "4"]
     name = shell.submit(*size, "--", "sh", "-c", script)
+    wait_until(lambda: len(shell.app(name)["executors"]) == 2, "both executors")
+    others.touch()
     wait_until(lambda: succeeded(shell, name) == 3, "the other tasks")
     shell.submit(*size, "--wait", "--", "true")
     flag.touch()

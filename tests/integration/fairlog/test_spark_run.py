@@ -1,18 +1,32 @@
-"""A real Spark job whose executors fairlog grants. Needs Java and Spark."""
+"""Real Spark jobs whose executors fairlog grants, in cells where they work. Need Java and Spark.
+
+`make test-spark` runs all of them; elsewhere the short one runs if Spark and Java are there.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
+from ast import literal_eval
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from fairlog.engines.spark.driver import home_of_spark
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
+from tests.waiting import wait_until
+from workers.sandbox import why_no_cell
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,28 +35,157 @@ pytestmark = [
         not os.environ.get("SPARK_HOME") and find_spec("pyspark") is None, reason="Spark is not installed"
     ),
 ]
+whole = pytest.mark.skipif(
+    "FAIRLOG_TEST_SPARK" not in os.environ, reason="takes minutes of CPU time; `make test-spark` runs it"
+)
+STORY = Path(__file__).with_name("spark_story.py")
+LEASE_S = 4
+SMALL = ("--executor-cores", "1", "--executor-memory", "512m", "--driver-memory", "512m")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("spark")) as found:
+    folder = tmp_path_factory.mktemp("spark")
+    share = [home_of_spark(), *([os.environ["PYSPARK_PYTHON"]] if "PYSPARK_PYTHON" in os.environ else [])]
+    with site(folder, cells=not why_no_cell(), share=[*share, *map(str, {ROOT, Path(sys.prefix)})]) as found:
+        found.shell.env |= {name: os.environ[name] for name in ("SPARK_HOME", "PYSPARK_PYTHON") if name in os.environ}
         yield found
 
 
-def test_pi_runs_on_granted_executors_and_the_app_ends_with_its_driver(cluster: Site) -> None:
-    """In client mode, with the configuration that `spark env` prints."""
-    if "SPARK_HOME" in os.environ:
-        cluster.shell.env["SPARK_HOME"] = os.environ["SPARK_HOME"]
+def submission(cluster: Site) -> tuple[str, dict[str, str]]:
+    """The path of spark-submit, and the variables with which it runs a driver here."""
     lines = cluster.shell.ok("spark", "env", "--company", "acme", "--user", "ann").splitlines()
     variables = dict(shlex.split(line.removeprefix("export "))[0].split("=", 1) for line in lines)
-    environment = {**cluster.shell.env, **variables}
-    submit = [f"{variables['SPARK_HOME']}/bin/spark-submit", "--executor-cores", "1", "--executor-memory", "512m"]
+    return f"{variables['SPARK_HOME']}/bin/spark-submit", {**cluster.shell.env, **variables}
+
+
+def app_of(cluster: Site, name: str) -> dict[str, Any]:
+    """The youngest app of that name."""
+    return [app for app in cluster.apps() if app["name"] == name][-1]
+
+
+def test_pi_runs_with_driver_and_executors_on_workers(cluster: Site) -> None:
+    """By `fairlog spark-submit`, to the end of both apps."""
     program = str(ROOT / "examples" / "spark_pi.py")
-    done = subprocess.run([*submit, program], env=environment, capture_output=True, text=True, check=False)
-    assert "Pi is roughly 3.1" in done.stdout, done.stderr[-3000:]
-    (app,) = cluster.apps()
-    ended = cluster.wait_for_end(app["app"])
-    assert (ended["name"], ended["state"], ended["executorsGranted"]) == ("pi", "finished", 2)
-    assert variables["SPARK_CONF_DIR"] not in cluster.shell.ok("log", "--json")
+    answer = cluster.shell.run("spark-submit", "--company", "acme", "--user", "ann", "--wait", *SMALL, program)
+    driver = answer.out.splitlines()[0]
+    said = cluster.shell.ok("logs", driver, "--driver")
+    assert (answer.code, "Pi is roughly 3.1" in said) == (0, True), said[-3000:]
+    ended = cluster.wait_for_end(app_of(cluster, "pi")["app"])
+    assert (ended["state"], ended["executorsGranted"]) == ("finished", 2)
     assert "follows its rules" in cluster.audit()
-    shutil.rmtree(variables["SPARK_CONF_DIR"])
+
+
+class Driver:
+    """A Spark driver in client mode that does what it is told."""
+
+    def __init__(self, cluster: Site, *conf: str) -> None:
+        submit, environment = submission(cluster)
+        self.folder = Path(environment["SPARK_CONF_DIR"])
+        options = [word for each in conf for word in ("--conf", each)]
+        said = self.folder / "said"
+        os.mkfifo(said)
+        self.process = subprocess.Popen(
+            [submit, *SMALL, *options, str(STORY), str(said)],
+            env=environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.app = self._line("READY")
+        self._said = said.open("w")
+
+    def ask(self, what: str) -> None:
+        self._said.write(f"{what}\n")
+        self._said.flush()
+
+    def answer(self) -> Any:
+        return literal_eval(self._line("ANSWER"))
+
+    def _line(self, kind: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(kind):
+                return line.removeprefix(kind).strip()
+        raise AssertionError(f"the driver ended with {self.process.wait()}")
+
+    def kill(self) -> None:
+        """Kill it, with its helper."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+        self._said.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def java_of(cluster: Site, app: str) -> list[psutil.Process]:
+    """The JVMs of its executors."""
+    return [each for each in map(psutil.Process, cluster.processes_of(app)) if "java" in each.name()]
+
+
+def refuses_without_the_secret(command: list[str]) -> str:
+    """What an executor says that knows all but the secret, and ends."""
+    secret = {"_SPARK_AUTH_SECRET": "0" * 64}
+    given = [*command, "--executor-id", "77", "--hostname", "127.0.0.1", "--cores", "1"]
+    done = subprocess.run(given, env={**os.environ, **secret}, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    return done.stdout + done.stderr
+
+
+@whole
+def test_executors_come_go_are_killed_and_exceed_their_memory(cluster: Site) -> None:
+    """A single failure that counts would end a job (`spark.task.maxFailures` is 1)."""
+    driver = Driver(
+        cluster,
+        "spark.dynamicAllocation.enabled=true",
+        "spark.dynamicAllocation.maxExecutors=4",
+        "spark.dynamicAllocation.executorIdleTimeout=2s",
+        "spark.dynamicAllocation.cachedExecutorIdleTimeout=2s",
+        "spark.dynamicAllocation.shuffleTracking.enabled=true",
+        "spark.dynamicAllocation.shuffleTracking.timeout=2s",
+        "spark.task.maxFailures=1",
+        f"spark.fairlog.ownerTimeout={LEASE_S}",
+    )
+    try:
+
+        def claims_nothing() -> bool:
+            found = cluster.app(driver.app)
+            return not found["executors"] and found["requestedCores"] == 0
+
+        assert claims_nothing()
+        drawn = [random.Random(number) for number in range(5000)]
+        sums = {key: sum(range(key, 1000, 7)) for key in range(7)}
+        driver.ask("results")
+        assert driver.answer() == [
+            sum(each.random() ** 2 + each.random() ** 2 < 1 for each in drawn),
+            sorted(sums.items()),
+            [(key, sum(range(key, 1000, 5)), sum(range(key, 1000, 5)) / 200) for key in range(5)],
+            sum(number * number for number in range(1000)),
+        ]
+        wait_until(claims_nothing, "no executor without a task")
+
+        driver.ask("naps")
+        wait_until(lambda: len(java_of(cluster, driver.app)) == 4, "four executors")
+        [command] = [each.cmdline() for each in java_of(cluster, driver.app)[:1]]
+        java_of(cluster, driver.app)[0].kill()
+        cluster.shell.ok("kill", "--executor", cluster.app(driver.app)["executors"][-1]["executor"])
+        cluster.kill_api()
+        cluster.kill_master()
+        assert driver.answer() == sorted((key, sum(range(key, 80, 4)), 0) for key in range(4))
+        wait_until(claims_nothing, "no executor without a task")
+
+        driver.ask("meal")
+        wait_until(lambda: len(java_of(cluster, driver.app)) > 0, "an executor")
+        said = refuses_without_the_secret(command[: command.index("--executor-id")])
+        assert "SaslException" in said or "uthentication" in said, said[-2000:]
+        error = driver.answer()
+        assert "used " in error
+        assert " MiB, above the 896 MiB granted" in error, error
+    finally:
+        driver.kill()
+    ended = cluster.wait_for_end(driver.app)
+    assert (ended["state"], ended["detail"]) == ("failed", f"its owner gave no sign of life for {LEASE_S} s")
+    wait_until(lambda: not cluster.processes_of(driver.app), "the end of its processes")
+    assert "follows its rules" in cluster.audit()

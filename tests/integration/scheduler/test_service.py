@@ -43,6 +43,7 @@ from scheduler.rules.decide import decide
 from scheduler.rules.decide import decide as decide_soundly
 from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
+from scheduler.service.heartbeats import BEAT_LUA
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import chained, encode_turn
 from scheduler.store.connection import check_store
@@ -485,6 +486,37 @@ def test_a_short_pause_restarts_a_short_worker_timeout(scheduler: Scheduler, cli
     assert [each.worker for each in lost(scheduler, now + 1_000, 1)] == []
     scheduler.heartbeats.watching_since_ms = now - 60_000
     assert [each.worker for each in lost(scheduler, now + 2_000, 1)] == ["w1"]
+
+
+def test_heartbeats_are_not_written_to_disk(scheduler: Scheduler, client: Client) -> None:
+    client.notify(WORKER)
+    scheduler.turn()
+    written = client.store.info("persistence")["aof_current_size"]
+    for _ in range(3):
+        assert client.store.eval(BEAT_LUA, 1, client.keys.heartbeats, "w1") == 1
+        scheduler.heartbeats.watch_anew(scheduler._store_time_ms())
+    assert client.store.info("persistence")["aof_current_size"] == written
+    assert client.store.eval(BEAT_LUA, 1, client.keys.heartbeats, "unknown") == 0
+
+
+def test_nobody_is_lost_for_heartbeats_that_a_restarted_store_has_forgotten(
+    scheduler: Scheduler, client: Client
+) -> None:
+    """Such a store has the time when the worker was registered (semantics W2)."""
+    client.notify(WORKER)
+    scheduler.turn()
+    now, timeout_ms = scheduler._store_time_ms(), 15_000
+    left: Any = client.store.get(client.keys.watched)
+    heartbeats = scheduler.heartbeats
+    client.store.zadd(client.keys.heartbeats, {"w1": now - 60_000})
+    for later in range(now, now + timeout_ms, 1_000):
+        assert lost(scheduler, later, 1) == []
+    client.store.set(client.keys.watched, left)
+    assert lost(scheduler, now + timeout_ms, 1) == []
+    assert heartbeats.watching_since_ms == now + timeout_ms
+    for later in range(now + timeout_ms, now + 2 * timeout_ms, 1_000):
+        assert lost(scheduler, later, 1) == []
+    assert [each.worker for each in lost(scheduler, now + 2 * timeout_ms, 1)] == ["w1"]
 
 
 def test_a_heartbeat_ahead_of_the_clock_still_expires_after_one_timeout(scheduler: Scheduler, client: Client) -> None:

@@ -298,7 +298,7 @@ def test_nothing_is_left_when_executor_and_forkserver_are_killed(
 def test_a_link_in_the_place_of_a_log_is_not_followed(rig: Rig, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
-    log = rig.files.log_file(rig.app, 0)
+    log = rig.files.log_file(rig.app, "0-0")
     log.parent.mkdir(parents=True)
     log.symlink_to(victim)
     note = rig.run(rig.grant(shell("echo hello")), launcher="plain")
@@ -308,7 +308,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(rig: Rig, tmp_path: Path) 
 
 def test_a_link_in_the_place_of_the_folder_of_logs_is_not_followed(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    rig.files.log_file(rig.app, 0).parent.symlink_to(tmp_path / "elsewhere")
+    rig.files.log_index(rig.app).parent.symlink_to(tmp_path / "elsewhere")
     assert rig.run(rig.grant(shell("echo hello")), launcher="plain").unstartable
     assert not list((tmp_path / "elsewhere").iterdir())
 

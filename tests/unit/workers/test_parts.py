@@ -131,7 +131,7 @@ def test_a_damaged_exit_note_counts_as_missing(files: RunDir) -> None:
 def test_no_name_leads_out_of_the_workers_folder(tmp_path: Path, name: str) -> None:
     root = tmp_path / "run"
     assert RunDir(root, name).path.resolve().parent == root.resolve()
-    log = RunDir(root, "w").log_file(name, 0).resolve()
+    log = RunDir(root, "w").log_file(name, "0").resolve()
     assert log.parent.parent == (root / "w" / "logs").resolve()
 
 
@@ -186,7 +186,7 @@ def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: 
     cells, pids = [], []
     for root in (tmp_path / "ours", tmp_path / "others"):
         starter, cell = unsandboxed(grant, RunDir(root, "w1"))
-        started = starter.start(Begun(0, 1))
+        started = starter.start(Begun(0, 1))[0]
         assert isinstance(started, tasks.Task)
         cells.append(cell)
         pids.append(started.pid)
@@ -296,7 +296,7 @@ def test_a_task_takes_the_first_slot_in_which_none_runs(tmp_path: Path) -> None:
     starter, cell = unsandboxed(grant, RunDir(tmp_path, "w1"))
     visible = []
     for task in range(3):
-        started = starter.start(Begun(task, 1))
+        started = starter.start(Begun(task, 1))[0]
         assert isinstance(started, tasks.Task)
         wait_until(partial(environment_value, started.pid, "CUDA_VISIBLE_DEVICES"), "the task's environment")
         visible.append(environment_value(started.pid, "CUDA_VISIBLE_DEVICES"))

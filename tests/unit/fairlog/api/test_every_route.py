@@ -222,6 +222,10 @@ CASES: list[Case] = [
     Case("decision", "cluster-read", "", {"position": "1"}),
     Case("moment", "cluster-read", "", query={"time": 0}),
     Case("link", None, "me", body={}),
+    *(
+        Case("pass", "submit", whose, body={"app": "new", "company": whose.split("/")[0], "user": whose.split("/")[1]})
+        for whose in ("acme/ann", "globex/bob")
+    ),
     Case("auditFile", "cluster-read", ""),
     *of_app("output", verb="private"),
     *of_app("output", verb="private", reason="the disk is full"),

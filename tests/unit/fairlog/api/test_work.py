@@ -14,7 +14,16 @@ import pytest
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.handlers import Handlers
-from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, SubmitApp
+from scheduler.model.commands import (
+    AddAccount,
+    Command,
+    IssueToken,
+    KillApp,
+    RegisterCompany,
+    RemoveAccount,
+    RevokeToken,
+    SubmitApp,
+)
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By
 from scheduler.service.grant_tokens import claims_of, grant_token, worker_pass
@@ -58,7 +67,7 @@ class World(NamedTuple):
         names = sorted(
             name
             for name in cast("list[bytes]", self.store.keys("*"))
-            if b"sent" not in name and b"heartbeats" not in name
+            if not any(part in name for part in (b"sent", b"heartbeats", b"watched"))
         )
         return {name.decode(): self.store.dump(name) for name in names}
 
@@ -227,6 +236,37 @@ def test_a_grants_token_takes_nothing_once_the_grant_is_revoked(world: World) ->
     assert (step[0], step[2], step[5]) == (False, 1, [])
     said = world.ask("GET", "/v1/workers/w2/grants", world.of("w2")).json()
     assert (said["grants"], said["revoked"]) == ([], ["bob-1.0"])
+
+
+@pytest.mark.parametrize("end", ["token", "account"])
+def test_a_grants_token_ends_with_the_last_token_of_its_worker(world: World, end: str) -> None:
+    """A renewed token, or an invitation that nobody has used, makes no difference to that."""
+    worker = f"w-{end}"
+    account, own, renewed, unused = f"worker/{worker}", new_token(), new_token(), new_token()
+    world.tokens[account] = own
+
+    def send(*commands: Command, by: By = ROOT) -> None:
+        for command in commands:
+            world.api.replica.wait_for(world.api.send(by, command).seq, 10)
+
+    send(AddAccount(account=account), IssueToken(token=own.id, account=account, hash=own.hash))
+    world.ask("POST", f"/v1/workers/{worker}/register", own.text, register(worker))
+    ann = By("acme/ann", world.tokens["acme/ann"].id, "user")
+    send(SubmitApp(app=f"own-{end}", company="acme", user="ann", cores=8, tasks=3, command=("true",)), by=ann)
+    token, path = world.grant(worker, f"own-{end}.0"), f"/v1/workers/{worker}/executors/own-{end}.0"
+    send(IssueToken(token=renewed.id, account=account, hash=renewed.hash), RevokeToken(token=own.id))
+    assert world.ask("POST", f"{path}/begin", token, {}).json()["granted"] is True
+    send(IssueToken(token=unused.id, account=account, hash=unused.hash, once=True))
+    send(RevokeToken(token=renewed.id) if end == "token" else RemoveAccount(account=account))
+    before = world.facts()
+    for what, body in (
+        ("begin", {}),
+        ("step", BEGIN),
+        ("end-app", {"reason": "failed"}),
+        ("finish", {"put_back": True}),
+    ):
+        assert "no valid token" in refused(world.ask("POST", f"{path}/{what}", token, body), 401)
+    assert world.facts() == before
 
 
 def test_a_worker_is_told_again_only_what_has_changed(world: World) -> None:

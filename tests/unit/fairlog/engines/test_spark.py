@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fairlog.engines.spark import helper
+from fairlog.engines.spark import archives, helper
 from fairlog.engines.spark.build import MANAGER, SERVICE, classes, contents
-from fairlog.engines.spark.conf import Executors, executor_command, executors_of, mebibytes, with_overhead
+from fairlog.engines.spark.conf import JAR, Executors, executor_command, executors_of, mebibytes, with_overhead
 from fairlog.engines.spark.driver import asked_of, conf_folder, defaults, exports, home_of_spark
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import ExecutorRemoved
@@ -57,16 +57,17 @@ def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> N
         "spark.app.name": "n",
     }
     command = executor_command(conf, java="/j", home="/s", driver="spark://d", app="app-1", heap_mb=512)
-    assert command[3:7] == ("/j/bin/java", "-cp", "/s/jars/*", "-Xmx512m")
+    assert command[3:7] == ("/j/bin/java", "-cp", f"{JAR}:/s/jars/*", "-Xmx512m")
     assert {"-Da=b", "-Dc=d", "-Dspark.network.timeout=9s", "-Dspark.authenticate=true"} <= set(command)
     assert not any("hush" in word or "app.name" in word for word in command)
     assert command[-6:] == ("--driver-url", "spark://d", "--app-id", "app-1", "--resourceProfileId", "0")
 
 
 def test_spark_submits_own_options_are_read_and_the_cluster_is_not_theirs_to_name() -> None:
-    asked = asked_of(
+    asked, program = asked_of(
         ["--executor-cores", "2", "--conf", "spark.a=b=c", "--driver-memory=2g", "--verbose", "x.py", "--y"]
     )
+    assert program == "x.py"
     assert asked == {"spark.executor.cores": "2", "spark.a": "b=c", "spark.driver.memory": "2g"}
     with pytest.raises(InvalidCommand, match="leave out --master: `fairlog spark-submit` runs the driver on a worker"):
         asked_of(["--master", "local", "x.py"])
@@ -75,20 +76,74 @@ def test_spark_submits_own_options_are_read_and_the_cluster_is_not_theirs_to_nam
 
 
 def test_each_configuration_has_a_secret_of_its_own_and_keeps_earlier_values(tmp_path: Path) -> None:
-    (tmp_path / "spark-defaults.conf").write_text("spark.x 1\n")
+    (tmp_path / "spark-defaults.conf").write_text("spark.x 1\nspark.driver.extraClassPath  /mine.jar\n")
     (tmp_path / "log4j2.properties").write_text("y")
-    one, two = (defaults("acme", "ann") for _ in range(2))
+    one, two = (defaults("acme", "ann", "/s") for _ in range(2))
     assert one["spark.authenticate.secret"] != two["spark.authenticate.secret"]
     folder = conf_folder(one, tmp_path)
     try:
         text = (folder / "spark-defaults.conf").read_text()
         assert text.startswith("spark.x 1\n")
+        assert f"\nspark.driver.extraClassPath /mine.jar:{JAR}:/s/jars/*\n" in text
         assert "spark.master spark+fairlog://acme/ann\n" in text
         assert (folder / "log4j2.properties").read_text() == "y"
         assert folder.stat().st_mode & 0o077 == 0
     finally:
         shutil.rmtree(folder)
     assert exports({"A": "b c"}) == "export A='b c'"
+
+
+JAVA = """#!/bin/sh
+case "$*" in *launcher.Main*)
+    printf '\\0\\n%s\\0-cp\\0/conf:/jars\\0--add-opens=a\\0' "$0"; shift 3; printf '%s\\0' "$@"; exit;; esac
+for word; do case $word in -XX:ArchiveClassesAtExit=*) file=${word#*=};; esac; done
+test -n "$BROKEN" && echo "no such class" >&2 && exit 1
+echo "$@" > "$file"
+"""
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of Spark, beside a Java that only writes what it is asked for."""
+    for folder in ("spark/jars", "java/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "spark/jars/spark-core.jar").write_text("1")
+    (tmp_path / "java/release").write_text('JAVA_VERSION="17.0.2"\n')
+    (tmp_path / "java/bin/java").write_text(JAVA)
+    (tmp_path / "java/bin/java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    return tmp_path / "spark"
+
+
+def test_an_archive_is_made_once_for_a_java_and_these_jars(spark: Path) -> None:
+    home = str(spark)
+    assert archives.options(home) == ""
+    assert "spark.driver.defaultJavaOptions" not in defaults("acme", "ann", home)
+    made = archives.prepare(home)
+    assert f"-cp {JAR}:{home}/jars/* --add-opens=a org.apache.spark.deploy.SparkSubmit" in made.read_text()
+    made.write_text("kept")
+    assert archives.prepare(home) == made
+    assert made.read_text() == "kept"
+    conf = defaults("acme", "ann", home)
+    assert conf["spark.driver.defaultJavaOptions"] == f"-XX:SharedArchiveFile={made}"
+    assert conf["spark.fairlog.executorOptions"] == f"-XX:SharedArchiveFile={made}"
+    (spark / "jars/spark-core.jar").write_text("another one")
+    assert archives.options(home) == ""
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+
+
+def test_a_java_or_a_spark_that_makes_no_archive_is_named(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, java = str(spark), spark.parent / "java"
+    monkeypatch.setenv("BROKEN", "yes")
+    with pytest.raises(archives.CannotPrepare, match=f"Spark at {home} failed: no such class"):
+        archives.prepare(home)
+    (java / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
+    with pytest.raises(archives.CannotPrepare, match="Java 8 writes no archives of class data; use Java 13 or later"):
+        archives.prepare(home)
+    monkeypatch.setenv("JAVA_HOME", str(spark))
+    with pytest.raises(archives.CannotPrepare, match="there is no Java: install one, such as openjdk-17-jre-headless"):
+        archives.prepare(home)
+    assert archives.options(home) == ""
 
 
 class Owned:

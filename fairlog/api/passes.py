@@ -1,0 +1,109 @@
+"""Passes of drivers: with one, a driver's program acts for the user of its app, from inside of its cell.
+
+A pass is `fp_CLAIMS.KEY.MAC`, made and checked as the tokens of grants are. It names who submits the app. It is good
+while the app goes on and the submitter's token is, for submitting apps of the same user, and for these apps alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scheduler.model.commands import FinishApp, ScaleApp, SubmitApp
+from scheduler.model.errors import NotAllowed, NotAuthenticated
+from scheduler.model.sender import By, Role
+from scheduler.store.framing import framed
+
+if TYPE_CHECKING:
+    from scheduler.model.commands import Command
+    from scheduler.rules.state import ClusterState
+    from scheduler.service.keyring import Keyring
+
+PREFIX = "fp_"
+ROUTES = frozenset({"commands", "submitApp", "scaleApp", "finishApp", "beat", "explain", "app", "appEvents"})
+"""What a driver may ask for."""
+_PURPOSE = "fairlog pass"
+"""No message of the inbox begins with it, since no cluster has that name."""
+
+
+class Pass(msgspec.Struct, frozen=True, array_like=True):
+    """What a pass claims: who submits which app, for whom."""
+
+    cluster: str
+    account: str
+    token: str
+    role: Role
+    company: str
+    user: str
+    app: str
+
+    @property
+    def who(self) -> By:
+        """In whose name the driver acts."""
+        return By(self.account, self.token, self.role)
+
+    def check(self, state: ClusterState, route: str, app: str | None) -> None:
+        """Raises: NotAllowed unless the driver may ask that, of that app if it is of one."""
+        if route not in ROUTES:
+            raise NotAllowed(f"the driver of app {self.app} may submit, scale and follow apps of its user, no more")
+        of = None if app is None else state.apps.get(app)
+        if of is not None:
+            self._check_user(of.spec.company, of.spec.user)
+
+    def check_command(self, state: ClusterState, command: Command) -> None:
+        """Raises: NotAllowed unless the driver may send the command, which concerns an app of its user."""
+        if isinstance(command, SubmitApp):
+            self._check_user(command.company, command.user)
+        elif isinstance(command, ScaleApp | FinishApp):
+            self.check(state, "commands", command.app)
+        else:
+            self.check(state, type(command).__name__, None)
+
+    def _check_user(self, company: str, user: str) -> None:
+        if (company, user) != (self.company, self.user):
+            raise NotAllowed(f"the driver of app {self.app} acts for {self.company}/{self.user} alone")
+
+
+class Passes:
+    """Makes and checks passes. Without a keyring a key of this process signs."""
+
+    def __init__(self, cluster: str, ring: Keyring | None) -> None:
+        self._cluster, self._ring = cluster, ring
+        self._own = secrets.token_bytes(32)
+
+    def make(self, who: By, company: str, user: str, app: str) -> str:
+        """A pass for the driver of the app, which `who` is about to submit for the user."""
+        said = msgspec.json.encode(Pass(self._cluster, who.account, who.token, who.role or "user", company, user, app))
+        door = self._ring.door if self._ring is not None else ""
+        return f"{PREFIX}{urlsafe_b64encode(said).decode().rstrip('=')}.{door}.{self._mac(door, said)}"
+
+    def read(self, text: str, state: ClusterState, now: int) -> Pass:
+        """What the pass claims. Raises: NotAuthenticated unless it is good at `now` (ms)."""
+        claims, _, rest = text.removeprefix(PREFIX).partition(".")
+        door, _, mac = rest.partition(".")
+        try:
+            said = urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+            found = msgspec.json.decode(said, type=Pass)
+            due = self._mac(door, said)
+        except (ValueError, KeyError):
+            raise NotAuthenticated("this is not the pass of a driver") from None
+        if not hmac.compare_digest(due.encode(), mac.encode()) or found.cluster != self._cluster:
+            raise NotAuthenticated("the pass of this driver is not signed by a door of this cluster")
+        app = state.apps.get(found.app)
+        if app is None or app.ended is not None or (app.spec.company, app.spec.user) != (found.company, found.user):
+            raise NotAuthenticated(f"the pass of this driver is good no longer: its app {found.app} does not go on")
+        if found.token:
+            known = state.accounts.tokens.get(found.token)
+            if known is None or known.account != found.account or now >= known.expires:
+                raise NotAuthenticated("the token by which this driver's app was submitted is not valid any more")
+        return found
+
+    def _mac(self, door: str, said: bytes) -> str:
+        """Raises: KeyError if the door key is unknown."""
+        if self._ring is None:
+            return hmac.digest(self._own, framed(_PURPOSE, said), "sha256").hex()
+        return self._ring.mac(door, framed(_PURPOSE, said))

@@ -1,0 +1,155 @@
+"""Passes of drivers: what one is good for, how long, and what it never is."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from msgspec import to_builtins
+
+from fairlog.api.app import Door, make_app
+from fairlog.api.feed import Feed
+from fairlog.api.routes import ROUTES
+from scheduler.model.commands import (
+    AddAccount,
+    Command,
+    ConfigureCluster,
+    IssueToken,
+    KillApp,
+    RegisterCompany,
+    RevokeToken,
+    ScaleApp,
+)
+from scheduler.service.tokens import new_token
+from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
+
+if TYPE_CHECKING:
+    import fakeredis
+
+    from fairlog.api.handlers import Handlers
+
+DRIVER = {"driver": True, "cores": 0}
+OWNED = {"executor_program": True, "executor_cores": 1, "executor_memory_mb": 512, "owner_timeout_s": 30}
+Ask = Callable[..., Awaitable[httpx.Response]]
+
+
+@pytest.fixture
+def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
+    with served(fake) as made:
+        for command in (ACME, WORKER, RegisterCompany(company="globex", cores=8, memory_mb=8192)):
+            made.send(ROOT, command)
+        yield made
+
+
+def run(api: Handlers, story: Callable[[Ask, str], Awaitable[None]], *, token: str = "") -> None:
+    """Have the story ask at an address that wants a token, with a pass for the driver of app d, which runs."""
+
+    async def told() -> None:
+        feed = Feed()
+        api.replica.heard = feed.heard
+        at_home = make_app(Door(api, feed), at_home=True)
+        away = make_app(Door(api, feed), at_home=False)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        async with (
+            away.router.lifespan_context(away),
+            httpx.AsyncClient(transport=httpx.ASGITransport(at_home), base_url="http://home", headers=headers) as home,
+            httpx.AsyncClient(transport=httpx.ASGITransport(away), base_url="http://away") as client,
+        ):
+            asked = {"app": "d", "company": "acme", "user": "ann"}
+            given = (await home.post("/v1/passes", json=asked)).json()["value"]
+
+            async def ask(method: str, path: str, given: str = given, **about: Any) -> httpx.Response:
+                return await client.request(method, path, headers={"authorization": f"Bearer {given}"}, **about)
+
+            early = await ask("GET", "/v1/apps/d")
+            assert (early.status_code, "does not go on" in early.text) == (401, True)
+            command = {**body(submission("d", **DRIVER)), "command": ["true"]}
+            sent = await home.post("/v1/apps", json={key: value for key, value in command.items() if key != "tasks"})
+            assert sent.status_code == 200, sent.text
+            api.replica.wait_for(sent.json()["seq"], 10)
+            await story(ask, given)
+
+    asyncio.run(told())
+
+
+def body(command: Command) -> dict[str, Any]:
+    said: dict[str, Any] = to_builtins(command)
+    return {name: value for name, value in said.items() if name != "type"}
+
+
+def owned(app: str, **about: Any) -> dict[str, Any]:
+    whole = body(submission(app, **{**OWNED, **about}))
+    del whole["tasks"]
+    return whole
+
+
+def test_a_driver_submits_scales_follows_and_ends_apps_of_its_user(api: Handlers) -> None:
+    async def story(ask: Ask, _: str) -> None:
+        assert (await ask("POST", "/v1/apps", json=owned("e"))).status_code == 200
+        assert (await ask("POST", "/v1/apps/e/scale", json={"executors": 0})).status_code == 200
+        assert (await ask("POST", "/v1/apps/e/beat")).status_code == 200
+        assert (await ask("GET", "/v1/apps/e/explain", params={"fresh": True})).status_code == 200
+        batch = {"commands": [to_builtins(ScaleApp(app="e", executors=1))]}
+        assert "seq" in (await ask("POST", "/v1/commands", json=batch)).json()["answers"][0]
+        assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 200
+
+    run(api, story)
+
+
+def test_a_driver_may_nothing_else(api: Handlers) -> None:
+    """Neither for another user, nor by a batch, nor what the one who submitted it may do besides."""
+    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, 10)
+    allowed = {"commands", "submitApp", "scaleApp", "finishApp", "beat", "explain", "app", "appEvents"}
+
+    async def story(ask: Ask, _: str) -> None:
+        for route in ROUTES:
+            if route.answer == "open" or route.name in allowed | {"session", "logIn", "logOut"}:
+                continue
+            path = route.path.replace("{app}", "d").replace("{", "").replace("}", "")
+            answer = await ask(route.method, path, json={})
+            assert answer.status_code in (401, 403), (route.name, answer.text)
+        for user in ("bob", "ann"):
+            about = {"user": user, "company": "acme" if user == "bob" else "globex"}
+            assert (await ask("POST", "/v1/apps", json=owned("f", **about))).status_code == 403
+        for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/beat"), ("POST", "/finish")):
+            answer = await ask(method, f"/v1/apps/other{path}", **({"json": {}} if path == "/finish" else {}))
+            assert answer.status_code == 403, path
+            assert "acts for acme/ann alone" in answer.text
+        for command in (KillApp(app="d"), ConfigureCluster(settings={"placement": "pack"}), ScaleApp("other", 1)):
+            batch = {"commands": [to_builtins(ScaleApp(app="d", executors=1)), to_builtins(command)]}
+            assert (await ask("POST", "/v1/commands", json=batch)).status_code == 403
+
+    run(api, story)
+
+
+def test_a_pass_is_good_while_its_app_goes_on_and_cannot_be_altered(api: Handlers) -> None:
+    async def story(ask: Ask, given: str) -> None:
+        claims, _, rest = given.removeprefix("fp_").partition(".")
+        said = urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+        forged = urlsafe_b64encode(said.replace(b'"ann"', b'"bob"')).decode().rstrip("=")
+        for text in (f"fp_{forged}.{rest}", given[:-1], "fp_", "fp_a.b.c", f"fp_{claims}.nobody.{'0' * 64}"):
+            assert (await ask("GET", "/v1/apps/d", given=text)).status_code == 401
+        assert (await ask("GET", "/v1/apps/d")).status_code == 200
+        api.replica.wait_for(api.send(ROOT, KillApp(app="d")).seq, 10)
+        assert (await ask("GET", "/v1/apps/d")).status_code == 401
+
+    run(api, story)
+
+
+def test_with_accounts_a_pass_is_worth_what_its_token_is(api: Handlers) -> None:
+    made = new_token()
+    api.send(ROOT, AddAccount(account="acme/ann"))
+    api.send(ROOT, AddAccount(account="acme/bob"))
+    api.replica.wait_for(api.send(ROOT, IssueToken(token=made.id, account="acme/ann", hash=made.hash)).seq, 10)
+
+    async def story(ask: Ask, _: str) -> None:
+        sent = await ask("POST", "/v1/apps", json=owned("e"))
+        assert sent.status_code == 200, sent.text
+        api.replica.wait_for(api.send(ROOT, RevokeToken(token=made.id)).seq, 10)
+        assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 401
+
+    run(api, story, token=made.text)
