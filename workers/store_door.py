@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 import structlog
+from msgspec import structs
 from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker
@@ -125,19 +126,21 @@ class WorkerStore:
             gone = broken(executor) if end.reason == "failed" and not end.unstartable else executor
             came_back, tasks = self.work.put_back(app, gone), self.work.progress(app)
             done = end.done and tasks.tasks > 0 and not (came_back or tasks.queued)
-        reports.append(
-            commands.EndedExecutor(
-                executor=executor,
-                worker=worker,
-                reason=end.reason,
-                exit_code=end.exit_code,
-                done=done,
-                finished=finished,
-                unstartable=end.unstartable if end.reason == "failed" else "",
-                detail=end.detail if end.verdict is None else "",
-            )
+        report = commands.EndedExecutor(
+            executor=executor,
+            worker=worker,
+            reason=end.reason,
+            exit_code=end.exit_code,
+            done=done,
+            finished=finished,
+            unstartable=end.unstartable if end.reason == "failed" else "",
+            detail=end.detail if end.verdict is None else "",
         )
-        self.client.notify(*reports, by=by)
+        if done and not reports:
+            if self.client.notify_done(report, app, by=by):
+                return
+            report = structs.replace(report, done=False)
+        self.client.notify(*reports, report, by=by)
 
     # Executors and drivers
 

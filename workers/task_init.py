@@ -286,7 +286,10 @@ def main() -> None:
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
         _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
-    serve(int(sys.argv[1]))
+    line = int(sys.argv[1])
+    os.closerange(3, line)  # a descriptor of a folder outside would lead tasks out of the cell
+    os.closerange(line + 1, 1 << 30)
+    serve(line)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import lru_cache
-from sys import intern
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct, field
@@ -266,6 +265,10 @@ class Pending(Struct, frozen=True, order=True, gc=False):
         return self.need is None or self.need.hostable
 
 
+UNQUEUED = Pending("", "", "", "", NOTHING, 0)
+"""That of an app whose place in the queues was not worked out yet."""
+
+
 class App(Struct):
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms.
 
@@ -495,10 +498,10 @@ def _same(value: T) -> T:
     return value
 
 
-def share_values(spec: AppRegistered, company: str) -> None:
+def share_values(spec: AppRegistered, company: str, user: str) -> None:
     """Replace values of the event by equal ones that other apps have: a million apps have few different ones."""
     force_setattr(spec, "company", company)
-    force_setattr(spec, "user", intern(spec.user))
+    force_setattr(spec, "user", user)
     force_setattr(spec, "requested", _same(spec.requested))
     force_setattr(spec, "sizing", _same(spec.sizing))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
+from sys import intern
 from typing import Any, get_type_hints
 
 import msgspec
@@ -19,8 +20,18 @@ from msgspec.structs import asdict, astuple, fields
 from scheduler.model.commands import Private
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.accounts import Account, Token
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Pending, User, Worker, share_values
-from scheduler.rules.ledger import Balance, Standing, Usage
+from scheduler.rules.entities import (
+    UNQUEUED,
+    Allocation,
+    App,
+    Company,
+    Hold,
+    LostWorker,
+    User,
+    Worker,
+    share_values,
+)
+from scheduler.rules.ledger import Accounts, Balance, Standing, Standings, Usage
 from scheduler.rules.state import ClusterState
 
 RECORDS_PER_LINE = 500
@@ -145,6 +156,7 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
     state = ClusterState()
     held_back: list[tuple[str, int, bool]] = []
     kinds: set[str] = set()
+    users = _Users(state)
     for text in texts:
         kind, rows = _line(text)
         kinds.add(kind)
@@ -154,6 +166,9 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
             records = msgspec.json.decode(rows, type=list[_RECORDS[kind]])  # type: ignore[valid-type]
             if kind == "held_back":
                 held_back += map(astuple, records)
+                continue
+            if kind == "apps":
+                _restore_apps(state, users, records)
                 continue
             for record in records:
                 _restore(state, kind, record)
@@ -167,9 +182,6 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
 
 def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN401, C901, PLR0912 - one case a kind
     """Add the record's facts to the state."""
-    if kind == "apps":
-        state.apps[record.spec.app] = _app_of(state, record)
-        return
     values = asdict(record)
     match kind:
         case "cluster":
@@ -219,20 +231,34 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.accounts.inhabited[record.company] = None
 
 
-def _app_of(state: ClusterState, record: Any) -> App:  # noqa: ANN401 - of a made class
-    """The app with its links. An ended app may have outlived its company or its user."""
-    spec = record.spec
-    company = state.companies.get(spec.company)
-    user = None if company is None else company.users.get(spec.user)
-    usage, balance = (Usage(), Balance()) if company is None else (company.usage, company.balance)
-    accounts = (state.balance, balance, Balance()) if user is None else state.ledgers(spec.company, spec.user)
-    share_values(spec, spec.company if company is None else company.spec.company)
-    ready, ready_at = record.readied or record.submitted, record.readied_at or record.submitted_at
-    order = record.submitted, ready, ready_at, record.priority
-    queued = Pending(spec.app, spec.company, spec.user, spec.kind, record.requested, *order)
-    unknown = Standing(), Standing(), Standing()
-    standings = unknown if company is None else state.claims.standings(spec.company, spec.user)
-    _, *facts, private = astuple(record)
-    private_json = b"" if private is None else _to_json(private)
-    links: Any = spec, queued, standings, accounts, usage
-    return App(*links, *facts, private_json)
+class _Users:
+    """What the apps of a user share, by company and user."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._known: dict[tuple[str, str], tuple[str, str, Any, Any, Any]] = {}
+
+    def shared(self, company: str, user: str) -> tuple[str, str, Standings, Accounts, Usage]:
+        """Their names, standings, ledgers and usage. An ended app may have outlived its company or its user."""
+        found = self._known.get((company, user))
+        if found is None:
+            state, known = self._state, self._state.companies.get(company)
+            if known is None:
+                strangers = (Standing(), Standing(), Standing()), (state.balance, Balance(), Balance()), Usage()
+                return company, user, *strangers
+            standings = state.claims.standings(company, user)
+            submitted = user in known.users
+            ledgers = state.ledgers(company, user) if submitted else (state.balance, known.balance, Balance())
+            found = self._known[company, user] = known.spec.company, intern(user), standings, ledgers, known.usage
+        return found
+
+
+def _restore_apps(state: ClusterState, users: _Users, records: Iterable[Any]) -> None:
+    """Add apps, whose place in the queues `ClusterState.index` works out."""
+    apps, unqueued = state.apps, UNQUEUED
+    for record in records:
+        spec, *facts, private = astuple(record)
+        company, user, standings, ledgers, usage = users.shared(spec.company, spec.user)
+        share_values(spec, company, user)
+        links: Any = spec, unqueued, standings, ledgers, usage
+        apps[spec.app] = App(*links, *facts, _to_json(private) if private is not None else b"")

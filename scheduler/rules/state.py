@@ -22,6 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from sys import intern
 from typing import Any, ClassVar
 
 from msgspec import Struct, structs, to_builtins
@@ -407,8 +408,10 @@ class ClusterState:
         self._wait_to_forget()
         self._set_quotas()
         for app in self.apps.values():
-            app.need = self.claims.need_of(app)
-            app.queued = structs.replace(app.queued, need=app.need)
+            spec, need = app.spec, self.claims.need_of(app)
+            order = app.submitted, app.readied or app.submitted, app.readied_at or app.submitted_at, app.priority
+            app.need = need
+            app.queued = Pending(spec.app, spec.company, spec.user, spec.kind, app.requested, *order, need)
             if app.spec.owner_timeout_s is not None and app.ended is None:
                 self.owned[app.spec.app] = app
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
@@ -416,7 +419,7 @@ class ClusterState:
             if app.ready:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
-        for app in sorted(pending, key=lambda app: app.submitted):
+        for app in sorted((app for app in pending if app.awaits or not app.ready), key=lambda app: app.submitted):
             self.dependents.add(app, self.apps)
         for executor in self.executors.values():
             self._set_takeable(executor)
@@ -730,7 +733,7 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
-        share_values(event, company.spec.company)
+        share_values(event, company.spec.company, intern(event.user))
         need = self.claims.need(event, event.sizing, event.requested, event.executor_limit, event.driver or NOTHING)
         requested, head, at = event.requested, self.head, self.at
         app = App(

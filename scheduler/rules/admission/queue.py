@@ -18,11 +18,11 @@ grow with companies or users, neither with apps or workers.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -32,7 +32,7 @@ from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppPlace
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.limits import Limits
-from scheduler.rules.admission.line import Line
+from scheduler.rules.admission.line import Arrivals, Line
 from scheduler.rules.admission.parts import Parts
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.quota import QuotaLimit, Reservation
@@ -68,14 +68,16 @@ Test = Callable[[Ask], bool]
 """Whether an app of that ask may enter now."""
 
 
+_READY = attrgetter("ready")
+
+
 @dataclass(slots=True)
 class UserQueue:
     """One user's pending apps that are ready: by what they ask in the order of the app policy, and by readiness."""
 
     contender: Contender
     by_ask: dict[Ask, Line] = field(default_factory=dict)
-    by_readiness: Line = field(default_factory=Line)
-    """When they became ready: log position, time in ms."""
+    by_readiness: Line = field(default_factory=lambda: Line(key=_READY))
     head: Pending | None = None
     """The first one that fits the company's quota by itself."""
     first: Pending | None = None
@@ -153,7 +155,7 @@ class AppQueue:
         self.basis = Basis()
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
-        self.arrivals: OrderedDict[str, Pending] = OrderedDict()
+        self.arrivals: dict[str, Pending] = Arrivals()
         """Every pending app that is ready, by id, in the order in which they became ready."""
         self.configure(ClusterConfigured())
 
@@ -206,7 +208,7 @@ class AppQueue:
     def _before_lapse(self, company: CompanyQueue, app: Pending) -> bool:
         lapsed = company.lapsed[app.app]
         return any(
-            queue.by_readiness and queue.by_readiness.items[queue.by_readiness.begin][0] < lapsed
+            queue.by_readiness and queue.by_readiness.items[queue.by_readiness.begin].ready < lapsed
             for user, queue in company.users.items()
             if user != app.user
         )
@@ -337,7 +339,7 @@ class AppQueue:
             apps = queue.by_ask[ask] = Line()
             self._add_ask(company, ask, app.user)
         apps.add(self._rank(app, self._step_ms))
-        queue.by_readiness.add((app.ready, app.ready_at))
+        queue.by_readiness.add(app)
         self.arrivals[app.app] = app
         if apps.items[apps.begin][-1] is app:  # else the user has the same heads as before
             self._set_heads(company, queue)
@@ -349,7 +351,7 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         self._take_out(company, queue, app)
-        queue.by_readiness.remove((app.ready, app.ready_at))
+        queue.by_readiness.remove(app)
         del self.arrivals[app.app]
         self._set_heads(company, queue)
         self._release(company, app)
@@ -796,7 +798,8 @@ class AppQueue:
         placed: tuple[Heads, UserKey] | None = None
         if (head := queue.head or queue.first) is not None:
             contender, contender.request = queue.contender, head.request
-            contender.oldest, contender.oldest_at = queue.by_readiness.items[queue.by_readiness.begin]
+            oldest = queue.by_readiness.items[queue.by_readiness.begin]
+            contender.oldest, contender.oldest_at = oldest.ready, oldest.ready_at
             placed = queue.heads, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return
