@@ -275,7 +275,7 @@ class Client:
             flat += self._fields(by, identity, body, reply)
         number = len(flat) // (len(messages) // 4)
         places = [self.keys.lane(lane), self._queue]
-        arguments = [self._bell, LANE_LIMIT, number, *flat, *last]
+        arguments: list[str | int] = [self._bell, LANE_LIMIT, number, *flat, *last]
         said = (script or self._send)(keys=[*places, *keys], args=arguments)
         if said == 2:
             return said
