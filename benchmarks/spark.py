@@ -45,7 +45,13 @@ def main() -> None:
         work.mkdir()
         plain = {**os.environ, "SPARK_HOME": home, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
         ours = {**plain, "HOME": folder, "XDG_DATA_HOME": folder}
-        ours["FAIRLOG_SHARE"] = " ".join([home, *filter(lambda path: "site-packages" in path, sys.path)])
+        ours["FAIRLOG_SHARE"] = " ".join(
+            [
+                home,
+                str(Path(plain["PYSPARK_PYTHON"]).parents[1]),
+                *filter(lambda path: "site-packages" in path, sys.path),
+            ]
+        )
 
         def verb(*arguments: str) -> str:
             command = [sys.executable, "-m", "fairlog", "--data", str(data), *arguments]

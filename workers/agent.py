@@ -231,6 +231,8 @@ class Agent:
             self._unsent += [name for name in self._running if name in held.granted and not is_driver(name)]
         self._tell_to_leave(held.granted)
         self._warn(held.granted)
+        for executor in self._running.keys() & set(held.visited):
+            self._files.call(executor)
         self._start(held)
         for executor in held.revoked:
             if executor not in self._running and executor not in self._ended:

@@ -23,6 +23,7 @@ from scheduler.service.addresses import UNIX
 from scheduler.service.outage import ApiAway
 from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.task_queue import Completion, Step
+from scheduler.store.visits import Orders, Report, Visit
 from workers import door
 from workers.bell import Bell, ring
 from workers.door import Ended, Held, Registrant
@@ -152,7 +153,8 @@ class ApiAgentDoor:
             tokens = {grant.executor: token for grant, token in grants}
             self._known = self._known._replace(granted=granted, revoked=said.revoked, tokens=tokens)
         self._tag, self._idle_ms = said.tag, said.idle_ms
-        self._known = self._known._replace(alive=said.alive, settled=said.settled, registrant=said.registrant)
+        always = {name: getattr(said, name) for name in ("alive", "settled", "registrant", "visited")}
+        self._known = self._known._replace(**always)
         return self._known
 
     def register(self, offer: RegisterWorker, registrant: Registrant) -> None:
@@ -252,6 +254,14 @@ class ApiExecutorDoor:
     def show_life(self) -> None:
         """As `ExecutorDoor.show_life`."""
         self._ask("alive", Raw, {}, Raw())
+
+    def visits(self) -> list[Visit]:
+        """As `ExecutorDoor.visits`."""
+        return self._ask("visits", door.Visited, {}, door.Visited([])).visits
+
+    def attend(self, report: Report) -> Orders:
+        """As `ExecutorDoor.attend`."""
+        return self._ask("attend", Orders, report, Orders(there=False))
 
     def ring(self) -> None:
         """As `ExecutorDoor.ring`."""

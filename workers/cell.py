@@ -15,6 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 _REPLY_S = 60.0
 _ERROR_BYTES = 1000
-_END_S = 5.0
+_END_S = 60.0
+"""How long to wait for the end of what was killed: on a busy machine that takes seconds."""
 _MESSAGE_BYTES = 1 << 13
 _MOST_MESSAGES = 100
 """How many messages of a cell are read at a time: it may send without end."""
@@ -175,6 +177,16 @@ class Cell:
             raise CellLost(self._last_words)
         return CannotStart(found[1], missing=bool(found[2])) if kind == "refused" else found[1]
 
+    def visit(
+        self, identity: int, command: Sequence[str], environment: Mapping[str, str], ends: Sequence[int], *, tty: bool
+    ) -> int | CannotStart:
+        """Start a command with its input, output and errors, `tty`: a terminal.
+
+        Returns its process id inside, or why it has none. Raises: CellLost.
+        """
+        self._send(("visit", identity, tuple(command), dict(environment), tty), *ends)
+        return self._started(identity)
+
     def ended(self) -> list[Ended]:
         """The tasks that ended since the last call. A cell that ended is not `alive` afterwards."""
         with suppress(CellLost):
@@ -227,9 +239,10 @@ class Cell:
         first.line.close()
         first.release()
         self._was_out_of_memory = first.leaf is not None and first.leaf.has_killed()
-        gone = first.encloses or kill_until_gone(lambda: descendants(first.pid))
+        gone = first.encloses or kill_until_gone(lambda: descendants(first.pid), timeout_s=_END_S)
         since_s = self._since_s
-        gone = kill_until_gone(lambda: [first.pid] if is_same_process(first.pid, since_s) else []) and gone
+        init = partial(is_same_process, first.pid, since_s)
+        gone = kill_until_gone(lambda: [first.pid] if init() else [], timeout_s=_END_S) and gone
         if first.process is not None:
             with suppress(subprocess.TimeoutExpired, ChildProcessError):
                 first.process.wait(_END_S)

@@ -15,6 +15,7 @@ import msgspec
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.grants import Grant
 from scheduler.store.task_queue import Completion, Step
+from scheduler.store.visits import Orders, Report, Visit
 from workers.rundir import ExitNote
 
 
@@ -36,6 +37,7 @@ class Held(NamedTuple):
     - `alive`: whether the cluster expects its heartbeats.
     - `settled`: the log position up to which grants may be started that wait for the store's replicas.
     - `tokens`: executor -> the token of its grant; none where the worker works over the store.
+    - `visited`: executors in whose cells somebody wants to run a command.
     """
 
     alive: bool
@@ -44,6 +46,7 @@ class Held(NamedTuple):
     settled: int
     registrant: Registrant | None
     tokens: Mapping[str, str]
+    visited: Sequence[str] = ()
 
 
 class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,6 +88,7 @@ class Holding(msgspec.Struct, frozen=True):
     registrant: Registrant | None
     grants: list[Granted] | None
     revoked: list[str]
+    visited: list[str] = []
     idle_ms: int = 0
 
 
@@ -157,6 +161,12 @@ class AppEnd(msgspec.Struct, frozen=True):
 
     reason: Literal["finished", "failed"]
     detail: str = ""
+
+
+class Visited(msgspec.Struct, frozen=True):
+    """What an executor is asked to run in its cell."""
+
+    visits: list[Visit]
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -237,6 +247,12 @@ class ExecutorDoor(Protocol):
 
     def show_life(self) -> None:
         """Renew that record."""
+
+    def visits(self) -> list[Visit]:
+        """What somebody wants to run in its cell, which is told once."""
+
+    def attend(self, report: Report) -> Orders:
+        """Exchange input and output of a visit (`Visits.attend`)."""
 
     def ring(self) -> None:
         """Wake the agent. Raises nothing."""

@@ -38,6 +38,7 @@ from workers.sandbox import CellSettings, socket_folder
 from workers.store_door import StoreExecutorDoor
 from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
+from workers.visits import Visits
 
 if TYPE_CHECKING:
     from workers.cell import Cell
@@ -111,7 +112,8 @@ class Executor:
         self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
-        self._group = TaskGroup(grant, spec.grace_s, cell)
+        visits = Visits(spec.grant.executor, self._files, spec.door, cell)
+        self._group = TaskGroup(grant, spec.grace_s, cell, visits)
         self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
         self._told: Leaving | None = None

@@ -28,9 +28,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Grant
+from scheduler.service.notify import READY, notify
 from scheduler.service.private import write_private
 from workers.cell import last_line
-from workers.cgroups import make_leaf
+from workers.cgroups import delegate, make_leaf
 from workers.machine import helper_socket
 from workers.processes import is_same_process, kill_until_gone, started_s
 from workers.sandbox import CellSettings, NoCell, python_inside, sandbox_command
@@ -99,6 +100,7 @@ class Server:
             listening.bind(str(path))
             path.chmod(0o666)  # who may ask is checked by their credentials
             listening.listen(64)
+            notify(READY)
             while True:
                 line, _ = listening.accept()
                 with line:
@@ -234,14 +236,19 @@ def _answer(line: socket.socket, answer: Mapping[str, Any]) -> None:
         line.send(json.dumps(answer).encode())
 
 
-def main() -> None:
-    """Run the helper."""
+def options() -> argparse.ArgumentParser:
+    """What can stand on its command line."""
     reading = argparse.ArgumentParser(prog="fairlog-launch", description="Start tasks as Unix accounts, for agents.")
     reading.add_argument("--map", type=Path, required=True, help="TOML file: accounts of companies and users")
     reading.add_argument("--allow", action="append", required=True, help="user whose agents are served; repeatable")
     reading.add_argument("--socket", type=Path, default=helper_socket(), help="socket to listen at")
     reading.add_argument("--state", type=Path, default=_STATE, help=f"folder for its files (default: {_STATE})")
-    given = reading.parse_args()
+    return reading
+
+
+def main() -> None:
+    """Run the helper."""
+    given = options().parse_args()
     if os.geteuid():
         sys.exit("fairlog-launch: it must run as root, to start tasks as other users; run it as a service")
     try:
@@ -251,6 +258,7 @@ def main() -> None:
         sys.exit(f"fairlog-launch: no user {error}; name one of this machine with --allow")
     except (OSError, ValueError) as error:
         sys.exit(f"fairlog-launch: the map of accounts cannot be read: {error}")
+    delegate()
     server.serve(given.socket)
 
 

@@ -23,6 +23,7 @@ from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
 from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
+from workers.visits import Visits
 
 if TYPE_CHECKING:
     from scheduler.model.grants import Leaving, RuntimeWarn
@@ -43,7 +44,8 @@ class Program:
         self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
-        self._group = TaskGroup(self._grant, spec.grace_s, cell)
+        visits = Visits(spec.grant.executor, self._files, spec.door, cell)
+        self._group = TaskGroup(self._grant, spec.grace_s, cell, visits)
         self._warned: RuntimeWarn | None = None
         self._grace_s = spec.grace_s
         self._stop = False

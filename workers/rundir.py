@@ -142,6 +142,18 @@ class RunDir:
         except (FileNotFoundError, ValueError):
             return None
 
+    def call(self, executor: str) -> None:
+        """Tell the executor that somebody wants to run a command in its cell."""
+        self._file(executor, "called").touch()
+
+    def called(self, executor: str) -> bool:
+        """Whether it was told so since the last call."""
+        try:
+            self._file(executor, "called").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
     def only_company(self, company: str) -> str:
         """The company whose tasks the worker runs without cells: the first one that had some."""
         path = self.path / "company"
@@ -201,7 +213,7 @@ class RunDir:
             path.unlink(missing_ok=True)
         self.remove_scratch(executor)
         shutil.rmtree(self.told(executor), ignore_errors=True)
-        for kind in ("exit", "warned", "lock"):
+        for kind in ("exit", "warned", "called", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def claim_cpus(self, count: int) -> list[int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 import structlog
+from msgspec import structs
 from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker
@@ -30,6 +31,7 @@ from scheduler.store.doorbell import RING_LUA, DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist, broken
+from scheduler.store.visits import Orders, Report, Visit, Visits
 from workers.door import Ended, Held, Registrant
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Stored(NamedTuple):
     grants: Mapping[bytes, bytes]
     settled: int
     registrant: Registrant | None
+    visited: Sequence[str] = ()
 
 
 class WorkerStore:
@@ -62,6 +65,7 @@ class WorkerStore:
         self.store, self.keys = store, Keys(cluster)
         self.client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster, secret_key=None if keyring is None else keyring.apps or None)
+        self.visits = Visits(store, self.keys)
 
     # Agents
 
@@ -73,8 +77,10 @@ class WorkerStore:
         pipeline.hgetall(keys.grants(worker))
         pipeline.get(keys.settled)
         pipeline.hget(keys.agents, worker)
-        alive, grants, settled, registrant = pipeline.execute()
-        return Stored(bool(alive), grants, int(settled or 0), _read_registrant(registrant) if registrant else None)
+        pipeline.hvals(keys.visited(worker))
+        alive, grants, settled, registrant, visited = pipeline.execute()
+        about = _read_registrant(registrant) if registrant else None
+        return Stored(bool(alive), grants, int(settled or 0), about, [name.decode() for name in visited])
 
     def register(self, by: By, offer: commands.RegisterWorker, registrant: Registrant) -> None:
         """Register the worker. Raises: CommandRejected, NoMaster."""
@@ -120,19 +126,21 @@ class WorkerStore:
             gone = broken(executor) if end.reason == "failed" and not end.unstartable else executor
             came_back, tasks = self.work.put_back(app, gone), self.work.progress(app)
             done = end.done and tasks.tasks > 0 and not (came_back or tasks.queued)
-        reports.append(
-            commands.EndedExecutor(
-                executor=executor,
-                worker=worker,
-                reason=end.reason,
-                exit_code=end.exit_code,
-                done=done,
-                finished=finished,
-                unstartable=end.unstartable if end.reason == "failed" else "",
-                detail=end.detail if end.verdict is None else "",
-            )
+        report = commands.EndedExecutor(
+            executor=executor,
+            worker=worker,
+            reason=end.reason,
+            exit_code=end.exit_code,
+            done=done,
+            finished=finished,
+            unstartable=end.unstartable if end.reason == "failed" else "",
+            detail=end.detail if end.verdict is None else "",
         )
-        self.client.notify(*reports, by=by)
+        if done and not reports:
+            if self.client.notify_done(report, app, by=by):
+                return
+            report = structs.replace(report, done=False)
+        self.client.notify(*reports, report, by=by)
 
     # Executors and drivers
 
@@ -250,10 +258,10 @@ class StoreAgentDoor:
 
     def look(self) -> Held:
         """As `AgentDoor.look`."""
-        alive, grants, settled, registrant = self._door.look(self._worker)
+        alive, grants, settled, registrant, visited = self._door.look(self._worker)
         granted = {name.decode(): Grant.model_validate_json(value) for name, value in grants.items() if value}
         revoked = [name.decode() for name, value in sorted(grants.items()) if not value]
-        return Held(alive, granted, revoked, settled, registrant, {})
+        return Held(alive, granted, revoked, settled, registrant, {}, visited)
 
     def listen(self, answer: Callable[[], None]) -> None:
         """As `AgentDoor.listen`, by RQ's worker loop on the worker's queue. Raises: also redis-py's errors."""
@@ -350,6 +358,14 @@ class StoreExecutorDoor:
     def show_life(self) -> None:
         """As `ExecutorDoor.show_life`."""
         self._door.show_life(self._claims)
+
+    def visits(self) -> list[Visit]:
+        """As `ExecutorDoor.visits`."""
+        return self._door.visits.take(self._claims.worker, self._claims.executor)
+
+    def attend(self, report: Report) -> Orders:
+        """As `ExecutorDoor.attend`."""
+        return self._door.visits.attend(self._claims.executor, report)
 
     def ring(self) -> None:
         """As `ExecutorDoor.ring`."""

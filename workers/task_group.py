@@ -24,6 +24,7 @@ from workers.tasks import INDEX_VARIABLE, Task
 
 if TYPE_CHECKING:
     from scheduler.model.grants import Grant
+    from workers.visits import Visits
 
 _MEMORY_CHECK_S = 0.5
 _SAME_TIME_S = 0.5
@@ -35,10 +36,11 @@ _DEFIANT = 10
 class TaskGroup:
     """The running tasks of an executor, in its cell; `ended` holds the completions not reported yet."""
 
-    def __init__(self, grant: Grant, grace_s: float, cell: Cell) -> None:
+    def __init__(self, grant: Grant, grace_s: float, cell: Cell, visits: Visits | None = None) -> None:
         self._grant = grant
         self._grace_s = grace_s
         self._cell = cell
+        self._visits = visits
         self._tasks: dict[int, Task] = {}
         self._next_check_s = 0.0
         self._may_have_left = False
@@ -85,7 +87,10 @@ class TaskGroup:
     def reap(self) -> None:
         """Collect the tasks that have ended, and kill the processes that they left behind."""
         by_pid = {task.pid: task for task in self._tasks.values()}
-        ended = [(by_pid[end.pid], end) for end in self._cell.ended() if end.pid in by_pid]
+        ends = self._cell.ended()
+        if self._visits is not None:
+            self._visits.ended(ends)
+        ended = [(by_pid[end.pid], end) for end in ends if end.pid in by_pid]
         for task, end in ended:
             if os.WIFSIGNALED(end.status) and self._cell.out_of_memory():
                 task.why = task.why or self._too_much_memory(self._grant.memory_mb)
@@ -105,7 +110,9 @@ class TaskGroup:
                 self._kill_leftovers()
 
     def enforce(self) -> None:
-        """Enforce the time limit and the memory limit."""
+        """Enforce the time limit and the memory limit, and begin visits."""
+        if self._visits is not None:
+            self._visits.begin()
         now_s = time.monotonic()
         limit_s = self._grant.time_limit_s
         for task in self._tasks.values():
@@ -143,6 +150,8 @@ class TaskGroup:
 
     def stop(self, wakeup: Wakeup, grace_s: float | None = None) -> None:
         """Send SIGTERM to all processes of the tasks and, after the grace period, end the cell with all in it."""
+        if self._visits is not None:
+            self._visits.close()
         deadline_s = time.monotonic() + (self._grace_s if grace_s is None else grace_s)
         self._cell.signal(self._cell.members(), signal.SIGTERM)
         while self._still_running() and time.monotonic() < deadline_s:
@@ -199,8 +208,9 @@ class TaskGroup:
     def _kill_leftovers(self) -> None:
         """Kill what ended tasks left behind: what names another task, or is older than every task that runs."""
         mains = self._mains().values()
-        for orphan in self._cell.tops():
-            if orphan in mains:
+        visits = () if self._visits is None else self._visits.pids
+        for orphan, inside in self._cell.tops().items():
+            if orphan in mains or inside in visits:
                 continue
             shown = environment_value(orphan, INDEX_VARIABLE)
             began_s = (started_s(orphan) or 0) + _SAME_TIME_S

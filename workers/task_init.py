@@ -11,6 +11,7 @@ Requests are in the format of `marshal`, a tuple each; replies are text, which t
   the folder and whether there is such a program.
 - `("start", ((ID, environment), ...))` with the descriptor of the output of each, at most `MOST_AT_ONCE`: a line for
   each, `started ID PID` or `refused ID ERRNO MISSING`.
+- `("visit", ID, command, environment, terminal)` with the descriptors of its input, output and errors: such a line.
 - `("signal", number, pids)`: none.
 
 `ended PID STATUS CPU_MS PEAK_KB` reports the end of a task, with what it and the processes that it waited for used.
@@ -41,6 +42,7 @@ _REQUEST_BYTES = 1 << 18
 MOST_AT_ONCE = 64
 _MOST_LINES = 50
 _POLL_S = 0.002
+_TIOCSCTTY = 0x540E
 _TO_CHILDREN = [_signal.SIGPIPE, _signal.SIGXFSZ]
 """Signals that Python ignores, and the programs it starts should not."""
 
@@ -103,6 +105,8 @@ class Init:
                 self._prepare(given[0])
             elif verb == "start":
                 self._say(map(self._start, given, *zip(*arguments[0], strict=True)))
+            elif verb == "visit":
+                self._say([self._visit(given, *arguments)])
             elif verb == "signal":
                 for pid in arguments[1]:
                     _kill(pid, arguments[0])
@@ -146,6 +150,38 @@ class Init:
             return f"refused {identity} {number} {int(not _is_file(program))}"
         self._children.add(pid)
         return f"started {identity} {pid}"
+
+    def _visit(
+        self,
+        given: list[int],
+        identity: int,
+        command: tuple[str, ...],
+        environment: dict[str, str],
+        terminal: bool,  # noqa: FBT001 - a field of the request
+    ) -> str:
+        whole = {**self._environment, **{os.fsencode(name): os.fsencode(value) for name, value in environment.items()}}
+        program = _find_program(command[0], os.fsdecode(whole.get(b"PATH", b"")))
+        if program is None:
+            return f"refused {identity} 2 1"
+        pid = os.fork()
+        if pid:
+            self._children.add(pid)
+            return f"started {identity} {pid}"
+        try:
+            os.setsid()
+            for ignored in _TO_CHILDREN:
+                _signal.signal(ignored, _signal.SIG_DFL)
+            if terminal:
+                import fcntl  # noqa: PLC0415 - tasks have no terminal
+
+                fcntl.ioctl(given[0], _TIOCSCTTY, 0)
+            for number, descriptor in enumerate(given):
+                os.dup2(descriptor, number)
+            os.execve(program, command, whole)  # noqa: S606 - that is the point
+        except (OSError, ValueError) as error:
+            os.write(2, f"fairlog: {command[0]!r} cannot be run: {error}\n".encode())
+        finally:
+            os._exit(126)
 
     def _reap(self) -> None:
         self._say(self._ends())
@@ -250,7 +286,10 @@ def main() -> None:
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
         _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
-    serve(int(sys.argv[1]))
+    line = int(sys.argv[1])
+    os.closerange(3, line)  # a descriptor of a folder outside would lead tasks out of the cell
+    os.closerange(line + 1, 1 << 30)
+    serve(line)
 
 
 if __name__ == "__main__":

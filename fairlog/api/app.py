@@ -107,6 +107,8 @@ OPERATIONS = {
     "executorBacklog": "backlog",
     "executorEndApp": "end_app",
     "executorAlive": "alive",
+    "executorVisits": "visits",
+    "executorAttend": "attend",
     "executorFinish": "finish",
 }
 """Route -> the method of `Work` that answers it."""
@@ -447,6 +449,8 @@ class Door:
             "tasks": handlers.tasks,
             "outputs": handlers.outputs,
             "beat": handlers.beat,
+            "exec": handlers.exec,
+            "execCall": handlers.exec_call,
             "explain": handlers.explain,
             "statement": handlers.statement,
             "fairness": board.fairness,

@@ -27,6 +27,7 @@ from fairlog.api.private import Reads
 from fairlog.api.questions import PAGE, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
+from fairlog.visiting import check_may_visit, place_of
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
@@ -61,14 +62,16 @@ from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
+from scheduler.store.visits import Visits
 from witness.listing import listed
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from fairlog.watch.metrics import Metrics
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities import Allocation, App
     from scheduler.store.codec import Line
+    from scheduler.store.visits import Call, Wanted
 
 MAX_ID = 128
 MOST_READ = 100_000
@@ -133,6 +136,7 @@ class Handlers:
         self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.keyring = keyring
         self.work = Worklist(store, cluster)
+        self._visits = Visits(store, self.keys)
         self._told = Buckets(TOLD_RATE, TOLD_BURST)
         self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
@@ -506,6 +510,27 @@ class Handlers:
         owner = self.check_app(who, app, "private", reason=reason)
         self._note(who, "output", _named(who, app, owner), reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
+
+    def exec(self, who: By, app: str, rules: Wanted) -> Viewed:
+        """Run a command in the cell of the app's executor (`Visits.begin`); its id.
+
+        Raises: UnknownApp, InvalidCommand without such an executor; NotAllowed.
+        """
+        owner = self.check_app(who, app, "private", reason=rules.reason)
+
+        def find(state: ClusterState) -> Allocation:
+            check_may_visit(state, who, app, owner, _now_ms(), reason=rules.reason)
+            return place_of(state, app, rules.executor)
+
+        seen, place = self.replica.read(find)
+        self._note(who, "exec", _named(who, app, owner), rules.reason)
+        visit = self._visits.begin(rules, place.worker, place.id, who.account)
+        return Viewed(seen, Raw(_to_json({"visit": visit})))
+
+    def exec_call(self, who: By, app: str, visit: str, rules: Call) -> Viewed:
+        """Exchange its input and output (`Visits.call`). Raises: UnknownApp; InvalidCommand if it is over."""
+        self.check_app(who, app)
+        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json(self._visits.call(visit, who.account, rules))))
 
     def beat(self, who: By, app: str) -> Viewed:
         """A sign of life of the app's owner (semantics G4). `state` says whether it goes on.

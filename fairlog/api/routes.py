@@ -8,6 +8,7 @@ from fairlog.api.questions import PAGE, OfDriver, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
+from scheduler.store.visits import Call, Wanted
 from witness.board import SORTS, STATES
 from witness.pending_reasons import CAUSES
 
@@ -172,6 +173,24 @@ ROUTES: tuple[Route, ...] = (
         "Give a sign of life of the owner of an app, which has a lease.",
         "value",
     ),
+    Route(
+        "POST",
+        "/v1/apps/{app}/exec",
+        "exec",
+        "private",
+        "Run a command in the cell of an app's executor, beside its tasks.",
+        "value",
+        asks=Wanted,
+    ),
+    Route(
+        "POST",
+        "/v1/apps/{app}/exec/{visit}",
+        "execCall",
+        "read",
+        "Exchange input and output of a command that runs in an executor's cell.",
+        "value",
+        asks=Call,
+    ),
     _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
     _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
     _do("DELETE", "/v1/companies/{company}", commands.RemoveCompany, "cluster", "Remove a company."),
@@ -213,6 +232,8 @@ ROUTES: tuple[Route, ...] = (
     _work(f"{_OF_EXECUTOR}/backlog", "executorBacklog", "Report the backlog of an elastic app.", "Backlog"),
     _work(f"{_OF_EXECUTOR}/end-app", "executorEndApp", "Report that the app's tasks have ended.", "AppEnd"),
     _work(f"{_OF_EXECUTOR}/alive", "executorAlive", "Show the executor to RQ's tools."),
+    _work(f"{_OF_EXECUTOR}/visits", "executorVisits", "What to run in the executor's cell.", tells="Visited"),
+    _work(f"{_OF_EXECUTOR}/attend", "executorAttend", "Exchange input and output of it.", "Report", "Orders"),
     _work(f"{_OF_EXECUTOR}/finish", "executorFinish", "Return the executor's tasks.", "Finish"),
     _see(
         "/v1/apps",

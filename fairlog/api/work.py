@@ -27,6 +27,7 @@ from scheduler.rules.permission import Subject, may_read, permit
 from scheduler.service.grant_tokens import PASS, PREFIX, Claims, GrantTokens, claims_of, grant_token
 from scheduler.store.codec import told
 from scheduler.store.secrets import UnreadableSecrets
+from scheduler.store.visits import Orders, Report
 from workers import door
 from workers.store_door import Stored, WorkerStore
 
@@ -147,6 +148,7 @@ class Work:
             registrant=stored.registrant,
             grants=kept.granted if news else None,
             revoked=kept.revoked if news else [],
+            visited=list(stored.visited),
             idle_ms=1000 * self._replica.peek(lambda state: state.settings.worker_timeout_s) // BEATS_A_TIMEOUT,
         )
         return holding, not kept.settled
@@ -262,6 +264,14 @@ class Work:
     def alive(self, caller: Caller) -> None:
         """Show the executor to RQ's tools."""
         self._store.show_life(caller.grant)
+
+    def visits(self, caller: Caller) -> door.Visited:
+        """What somebody wants to run in the executor's cell."""
+        return door.Visited(self._store.visits.take(caller.worker, caller.grant.executor))
+
+    def attend(self, caller: Caller, asked: Report) -> Orders:
+        """Exchange input and output of a visit."""
+        return self._store.visits.attend(caller.grant.executor, asked)
 
     def finish(self, caller: Caller, asked: door.Finish) -> None:
         """Return the executor's tasks, and show it no longer."""

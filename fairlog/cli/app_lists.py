@@ -12,7 +12,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.choice import Filter, filter_options, shown_state
-from fairlog.cli.params import P, R, flag, number_option, read_time, text_option
+from fairlog.cli.params import P, R, Whole, flag, number_option, read_time, text_option
 from fairlog.cli.times import this_month, time_of
 from scheduler.model.errors import CommandRejected
 from scheduler.model.resources import size_text
@@ -127,7 +127,7 @@ def list_options(function: Callable[P, R]) -> Callable[P, R]:
     run: Callable[P, R] = take
     for add in (
         flag("--watch", help=f"Show the list anew every {WATCH_S:g} seconds, in a terminal."),
-        number_option("--limit", type=click.IntRange(0), help="Show at most N apps, the first ones of the order."),
+        number_option("--limit", type=Whole(0), help="Show at most N apps, the first ones of the order."),
         click.option(
             "--sort",
             type=_read_order,

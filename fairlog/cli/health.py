@@ -15,11 +15,12 @@ from fairlog.cli.session import Session, locate
 from fairlog.local.running import others_than
 from fairlog.watch.conditions import Around
 from fairlog.watch.surroundings import disk_of, look_around, standbys_wanted
-from scheduler.model.errors import UnsuitableStore
+from scheduler.model.errors import NotAllowed, NotAuthenticated, UnsuitableStore
 from scheduler.service.signs import living
 from scheduler.store.acl import AUDITOR
 
 if TYPE_CHECKING:
+    from fairlog.api.client import ApiClient
     from fairlog.cli.target import Target
     from fairlog.local.running import Running
 
@@ -59,6 +60,8 @@ def live(target: Target) -> Health:
 def ready(session: Session) -> Health:
     """Whether a master is active, and this host runs a master or a worker that accepts grants."""
     host = socket.gethostname()
+    if session.api is not None:
+        return _ready_behind(session.api, session.api_url, host)
     if not session.is_served():
         return Health(ok=False, why=f"no master of the cluster {session.cluster} is active")
     alive = {f"worker {worker['worker']}" for worker in session.ask("workers") if worker["status"] == "alive"}
@@ -66,6 +69,24 @@ def ready(session: Session) -> Health:
     return Health(
         bool(found), f"a master is active, {host} has {', '.join(found)}" if found else _nothing(session.cluster, host)
     )
+
+
+def _ready_behind(api: ApiClient, url: str, host: str) -> Health:
+    """As `ready`, on a host that knows API servers only; without a token that may see the cluster, as far as it can."""
+    here = [name for name in living(url, "") if name.startswith("worker")]
+    if not here:
+        return Health(ok=False, why=f"no worker of the cluster behind {url} gives signs of life on {host}")
+    try:
+        said = api.read("/v1/status", fresh="true")
+    except (NotAuthenticated, NotAllowed):
+        api.check()
+        return Health(ok=True, why=f"{url} answers, {host} has {', '.join(here)}")
+    if said["master"] is None:
+        return Health(ok=False, why=f"no master of the cluster {said['cluster']} is active")
+    alive = {f"worker {worker['worker']}" for worker in said["workers"] if worker["status"] == "alive"}
+    if not (found := [name for name in here if name in alive]):
+        return Health(ok=False, why=_nothing(said["cluster"], host))
+    return Health(ok=True, why=f"a master is active, {host} has {', '.join(found)}")
 
 
 def around_of(session: Session) -> Around:

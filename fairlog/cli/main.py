@@ -6,6 +6,7 @@ usage, 130 interrupted.
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from collections.abc import Sequence
@@ -68,9 +69,10 @@ VERBS = {
     "drain": ("cluster", "Stop granting resources on workers; running executors continue."),
     "decommission": ("cluster", "Stop the executors of workers, and never grant on these workers again."),
     "undrain": ("cluster", "Return drained workers to service."),
-    "remove": ("cluster", "Remove workers once they are empty, or at once with --force."),
+    "remove": ("cluster", "Remove workers once they are empty, or at once with --force, and forget lost ones."),
     "shares": ("cluster", "Show what companies and users hold, and each company's share of its quota."),
     "logs": ("logs", "Print the output of apps' tasks, or of the programs of their executors."),
+    "exec": ("visit", "Run a command beside the tasks of a running app, and exit with its code."),
     "reads": ("audit", "List who read what is private: outputs and private parts of the log."),
     "log": ("log", "Print the log, one line per event, and verify its chain of digests."),
     "backup": ("backup", "Copy the log to a file while the cluster runs."),
@@ -102,7 +104,7 @@ class LazyGroup(VerbGroup):
         """The verb, imported now; None if the name is unknown."""
         if cmd_name not in VERBS:
             return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name.replace("-", "_")
+        name = f"{cmd_name}_" if iskeyword(cmd_name) or hasattr(builtins, cmd_name) else cmd_name.replace("-", "_")
         command = getattr(import_module(f"fairlog.cli.verbs.{VERBS[cmd_name][0]}"), name)
         return command if isinstance(command, click.Command) else None
 

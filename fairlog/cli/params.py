@@ -312,9 +312,15 @@ names_argument = partial(click.argument, nargs=-1, required=True, type=read_text
 as_json = flag("--json", "as_json", help="Print JSON.")
 
 
+class Whole(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
 def range_option(name: str, lowest: int, highest: int | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
     """An option that takes a whole number within bounds."""
-    return click.option(name, **{"type": click.IntRange(lowest, highest), "metavar": "N", **settings})
+    return click.option(name, **{"type": Whole(lowest, highest), "metavar": "N", **settings})
 
 
 def check_extra(option: str, package: str, extra: str) -> None:

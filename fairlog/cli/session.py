@@ -6,13 +6,15 @@ import json
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from msgspec import convert, to_builtins
 from redis.exceptions import RedisError
 
 from fairlog import credentials
 from fairlog.cli.render import say
 from fairlog.local.running import find_running, keyring_for
+from fairlog.visiting import check_may_visit, place_of
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
@@ -21,7 +23,7 @@ from recovery.replay.rebuild import fold, rebuild
 from scheduler.model.commands import SubmitApp, command_of
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.model.sender import By
-from scheduler.rules.permission import may_read
+from scheduler.rules.permission import Subject, may_read
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
@@ -31,6 +33,7 @@ from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, cloc
 from scheduler.store.keys import Keys
 from scheduler.store.reads import record_read
 from scheduler.store.transient import LaneFull, in_words, is_there, passes
+from scheduler.store.visits import Reply, Visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,11 +45,11 @@ if TYPE_CHECKING:
     from fairlog.credentials import Credentials
     from fairlog.local.running import Running
     from scheduler.model.commands import Command
-    from scheduler.rules.permission import Subject
     from scheduler.service.client import Receipt
     from scheduler.service.keyring import Keyring
     from scheduler.store.codec import Fact
     from scheduler.store.eventlog import EventLog
+    from scheduler.store.visits import Call, Wanted
 
 ANSWER_S = 2.0
 """Seconds in which a master that serves answers."""
@@ -214,12 +217,33 @@ class Session:
 
         Raises: NotAllowed without a reason.
         """
-        if self.api is not None or not (state := self.folded()).closed:
-            return
-        who, ring = self.client.by, self.keyring
-        may_read(state, who, "private", owner, self.now_ms(), reason=reason)
+        if self.api is None and (state := self.folded()).closed:
+            may_read(state, self.client.by, "private", owner, self.now_ms(), reason=reason)
+            self._record("output", app, reason)
+
+    def _record(self, what: str, app: str, reason: str) -> None:
+        ring = self.keyring
         sign = {} if ring is None or not ring.door else {"sign": ring.sign_read}
-        record_read(self.store, self.keys, who, "output", app, reason, **sign)
+        record_read(self.store, self.keys, self.client.by, what, app, reason, **sign)
+
+    def visit(self, app: str, wanted: Wanted) -> Callable[[Call], Reply]:
+        """Run a command in the cell of the app's executor; what carries its input and output.
+
+        Raises: UnknownApp, InvalidCommand without such an executor; NotAllowed.
+        """
+        if (api := self.api) is not None:
+            path = f"/v1/apps/{quote(app, safe='')}/exec"
+            begun = api.ask(path, to_builtins(wanted))["visit"]
+            return lambda call: convert(api.ask(f"{path}/{begun}", to_builtins(call)), Reply)
+        state, by = self.folded(), self.client.by
+        place = place_of(state, app, wanted.executor)
+        spec = state.apps[app].spec
+        check_may_visit(state, by, app, Subject(spec.company, spec.user), self.now_ms(), reason=wanted.reason)
+        if state.closed:
+            self._record("exec", app, wanted.reason)
+        visits = Visits(self.store, self.keys)
+        visit = visits.begin(wanted, place.worker, place.id, by.account)
+        return lambda call: visits.call(visit, by.account, call)
 
     def is_served(self) -> bool:
         """Whether a master answers."""

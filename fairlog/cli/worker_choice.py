@@ -118,12 +118,12 @@ def picked_workers(session: Session, chosen: WorkerChoice, verb: str) -> list[st
     return [each["worker"] for each in found]
 
 
-def workers_of(session: Session, names: Sequence[str]) -> tuple[str, ...]:
+def workers_of(session: Session, names: Sequence[str], known: Sequence[Record] | None = None) -> tuple[str, ...]:
     """The ids of the workers that are named by an id, a unique beginning of it, or a host; others stay.
 
-    Raises: Ambiguous.
+    Of the `known` ones, by default those that are registered. Raises: Ambiguous.
     """
-    return tuple(_named(names, session.ask("workers")))
+    return tuple(_named(names, session.ask("workers") if known is None else known))
 
 
 def wait_until_empty(session: Session, names: Sequence[str]) -> int:

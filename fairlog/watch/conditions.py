@@ -327,8 +327,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "worker_lost",
         "warning",
         _worker_lost,
-        "start its agent again, `fairlog worker --id {}` on its host; it is forgotten after the setting "
-        "remember_lost_s",
+        "start its agent again, `fairlog worker --id {}` on its host, or forget it with `fairlog remove {}`",
         "workers are lost",
     ),
     Condition(

@@ -507,7 +507,9 @@ def _undrain(worker: Worker) -> list[Event]:
 
 
 def _remove_worker(state: ClusterState, command: commands.RemoveWorker) -> list[Event]:
-    """Removed at once if empty or forced, else once its last executor has ended (semantics W3)."""
+    """Removed at once if empty or forced, else once its last executor has ended; a lost one is forgotten (W3)."""
+    if command.worker in state.lost and command.worker not in state.workers:
+        return [facts.LostWorkersForgotten(workers=(command.worker,))]
     worker = _worker(state, command.worker)
     if (worker.executors or worker.drivers) and not command.force:
         return _set_status(worker, "leaving", only_from=("alive", "draining", "decommissioned"))

@@ -120,7 +120,7 @@ def permit(state: ClusterState, command: Command, by: By, at: int) -> None:
     if by is ASSUMED:
         return
     verb, subject = asked(state, command, by)
-    _allow(state, by, verb, subject, at, joining=isinstance(command, commands.IssueToken))
+    _allow(state, by, verb, subject, at, joining=_joins(command, by))
     if isinstance(command, commands.KillApp):
         check_reason(by, verb, command.reason)
     elif isinstance(command, commands.SubmitApp):
@@ -221,6 +221,11 @@ def _check_sender(state: ClusterState, by: By, verb: Verb, at: int, *, joining: 
         raise NotAllowed(f"the token {by.token} of {by.account} is an invitation; run `fairlog login` with it first")
     if verb not in token.scopes and by.role in MATRIX[verb]:
         raise NotAllowed(f"the token {by.token} of {by.account} has no scope {verb}; it has {', '.join(token.scopes)}")
+
+
+def _joins(command: Command, by: By) -> bool:
+    """Whether an invitation may send the command: it asks for a token of its own account (semantics I5)."""
+    return isinstance(command, commands.IssueToken) and command.account == by.account
 
 
 def of_account(account: str, by: By, *, own: bool = True) -> tuple[Verb, Subject]:

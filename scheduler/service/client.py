@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from redis import Redis
     from redis.commands.core import Script
 
-    from scheduler.model.commands import Command, SubmitApp
+    from scheduler.model.commands import Command, EndedExecutor, SubmitApp
 
 LANE_LIMIT = 5_000
 """The most messages of a lane of the inbox."""
@@ -40,6 +40,20 @@ return 0
 """KEYS: a lane of the inbox, the master's RQ queue. ARGV: the bell's job id, the most messages of the lane, the number
 of fields and values of a message, then these in turn (`scheduler.service.signing`). -> 1 if the lane is full and
 nothing was sent, else 0. Sending and ringing are one atomic step."""
+
+DONE_LUA = (
+    """
+local executor, ARGV = ARGV[#ARGV], {unpack(ARGV, 1, #ARGV - 1)}
+local counts = redis.call('HMGET', KEYS[3], 'tasks', 'succeeded', 'failed')
+if not counts[1] then return 2 end
+local over = tonumber(counts[2] or 0) + tonumber(counts[3] or 0)
+if tonumber(counts[1]) > over + redis.call('HLEN', KEYS[4]) + redis.call('ZCARD', KEYS[5]) then return 2 end
+for _, holder in ipairs(redis.call('HVALS', KEYS[4])) do if holder == executor then return 2 end end
+"""
+    + SEND_LUA
+)
+"""As `SEND_LUA`, unless the app has a queued task or the executor holds one. KEYS: also the app's `tasks`, `begun` and
+`later`. ARGV: also the executor, the last. -> as `SEND_LUA`; 2 if nothing was sent for that reason."""
 
 ASK_LUA = """
 local entry = redis.call('GET', KEYS[3])
@@ -120,6 +134,7 @@ class Client:
         self._bell = bell_id(self.keys.master_queue)
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
+        self._send_done: Script = self.store.register_script(DONE_LUA)
         self._ask_for: Script = self.store.register_script(ASK_LUA)
         self._put_secrets: Script = self.store.register_script(PUT_ASIDE_LUA)
 
@@ -154,6 +169,15 @@ class Client:
     def notify(self, *commands: Command, by: By | None = None) -> None:
         """Put `commands` into the inbox in order, in one step, without waiting for an answer."""
         self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")], by)
+
+    def notify_done(self, command: EndedExecutor, app: str, *, by: By) -> bool:
+        """As `notify`, unless a task of the app is queued or is the executor's; whether it was sent.
+
+        The store looks when it takes the message: what was read before may be of a store that has failed over since.
+        """
+        places = [keys(app) for keys in (self.keys.tasks, self.keys.begun, self.keys.later)]
+        message = [_new_id(), "command", _written([command]), ""]
+        return self._put(message, by, self._send_done, places, [command.executor]) is None
 
     def hear(self) -> None:
         """Return once the active master has answered an empty batch. Raises: NoMaster."""
@@ -230,10 +254,20 @@ class Client:
             raise error
         time.sleep(RECONNECT_S)
 
-    def _put(self, messages: Sequence[str], by: By | None = None) -> None:
-        """Send messages, each an id, `command`, a body and a reply list; they follow each other."""
+    def _put(
+        self,
+        messages: Sequence[str],
+        by: By | None = None,
+        script: Script | None = None,
+        keys: Sequence[str] = (),
+        last: Sequence[str] = (),
+    ) -> object:
+        """Send messages, each an id, `command`, a body and a reply list; they follow each other.
+
+        Returns None, or why the `script`, which has more `keys` and `last` arguments, has sent nothing.
+        """
         if not messages:
-            return
+            return None
         lane = self._lane(by)
         flat: list[str] = []
         for start in range(0, len(messages), 4):
@@ -241,7 +275,12 @@ class Client:
             flat += self._fields(by, identity, body, reply)
         number = len(flat) // (len(messages) // 4)
         places = [self.keys.lane(lane), self._queue]
-        _in_lane(lane, self._send(keys=places, args=[self._bell, LANE_LIMIT, number, *flat]))
+        arguments = [self._bell, LANE_LIMIT, number, *flat, *last]
+        said = (script or self._send)(keys=[*places, *keys], args=arguments)
+        if said == 2:
+            return said
+        _in_lane(lane, said)
+        return None
 
     def _lane(self, by: By | None) -> str:
         return OPERATORS if self.keyring is None else lane_of(by or self.by)

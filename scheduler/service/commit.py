@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from scheduler.model.errors import NotReplicated, StaleLog
 from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved, LogSealed
 from scheduler.rules.assignments import changed_grants
-from scheduler.service.inbox import Message, answer_commands, dead_letters, next_entry
+from scheduler.service.inbox import Message, answer_commands, dead_letters
 from scheduler.service.keyring import Keyring
 from scheduler.service.receipts import Answer, signed_answers
 from scheduler.service.reconcile import has_variables, is_over
@@ -163,7 +163,7 @@ class Commits:
         commit = self._log.begin_commit(
             self.position,
             decided.record,
-            keep_from={lane: next_entry(entry) for lane, entry in decided.taken.items()},
+            taken=decided.taken,
             changes=decided.changes,
             returned=[self._worklist.returned(app, gone) for app, gone in decided.put_back.items()],
             claimed=decided.claimed,

@@ -210,9 +210,3 @@ def dead_letters(keys: Keys, messages: Sequence[Message]) -> list[StoreCommand]:
         (*kept, "id", each.id, "command", each.body[:DEAD_BYTES], "lane", each.lane, "reason", str(each.refusal))
         for each in messages
     ]
-
-
-def next_entry(entry: str) -> str:
-    """The smallest inbox id after `entry`."""
-    milliseconds, _, number = entry.partition("-")
-    return f"{milliseconds}-{int(number) + 1}"

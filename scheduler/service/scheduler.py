@@ -380,7 +380,7 @@ class Scheduler:
 
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
-        self.log.begin_commit(self.position, None, keep_from={message.lane: inbox.next_entry(message.entry)}).finish()
+        self.log.begin_commit(self.position, None, taken={message.lane: message.entry}).finish()
         answers = self._answers([message], failed)
         texts = {name: [said.text for said in found] for name, found in answers.items()}
         carry_out(self.store, inbox.answer_commands(self.keys, texts))

@@ -42,13 +42,17 @@ local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local id, digest = '0-0', ARGV[3]
 if last then id = last[1]; digest = last[2][#last[2]] end
 if id ~= ARGV[1] or digest ~= ARGV[2] then return {0, id, digest} end
-local at = 5
+local at = ARGV[4] == '' and 5 or 11
+local key = 4
+while ARGV[at] == 'trim' do
+  if #redis.call('XRANGE', KEYS[key], ARGV[at+3], ARGV[at+3]) == 0 then return {0, id, digest, KEYS[key]} end
+  key, at = key + 1, at + 4
+end
 if ARGV[4] ~= '' then
   redis.call('XADD', log, ARGV[4], 'first', ARGV[5], 'at', ARGV[6], 'events', ARGV[7], 'commands', ARGV[8],
     'private', ARGV[9], 'digest', ARGV[10])
-  at = 11
 end
-local key = 4
+at, key = ARGV[4] == '' and 5 or 11, 4
 while at <= #ARGV do
   local what, first = ARGV[at], at + 2
   at = first + tonumber(ARGV[at+1])
@@ -124,6 +128,8 @@ class CommitInFlight:
         if isinstance(answer, RedisError):
             raise answer
         if not answer[0]:
+            if len(answer) > 3:
+                raise StaleLog(f"the store has lost what the turn took from {answer[3].decode()}")
             raise StaleLog(f"the log ends at {answer[1].decode()}, not at {self._after.seq}-0")
 
     def abandon(self) -> None:
@@ -158,22 +164,23 @@ class EventLog:
         after: Position,
         record: Record | None,
         *,
-        keep_from: Mapping[str, str] | None = None,
+        taken: Mapping[str, str] | None = None,
         changes: GrantChanges | None = None,
         returned: Iterable[Returned] = (),
         claimed: Iterable[tuple[str, str]] = (),
     ) -> CommitInFlight:
         """Send a commit: append the turn, if any, trim the inbox and change the grants; all or nothing.
 
-        Its first write requires that the log ends at `after`. `keep_from` names, of each lane of the inbox that the
-        turn took from, the first entry to keep. `returned` returns running tasks to their queues before executors
-        granted by this turn take tasks. `claimed` are keys of secrets and those where the submitter has put them.
-        Raises nothing: `finish` does.
+        It requires that the log ends at `after`, and that the inbox has what the turn took: a failover of the store
+        may have lost messages, and what they report, without losing entries of the log. `taken` names, of each lane of
+        the inbox that the turn took from, the last entry taken; it and those before it are removed. `returned` returns
+        running tasks to their queues before executors granted by this turn take tasks. `claimed` are keys of secrets
+        and those where the submitter has put them. Raises nothing: `finish` does.
         """
         keys: list[str] = [self.keys.log, self.keys.heartbeats, self.keys.agents]
         arguments: list[str | int | bytes] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST]
         arguments += ("",) if record is None else (f"{record.last}-0", *stored(record).values())
-        trimmed = ((self.keys.lane(lane), "trim", (entry,)) for lane, entry in (keep_from or {}).items())
+        trimmed = ((self.keys.lane(lane), "trim", (_next(last), last)) for lane, last in (taken or {}).items())
         back = ((queue, "back", rest) for queue, *rest in returned)
         claims = ((key, "claim", (source,)) for key, source in claimed)
         for key, what, parts in chain(trimmed, claims, self._parts(changes) if changes is not None else (), back):
@@ -347,3 +354,9 @@ class EventLog:
 
 def _seq(entry_id: bytes) -> int:
     return int(entry_id.partition(b"-")[0])
+
+
+def _next(entry: str) -> str:
+    """The smallest id of a stream after `entry`."""
+    milliseconds, _, number = entry.partition("-")
+    return f"{milliseconds}-{int(number) + 1}"

@@ -94,6 +94,14 @@ class Keys:
         """String: last 64 KiB of the driver's output; expires."""
         return f"{self.prefix}driver-output:{app}"
 
+    def visit(self, visit: str) -> str:
+        """Hash: a command that somebody runs in an executor's cell (`scheduler.store.visits`); expires."""
+        return f"{self.prefix}visit:{visit}"
+
+    def visited(self, worker: str) -> str:
+        """Hash, visit -> the executor on the worker that is to begin it; expires."""
+        return f"{self.prefix}visited:{worker}"
+
     def worker_queue(self, worker: str) -> str:
         """RQ queue whose jobs wake the worker's agent."""
         return f"fairlog.{self.cluster}.worker.{worker}"

@@ -82,12 +82,16 @@ def why_not(  # noqa: C901, PLR0911, PLR0912 - one reason after the other
             return "the token has expired, or its account has lost the role"
         if (scope := _scope(command)) and scope not in token.scopes:
             return "the token has no scope for it"
+        if token.once and not (isinstance(command, commands.IssueToken) and command.account == by.account):
+            return "it is sent by an invitation"
     elif kind == "worker" or by.role == "worker":
         mine = isinstance(command, (*OF_A_WORKER, commands.DrainWorker, commands.RemoveWorker))
         return "" if mine and getattr(command, "worker", name) == name else "it is not that worker's"
     elif (kind, by.role) != ("local", "operator"):
         return "it has no token"
     owner = owner_of(command, state)
+    if by.role == "worker" and isinstance(command, commands.RegisterWorker):
+        return _why_not_offered(state, command, by)
     if isinstance(command, OF_A_WORKER):
         return "only workers report"
     if owner == _split(by.account) and isinstance(command, commands.IssueToken | commands.RevokeToken):
@@ -104,6 +108,16 @@ def why_not(  # noqa: C901, PLR0911, PLR0912 - one reason after the other
         case "user" if owner == (kind, name) and isinstance(command, (commands.SubmitApp, *OF_AN_APP)):
             return ""
     return f"{by.role} {by.account} may not do it to {owner or 'the cluster'}"
+
+
+def _why_not_offered(state: ClusterState, command: commands.RegisterWorker, by: By) -> str:
+    """Why the worker may not register with that offer; "" if it may."""
+    account = state.accounts.known[by.account]
+    if by.account != f"worker/{command.worker}" or account.host not in (None, command.host):
+        return "it is another worker, or on another host"
+    most = account.offer
+    fits = most is None or (command.cores <= most.cores and command.memory_mb <= most.memory_mb)
+    return "" if fits else "it offers more than it was invited for"
 
 
 def sees(by: By, owner: tuple[str, str], *, private: bool = False, reason: str = "", shown: bool = False) -> bool:

@@ -142,6 +142,9 @@ class Door:
         self.captured: list[tuple[str, list[str]]] = []
         """Messages that an intruder has read, and their lanes."""
         self.number = 0
+        self.rare = Random(f"rare {world.seed}")
+        """What invitations and new keys are drawn from."""
+        self.rotations = 0
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Give the servers what is deterministic, and locks that other actors can wait for."""
@@ -184,6 +187,10 @@ class Door:
         """Some of what happens at the door."""
         for chosen in self.random.choices(_HAPPENINGS, _CHANCES, k=self.random.choice((0, 1, 1, 2))):
             chosen(self)
+        if self.rare.random() < 0.2:
+            self.invite()
+        if self.rotations < 2 and self.rare.random() < 0.06:
+            self.rotate()
 
     def settle(self) -> None:
         """Everything answers and arrives; every account has a new token."""
@@ -591,6 +598,55 @@ class Door:
 
         self.world.say(account, "sends", command)
         self.loom.spawn(identity, live)
+
+    def invite(self) -> None:
+        """The operator invites a worker or an admin; two have the invitation, and one tries what it is not good for."""
+        self.number += 1
+        company = self.rare.choice(COMPANIES)
+        account = self.rare.choice((f"worker/v{self.number}", f"{company}/{ADMIN}"))
+        is_worker, name = account.startswith("worker/"), f"{ROOT}:invitation-{self.number}"
+        invitation, stolen = new_token(), new_token()
+        about: dict[str, Any] = {"account": account, "hash": invitation.hash}
+        due: list[Command] = [commands.AddAccount(account=account, host="h1", cores=4, memory_mb=8192)] * is_worker
+        due.append(commands.IssueToken(token=invitation.id, once=True, **about))
+        worker = {"worker": account.partition("/")[2], "node": "h1", "host": "h1", "cores": 4, "memory_mb": 8192}
+        beyond = commands.RegisterWorker(
+            **worker | self.rare.choice(({"host": "h2"}, {"cores": 5}, {"memory_mb": 8193}))  # type: ignore[arg-type]
+        )
+        malice: list[Command] = [
+            commands.IssueToken(token=stolen.id, account=f"{company}/ann", hash=stolen.hash, lifetime_s=5),
+            commands.IssueToken(token=stolen.id, account=account, hash=stolen.hash, lifetime_s=5),
+            beyond if is_worker else commands.AddAccount(account=f"{company}/mallory"),
+        ]
+
+        def redeem(number: int) -> None:
+            new = new_token()
+            guest, key = Asker(account, invitation.text, rightful=False), f"{account}:guest-{name[-4:]}-{number}"
+            for each in self.rare.sample(malice, k=number):
+                self._send(guest, each, f"{key}-{type(each).__name__}-{malice.index(each)}")
+            join = commands.IssueToken(
+                token=new.id, account=account, hash=new.hash, lifetime_s=5, replaces=invitation.id
+            )
+            self._send(guest, join, f"{key}-joins")
+            if is_worker:
+                self._send(Asker(account, new.text, rightful=False), beyond, f"{key}-offers")
+
+        def live() -> None:
+            for number, command in enumerate(due):
+                self._send(Asker(ROOT, self.wallets[ROOT][-1].text, rightful=True), command, f"{name}-{number}")
+            for number in range(2):
+                self.loom.spawn("guest", partial(redeem, number))
+
+        self.world.say(ROOT, "invites", account)
+        self.loom.spawn(name, live)
+
+    def rotate(self) -> None:
+        """New keys, as `fairlog keys rotate` makes them: first for all masters, then for servers that start anew."""
+        self.rotations += 1
+        door, key = self.rare.randbytes(32), self.rare.randbytes(32)
+        doors = {**self.ring.doors, f"d{self.rotations + 1}": door}
+        self.ring = Keyring(doors, {**self.ring.masters, master_id(public_of(key)): key}, b"")
+        self.world.renew_masters(self.ring)
 
     def kill_server(self) -> None:
         """A server dies."""

@@ -120,6 +120,8 @@ class Witness:
         self._kept: dict[int, RoomHeld] = {}
         """Holds by their log positions."""
         self._valid: set[str] = set()
+        self._redeemed: dict[str, str] = {}
+        """Invitation -> the command that has replaced it."""
         self._ended: dict[str, int] = {}
         """Token -> when the log ended it, in ms since the run began."""
 
@@ -331,6 +333,9 @@ class Witness:
             raise PromiseBroken(9, f"{fact.cause} was refused, and is carried out at {fact.seq}")
         if not fact.by.account:
             raise PromiseBroken(9, f"nobody sent {fact.cause}, which is carried out at {fact.seq}")
+        token = self.state.accounts.tokens.get(fact.by.token)
+        if token is not None and token.once and self._redeemed.setdefault(token.id, fact.cause) != fact.cause:
+            raise PromiseBroken(9, f"the invitation {token.id} is used again at {fact.seq}")
         if self.state.closed and (why := why_not(self.state, command, fact.by, fact.at)):
             raise PromiseBroken(9, f"at {fact.seq} {command} of {fact.by} is carried out: {why}")
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 
 from fairlog.api.handlers import Handlers
 from fairlog.api.replica import Replica
+from scheduler.model.commands import IssueToken
 from scheduler.model.errors import NoMaster
-from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
+from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked, KeyChanged
 from scheduler.model.grants import Grant, diff
 from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
@@ -20,7 +22,9 @@ from scheduler.rules.snapshot_records import restored
 from scheduler.rules.state import ClusterState
 from scheduler.service.client import Receipt
 from scheduler.service.commit import Commits, Decided
+from scheduler.service.keyring import Keyring
 from scheduler.service.scheduler import Scheduler
+from scheduler.service.seals import key_change
 from scheduler.service.signing import Gate, Sent
 from scheduler.service.tokens import authenticate
 from scheduler.store import eventlog
@@ -204,6 +208,26 @@ def a_server_shows_apps_of_other_companies(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Handlers, "may_see", lambda *_: True)
 
 
+def an_invitation_issues_any_token(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.permission._joins", lambda command, _: isinstance(command, IssueToken))
+
+
+def workers_offer_more_than_they_were_invited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.permission._check_worker", lambda *_: None)
+
+
+def nobody_signs_for_a_new_key(patch: pytest.MonkeyPatch) -> None:
+    def unsigned(ring: Keyring, state: ClusterState) -> KeyChanged | None:
+        change = key_change(ring, state)
+        return change and structs.replace(change, signature="")
+
+    patch.setattr("scheduler.service.seals.key_change", unsigned)
+
+
+def masters_take_no_message_signed_by_an_older_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Keyring, "may_sign", lambda ring, door, _: door == ring.door)
+
+
 class Found(NamedTuple):
     """The promise that finds the bug, and the first seed to try: shortly before one that finds it.
 
@@ -238,6 +262,10 @@ PLANTS: dict[Plant, Found] = {
     a_server_remembers_who_had_a_token: Found(9, accounts=True),
     a_server_takes_tokens_while_it_hears_nothing: Found(9, accounts=True),
     a_server_shows_apps_of_other_companies: Found(9, accounts=True),
+    an_invitation_issues_any_token: Found(9, from_seed=75, accounts=True),
+    workers_offer_more_than_they_were_invited_for: Found(9, accounts=True),
+    nobody_signs_for_a_new_key: Found(2, from_seed=55, accounts=True),
+    masters_take_no_message_signed_by_an_older_key: Found(6, from_seed=55, accounts=True),
 }
 
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from scheduler.model.events import Event
     from scheduler.model.grants import Grant, Leaving
     from scheduler.rules.state import ClusterState
+    from scheduler.service.keyring import Keyring
     from scheduler.store.task_queue import Begun, Completion
 
 STEPS = 30_000
@@ -359,6 +360,14 @@ class World:
 
         actor = self.loom.spawn(name, live)
         self.loom.wait(0, lambda: bool(made))
+
+    def renew_masters(self, ring: Keyring) -> None:
+        """Restart all masters with these keys."""
+        self.say("gives all masters the key", ring.door)
+        self.ring = ring
+        for actor in [*self.masters]:
+            self.loom.kill(actor)
+        self._start_master()
 
     def _start_agent(self, machine: Machine, *, anew: bool = False) -> None:
         if machine.agent is not None and machine.agent.alive:

@@ -359,10 +359,15 @@ def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
 @params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
-    """Remove workers once they are empty, or at once with --force."""
+    """Remove workers once they are empty, or at once with --force, and forget those that were lost."""
     done = "removed" if force else "leaves once it is empty"
-    worker = workers_of(session, worker)
-    return send_each(session, worker, lambda name: commands.RemoveWorker(worker=name, force=force), done)
+    known = session.ask("workers", lost=True)
+    lost = {each["worker"] for each in known if each["status"] == "lost"}
+    named = workers_of(session, worker, known)
+    code = 0
+    for names, what in (([name for name in named if name not in lost], done), (lost.intersection(named), "forgotten")):
+        code |= send_each(session, sorted(names), lambda name: commands.RemoveWorker(worker=name, force=force), what)
+    return code
 
 
 @click.command()

@@ -47,7 +47,13 @@ class Demo:
         self.work.mkdir()
         self.program = self.work / "naps.py"
         self.program.write_text(_PROGRAM)
-        share = (os.environ.get("FAIRLOG_SHARE", ""), home, *filter(lambda path: "site-packages" in path, sys.path))
+        python = str(Path(os.environ.get("PYSPARK_PYTHON", sys.executable)).parents[1])
+        share = (
+            os.environ.get("FAIRLOG_SHARE", ""),
+            home,
+            python,
+            *filter(lambda path: "site-packages" in path, sys.path),
+        )
         self.variables = {**os.environ, "HOME": str(folder), "FAIRLOG_SHARE": " ".join(share)}
 
     def verb(self, *arguments: str) -> str:

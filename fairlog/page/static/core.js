@@ -150,6 +150,12 @@ export function time(ms, { long = false } = {}) {
   return h("time", { datetime: when.toISOString(), title: full.format(when) }, format.format(when));
 }
 
+/** Core-seconds in the largest unit of which there is one. */
+export function coreTime(seconds) {
+  const [unit, size] = seconds >= 3600 || seconds === 0 ? ["hours", 3600] : seconds >= 60 ? ["minutes", 60] : ["seconds", 1];
+  return `${decimal(seconds / size)} core-${unit}`;
+}
+
 export const zone = () => zoned.formatToParts(new Date()).find((part) => part.type === "timeZoneName")?.value || "";
 export const clockText = (ms) => (ms ? full.format(new Date(ms)) : "–");
 

@@ -17,7 +17,7 @@ function flat(items, into) {
   for (const item of items) {
     if (Array.isArray(item)) flat(item, into);
     else if (item !== null && item !== undefined && item !== false && item !== true) {
-      into.push(typeof item === "object" ? item : clean(item));
+      into.push(item.props ? item : clean(typeof item === "object" ? JSON.stringify(item) : item));
     }
   }
   return into;

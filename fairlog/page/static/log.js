@@ -40,7 +40,8 @@ export const log = {
 
 function about(each) {
   const data = each.data;
-  const main = data.executor || data.driver || each.app || data.worker || data.account || data.company || data.master || data.name || "";
+  const named = [data.executor, data.driver, each.app, data.worker, data.account, data.company, data.master, data.name, data.workers?.join(", ")];
+  const main = named.find((text) => text && typeof text === "string") ?? ""; // the driver of a submission is an amount
   return [each.app ? link("/app", { id: each.app }, name(main)) : name(main), data.worker && main !== data.worker ? [" on ", name(data.worker)] : null,
     data.reason ? [": ", name(String(data.reason))] : null, data.message ? [" ", name(data.message)] : null];
 }

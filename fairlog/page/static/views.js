@@ -2,7 +2,7 @@
 
 import { h } from "/page/dom.js";
 import {
-  Problem, address, ago, amount, ask, cause, causes, cores, decimal, duration, exact, link, may, memory, name, now, number, page,
+  Problem, address, ago, amount, ask, cause, causes, coreTime, cores, decimal, duration, exact, link, may, memory, name, now, number, page,
   plural, question, read, said, state, time, toNumber,
 } from "/page/core.js";
 
@@ -373,7 +373,9 @@ const companyView = {
   },
   draw(value, context) {
     if (value.companies) {
-      return [h("h1", {}, "Companies"), h("ul", { class: "choices" }, value.companies.map((each) => h("li", { key: each.company }, companyLink(each.company), companyBar(each, value.total))))];
+      return [h("h1", {}, "Companies"), value.companies.length ? legend() : null, h("ul", { class: "choices" }, value.companies.map((each) => h("li", { key: each.company },
+        h("p", {}, h("strong", {}, companyLink(each.company)), ` ${cores(each.grantedCores)} granted of ${cores(each.quotaCores)} quota, ${plural(each.pending, "app")} pending`), companyBar(each, value.total)))),
+        value.companies.length ? null : h("p", { class: "empty" }, "No company is registered: run `fairlog company add NAME`.")];
     }
     const { card, statement, audit } = value;
     const quota = card.quota === "amounts" ? "amounts" : card.quota === "default" ? "an equal part of the cluster" : `${card.quota} of the cluster`;
@@ -411,7 +413,7 @@ function fairly(card, audit, fairness) {
       `Audited up to position ${number(audit.endsAt)}: ${number(audit.events)} entries and ${plural(audit.decisions, "decision")} were worked out again.`),
     audit.verdicts.length ? h("ul", {}, audit.verdicts.slice(0, 20).map((each, index) => h("li", { key: index }, name(each.verdict ?? each.done)))) : null,
     row ? h("p", {}, `On average it was entitled to ${decimal(row.entitledCores ?? 0)} cores and held ${decimal(row.occupiedCores ?? 0)}; `,
-      row.shortfallCoreS > 0 ? `${decimal(row.shortfallCoreS / 3600)} core-hours were due and not held.` : "nothing was due that it did not hold.") : null,
+      row.shortfallCoreS > 0 ? `${coreTime(row.shortfallCoreS)} were due and not held.` : "nothing was due that it did not hold.") : null,
     h("p", { class: "digest" }, "Checkpoint ", h("code", {}, `${audit.endsAt}:${audit.digest}`)),
   ];
 }

@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as NotThere
 from rq import Queue
 
+from fairlog.local.store import bundled_server
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
 from tests.waiting import wait_until
+from workers.sandbox import why_no_cell
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("engines")) as found:
+    """In cells where they work: programs find their modules, their scratch folder and their owner's process there."""
+    with site(tmp_path_factory.mktemp("engines"), cells=not why_no_cell(), share=[str(ROOT)]) as found:
         yield found
 
 
 @pytest.fixture
-def queue_url(cluster: Site) -> str:
-    """RQ shares the cluster's store here."""
-    return cluster.store
+def queue_url() -> Iterator[str]:
+    """A server for RQ that cells reach: they show no socket."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    server = [str(bundled_server()), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    with subprocess.Popen(server, stdout=subprocess.DEVNULL) as process:
+        url = f"redis://127.0.0.1:{port}/0"
+        wait_until(lambda: answers(url), "the server")
+        yield url
+        process.terminate()
+
+
+def answers(url: str) -> bool:
+    """Whether there is a server."""
+    try:
+        with Redis.from_url(url) as connection:
+            return bool(connection.ping())
+    except NotThere:
+        return False
 
 
 def example(cluster: Site, name: str, *arguments: str) -> str:
@@ -49,16 +72,16 @@ def test_a_dask_cluster_grows_from_nothing_and_ends_with_its_owner(cluster: Site
     assert [app["state"] for app in found] == ["finished"]
 
 
-def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url: str) -> None:
+def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url: str, tmp_path: Path) -> None:
     queue = Queue("work", connection=Redis.from_url(queue_url))
-    jobs = [queue.enqueue(calls.nap, number, 0.05) for number in range(20)]
-    process = cluster.shell.start(
-        *("rq", "--company", "acme", "--user", "ann", "--url", queue_url, "--max", "2"),
-        *("--idle", "1s", "--memory", "256M", "work"),
-    )
+    jobs = [queue.enqueue(calls.note, str(tmp_path), number) for number in range(60)]
+    what = ("--company", "acme", "--user", "ann", "--url", queue_url, "--max", "2", "--idle", "1s", "--memory", "256M")
+    command = [sys.executable, "-m", "fairlog", "rq", *what, "work"]
+    process = subprocess.Popen(command, env=cluster.shell.env, cwd=tmp_path, stderr=subprocess.PIPE)
     try:
         wait_until(lambda: all(job.is_finished for job in jobs), "all jobs")
-        assert [job.return_value() for job in jobs] == list(range(20))
+        assert [job.return_value() for job in jobs] == list(range(60))
+        assert len(list(tmp_path.iterdir())) == 60  # each once
         app = next(app for app in cluster.apps() if app["name"] == "rq work")["app"]
         wait_until(lambda: cluster.app(app)["requestedCores"] == 0, "no worker without a job")
         assert example(cluster, "rq_jobs.py", queue_url) == "285 is the sum of the squares\n"

@@ -68,12 +68,12 @@ class Here:
         found: list[dict[str, Any]] = json.loads(self.ok("apps", "--json", *arguments))
         return found
 
-    def started(self, *arguments: str) -> subprocess.Popen[str]:
+    def started(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """A verb that goes on, as a process of its own."""
         env = {name: value for name, value in self.env.items() if value is not None}
         command = [sys.executable, "-m", "fairlog", *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=env, cwd=self.shell.home, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, env=env, cwd=self.shell.home, stdin=stdin, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +96,47 @@ def here(rig: Here, request: pytest.FixtureRequest) -> Here:
 number = count()
 """For names that only one test uses."""
 both = pytest.mark.parametrize("here", ["store", "api"], indirect=True)
+
+
+@pytest.mark.parametrize("here", ["api"], indirect=True)
+def test_a_command_runs_beside_the_tasks_of_a_running_app(here: Here) -> None:
+    app = here.submit("--cores", "1", "--env", "WORD=hush", "sh", "-c", "touch $FAIRLOG_SCRATCH/mark; sleep 600")
+    wait_until(lambda: here.run("exec", app, "--", "sh", "-c", "test -e $FAIRLOG_SCRATCH/mark").code == 0, "its task")
+    script = "echo $WORD of $FAIRLOG_APP_ID; pgrep -c sleep; echo oops >&2; exit 7"
+    assert here.run("exec", app, "--task", "0", "--", "sh", "-c", script) == (7, f"hush of {app}\n1\n", "oops\n")
+    text = "".join(f"{line}\n" for line in range(20_000))
+    process = here.started("exec", app, "--", "tee", "/dev/stderr", stdin=subprocess.PIPE)
+    assert process.communicate(text, timeout=HOPELESS_S) == (text, text)
+    assert here.run("exec", app, "--", "no-such").err == "Error: command 'no-such' does not exist in the cell\n"
+    here.ok("kill", app)
+    assert here.run("exec", app, "--", "true").err.startswith(f"Error: app {app!r} is killed: it has no executor")
+
+
+def test_a_visitor_has_a_terminal_and_the_command_ends_with_both(here: Here) -> None:
+    app = here.submit("--cores", "1", "sleep", "600")
+    ours, theirs = pty.openpty()
+    env = {name: value for name, value in here.env.items() if value is not None}
+    command = [sys.executable, "-m", "fairlog", "exec", app, "--", "sh", "-c", "stty size; cat; echo over"]
+    wait_until(lambda: here.run("exec", app, "--", "true").code == 0, "its executor")
+    process = subprocess.Popen(command, env=env, cwd=here.shell.home, stdin=theirs, stdout=theirs, stderr=theirs)
+    said = b""
+    while b"0 0" not in said and b" 80" not in said:
+        said += os.read(ours, 1000)
+    os.write(ours, b"typed\n\x03")
+    assert process.wait(HOPELESS_S) == 130
+    for end in (ours, theirs):
+        os.close(end)
+    visitor = here.started("exec", app, "--", "sleep", "601")
+    wait_until(lambda: here.run("exec", app, "--", "pgrep", "-f", "sleep 601").code == 0, "the command")
+    visitor.send_signal(signal.SIGINT)
+    visitor.communicate(timeout=HOPELESS_S)
+    assert visitor.returncode == 130
+    wait_until(lambda: here.run("exec", app, "--", "pgrep", "-f", "sleep 601").code == 1, "its end")
+    last = here.started("exec", app, "--", "sleep", "602")
+    wait_until(lambda: here.run("exec", app, "--", "pgrep", "-f", "sleep 602").code == 0, "the command")
+    here.ok("kill", app)
+    last.communicate(timeout=HOPELESS_S)
+    assert last.returncode == 137
 
 
 @both

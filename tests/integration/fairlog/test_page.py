@@ -104,7 +104,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         wait_until(lambda: api.view("app", app="prints")["state"] == "finished", "the end of an app")
         made.submit("runs", cores=8, tasks=8, command=("sleep", "600"), name=HOSTILE)
         made.submit("waits", cores=8, tasks=8, command=("true",))
-        made.submit("held")
+        made.submit("held", driver=True)
         api.send(HoldApp(app="held"))
         wait_until(lambda: api.view("app", app="runs")["state"] == "running", "a running app")
         yield made

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+PROGRAMS = {"/proc", "/sys", "/usr", sys.prefix, sys.base_prefix}
 mark, *forbidden = sys.argv[1:]
 got: dict[str, object] = {}
 
@@ -30,7 +31,7 @@ def attempt(name: str, try_it: object) -> None:
 def sockets() -> list[str]:
     found = []
     for folder, folders, files in os.walk("/"):
-        folders[:] = [name for name in folders if os.path.join(folder, name) not in {"/proc", "/sys"}]
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in PROGRAMS]
         for name in files:
             path = os.path.join(folder, name)
             try:
@@ -42,6 +43,12 @@ def sockets() -> list[str]:
                 continue
             found.append(path)
     return found
+
+
+def descriptors() -> list[str]:
+    """What was left open for this process besides its standard streams: a folder of the machine leads out of a cell."""
+    found = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
+    return [f"{each} of {os.readlink(each)}" for each in found if os.path.exists(each)]
 
 
 def others() -> list[int]:
@@ -85,15 +92,19 @@ def kill_parent() -> bool:
 
 
 def leave_behind() -> None:
-    """A daemon with an empty environment and a session of its own, forked twice."""
+    """A daemon with an empty environment and a session of its own, forked twice; it runs on return."""
+    reader, writer = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             os.execve("/bin/sleep", ["sleep", mark], {})
         os._exit(0)
+    os.close(writer)
+    os.read(reader, 1)  # until the daemon has the environment that is its own
     os.wait()
 
 
+attempt("descriptors", descriptors)
 leave_behind()
 attempt("sockets", sockets)
 attempt("environments", environments)

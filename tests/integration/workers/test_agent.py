@@ -48,7 +48,7 @@ from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Worklist
 from tests.integration.cli_rig import is_gone
 from tests.integration.forked import Forked
-from tests.integration.workers.worker_rig import processes_of, tasks_of
+from tests.integration.workers.worker_rig import ONE_STORE, processes_of, tasks_of
 from tests.waiting import HOPELESS_S, wait_until
 from workers.agent import Agent, run_agent
 from workers.door import Held
@@ -58,8 +58,6 @@ from workers.rundir import ExitNote, RunDir
 SLEEP = ("sleep", "600")
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; exec sleep 600")
 ROOT = Path(__file__).parents[3]
-ONE_STORE = pytest.mark.parametrize("store", ["embedded"], indirect=True)
-"""For tests that no difference between the stores concerns."""
 
 
 def run_master_and_lose(url: str, cluster: str, ring: Keyring | None = None) -> None:
@@ -192,6 +190,7 @@ def test_an_app_goes_from_submit_to_finished(cluster: Cluster) -> None:
     assert [cluster.work.output(app, task) for task in range(20)] == [b"%d\n" % task for task in range(20)]
 
 
+@ONE_STORE
 def test_a_planted_lock_and_exit_note_end_no_app(cluster: Cluster) -> None:
     """They name an executor of another worker."""
     agent = cluster.agent(cluster.offer("w2"))
@@ -209,6 +208,7 @@ def test_a_planted_lock_and_exit_note_end_no_app(cluster: Cluster) -> None:
     assert agent.poll() is None
 
 
+@ONE_STORE
 def test_a_worker_without_cells_runs_tasks_of_one_company(cluster: Cluster) -> None:
     cluster.client.send(RegisterCompany(company="beta"))
     cluster.agent(cluster.offer().model_copy(update={"unsafe_plain": False}))
@@ -230,12 +230,14 @@ def test_an_ended_app_leaves_no_rq_keys_and_holds_no_core(cluster: Cluster) -> N
     wait_until(lambda: not list(files.iterdir()), "the executor to be forgotten")
 
 
+@ONE_STORE
 def test_an_app_whose_command_does_not_exist_fails_with_that_reason(cluster: Cluster) -> None:
     cluster.agent()
     ended = cluster.end_of(cluster.submit(("no-such-program",), retries=3))
     assert (ended["state"], ended["detail"]) == ("failed", "command 'no-such-program' does not exist on worker w1")
 
 
+@ONE_STORE
 def test_an_app_whose_command_only_one_worker_can_start_finishes_there(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +258,7 @@ def test_an_app_whose_command_only_one_worker_can_start_finishes_there(
     assert [(one["worker"], one["ends"], one["unstartable"]) for one in excluded] == [("w1", 1, True)]
 
 
+@ONE_STORE
 def test_killing_an_app_stops_its_processes_before_it_returns_its_cores(cluster: Cluster) -> None:
     cluster.agent()
     app = cluster.submit(("/bin/sh", "-c", "setsid sleep 600 & sleep 600"))
@@ -454,6 +457,7 @@ def test_the_next_agent_reports_the_end_of_executors_that_outlived_theirs(cluste
     wait_until(lambda: not cluster.granted_cores(), "the report of the end")
 
 
+@ONE_STORE
 def test_the_next_agent_reports_executors_that_ended_without_one(cluster: Cluster, tmp_path: Path) -> None:
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
@@ -469,6 +473,7 @@ def test_the_next_agent_reports_executors_that_ended_without_one(cluster: Cluste
     wait_until(lambda: not cluster.granted_cores(), "the report of the end")
 
 
+@ONE_STORE
 def test_executors_that_end_with_their_agent_are_started_again_by_the_next(cluster: Cluster, tmp_path: Path) -> None:
     agent = cluster.agent()
     go = tmp_path / "go"
@@ -514,6 +519,7 @@ class LateAgent(Agent):
         return super()._register(held)
 
 
+@ONE_STORE
 def test_a_worker_lost_while_registering_starts_nothing_beside_old_executors(cluster: Cluster) -> None:
     first = cluster.agent(cluster.offer(outlive_agent=True))
     app = cluster.submit(STUBBORN, tasks=1)
@@ -529,6 +535,7 @@ def test_a_worker_lost_while_registering_starts_nothing_beside_old_executors(clu
     wait_until(lambda: not processes_of(app), "the end of the task")
 
 
+@ONE_STORE
 def test_a_silent_workers_task_moves_and_is_stopped_before_the_worker_returns(cluster: Cluster, tmp_path: Path) -> None:
     """Semantics W2 and W4, with an agent that is stopped."""
     cluster.client.send(ConfigureCluster(settings={"worker_timeout_s": 4}))
@@ -561,6 +568,7 @@ def test_a_grant_whose_ring_was_lost_is_started(cluster: Cluster) -> None:
         assert cluster.end_of(app)["state"] == "finished"
 
 
+@ONE_STORE
 def test_a_grant_revoked_before_its_agent_looks_is_not_started(cluster: Cluster, tmp_path: Path) -> None:
     agent = cluster.agent()
     os.kill(agent.pid, signal.SIGSTOP)
@@ -573,6 +581,7 @@ def test_a_grant_revoked_before_its_agent_looks_is_not_started(cluster: Cluster,
     assert cluster.work.states(app) == []
 
 
+@ONE_STORE
 def test_an_ended_executor_is_not_started_again_before_the_log_has_its_end(cluster: Cluster, tmp_path: Path) -> None:
     cluster.agent()
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
@@ -627,6 +636,7 @@ def test_an_executor_that_found_no_task_is_replaced_if_the_store_lost_its_work(
     assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
 
 
+@ONE_STORE
 def test_a_removed_worker_stops_its_tasks_and_stays_out_until_restarted(
     cluster: Cluster,
 ) -> None:
@@ -646,6 +656,7 @@ def test_a_removed_worker_stops_its_tasks_and_stays_out_until_restarted(
     wait_until(lambda: len(tasks_of(app)) == 4, "the tasks to run again")
 
 
+@ONE_STORE
 def test_an_executor_whose_size_differs_from_its_grant_is_replaced(cluster: Cluster) -> None:
     """A failover lost its grant, and the log has granted its id again since."""
     cluster.agent()
@@ -672,6 +683,7 @@ def test_a_restart_of_the_store_loses_neither_tasks_nor_the_worker(tmp_path: Pat
         wait_until(lambda: not cluster.granted_cores(), "the report of the end")
 
 
+@ONE_STORE
 def test_several_workers_on_one_node_share_an_apps_executors(cluster: Cluster) -> None:
     cluster.agent(cluster.offer("w1", cores=4))
     cluster.agent(cluster.offer("w2", cores=4))
@@ -680,6 +692,7 @@ def test_several_workers_on_one_node_share_an_apps_executors(cluster: Cluster) -
     assert {executor["worker"] for executor in cluster.app(app)["executors"]} == {"w1", "w2"}
 
 
+@ONE_STORE
 def test_one_command_runs_several_agents_which_end_with_it(cluster: Cluster) -> None:
     offers = [cluster.offer(f"many-{n}", cores=4) for n in (1, 2)]
     script = (
@@ -698,6 +711,7 @@ def test_one_command_runs_several_agents_which_end_with_it(cluster: Cluster) -> 
     wait_until(lambda: all(map(is_gone, agents)), "the end of both agents")
 
 
+@ONE_STORE
 def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedStore, tmp_path: Path) -> None:
     offer = make_offers(worker="w1", cores=4, memory_mb=4096, run_dir=tmp_path)[0]
     with (
@@ -708,6 +722,7 @@ def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedSt
     Agent(store.url, "twice", offer).close()
 
 
+@ONE_STORE
 def test_a_second_live_agent_of_a_worker_is_refused_whatever_its_folder(cluster: Cluster) -> None:
     first = cluster.agent()
     elsewhere = cluster.offer().model_copy(update={"run_dir": cluster.folder / "elsewhere"})
@@ -720,6 +735,7 @@ def test_a_second_live_agent_of_a_worker_is_refused_whatever_its_folder(cluster:
     cluster.agent(elsewhere)
 
 
+@ONE_STORE
 def test_a_draining_agent_lets_everything_end_and_removes_its_worker(cluster: Cluster) -> None:
     agent = cluster.agent(cluster.offer().model_copy(update={"drain": True, "outlive_agent": True}))
     hold = cluster.folder / "hold"
@@ -735,6 +751,7 @@ def test_a_draining_agent_lets_everything_end_and_removes_its_worker(cluster: Cl
     assert cluster.client.view("workers") == []
 
 
+@ONE_STORE
 def test_a_draining_agent_ends_at_once_on_a_second_sigterm(cluster: Cluster) -> None:
     agent = cluster.agent(cluster.offer().model_copy(update={"drain": True}))
     app = cluster.submit(SLEEP)
@@ -746,6 +763,7 @@ def test_a_draining_agent_ends_at_once_on_a_second_sigterm(cluster: Cluster) -> 
     wait_until(lambda: not processes_of(app), "the end of the tasks")
 
 
+@ONE_STORE
 def test_modules_in_the_current_folder_are_not_imported_instead_of_fairlogs(cluster: Cluster) -> None:
     trap = cluster.folder / "trap"
     for package in ("workers", "scheduler"):
@@ -763,6 +781,7 @@ def test_modules_in_the_current_folder_are_not_imported_instead_of_fairlogs(clus
     assert cluster.end_of(cluster.submit(("/bin/true",)))["state"] == "finished"
 
 
+@ONE_STORE
 def test_tasks_find_the_addresses_that_their_executor_is_granted(cluster: Cluster, tmp_path: Path) -> None:
     """Semantics R2, R5. Neither task ends before the other has begun, so each is in an executor of its own."""
     cluster.client.send(RegisterKind(kind="gpu"))
@@ -794,6 +813,7 @@ def test_tasks_find_the_addresses_that_their_executor_is_granted(cluster: Cluste
     }
 
 
+@ONE_STORE
 def test_a_worker_that_offers_an_unknown_kind_is_refused(cluster: Cluster) -> None:
     """Semantics R1."""
     offer = cluster.offer().model_copy(update={"resources": {"gpuu": ("0",)}})

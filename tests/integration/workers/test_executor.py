@@ -17,7 +17,7 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.grants import Leaving
 from scheduler.service.keyring import Keyring
 from scheduler.store.secrets import seal
-from tests.integration.workers.worker_rig import WORKER, Rig, processes_of, tasks_of
+from tests.integration.workers.worker_rig import ONE_STORE, WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
 from workers.forkserver import Forkserver
 
@@ -57,6 +57,7 @@ def test_every_task_runs_once_with_its_own_index_and_the_last_ends_the_app(rig: 
     ]
 
 
+@ONE_STORE
 def test_an_executor_runs_as_many_tasks_at_once_as_its_cores_suffice_for(rig: Rig, tmp_path: Path) -> None:
     """Semantics A7: 5 cores are two tasks of 2."""
     gate = tmp_path / "gate"
@@ -70,6 +71,7 @@ def test_an_executor_runs_as_many_tasks_at_once_as_its_cores_suffice_for(rig: Ri
     assert outputs(rig, 3) == ["2 of 5\n"] * 3
 
 
+@ONE_STORE
 def test_an_executor_and_its_tasks_are_one_process_group(rig: Rig) -> None:
     grant = rig.grant((sys.executable, "-c", "import os; print(os.getpgrp())"), tasks=2)
     pid = rig.launch(grant)
@@ -77,6 +79,7 @@ def test_an_executor_and_its_tasks_are_one_process_group(rig: Rig) -> None:
     assert outputs(rig, 2) == [f"{pid}\n"] * 2
 
 
+@ONE_STORE
 def test_several_executors_share_the_tasks_of_one_app(rig: Rig, tmp_path: Path) -> None:
     """No task ends before each executor has begun one."""
     begun = tmp_path / "begun"
@@ -93,6 +96,7 @@ def test_several_executors_share_the_tasks_of_one_app(rig: Rig, tmp_path: Path) 
     assert all(state.attempts == 1 for state in states)
 
 
+@ONE_STORE
 def test_a_task_sees_the_submitters_variables_and_its_executors_size(rig: Rig) -> None:
     names = ("SECRET", "FAIRLOG_APP_ID", "FAIRLOG_EXECUTOR_ID", "FAIRLOG_CORES", "FAIRLOG_MEMORY_MB")
     grant = rig.grant(shell("; ".join(f"echo ${name}" for name in names)), memory_mb=768)
@@ -106,6 +110,7 @@ def _put_sealed(rig: Rig) -> None:
         rig.connection.hset(rig.keys.secrets(rig.app), name, value)
 
 
+@ONE_STORE
 def test_a_worker_with_the_key_opens_sealed_variables(rig: Rig) -> None:
     grant = rig.grant(shell("echo $SECRET"))
     _put_sealed(rig)
@@ -115,6 +120,7 @@ def test_a_worker_with_the_key_opens_sealed_variables(rig: Rig) -> None:
     assert outputs(rig, 1) == ["a=b c\n"]
 
 
+@ONE_STORE
 def test_a_task_whose_secrets_cannot_be_read_fails_with_a_sentence(rig: Rig) -> None:
     _put_sealed(rig)
     assert rig.run(rig.grant(shell("echo $SECRET"))).unstartable
@@ -123,6 +129,7 @@ def test_a_task_whose_secrets_cannot_be_read_fails_with_a_sentence(rig: Rig) -> 
     assert message.endswith(f"this host has no key for secrets (worker {WORKER})")
 
 
+@ONE_STORE
 def test_a_task_does_not_see_the_environment_of_the_agent(lone_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTS_OWN", "private")
     lone_rig.run(lone_rig.grant(shell("env")))
@@ -131,6 +138,7 @@ def test_a_task_does_not_see_the_environment_of_the_agent(lone_rig: Rig, monkeyp
     assert "PATH=" in printed
 
 
+@ONE_STORE
 def test_the_worker_keeps_the_complete_output_and_errors_of_a_slot_in_one_file(rig: Rig) -> None:
     """An index says what is where."""
     script = "echo out $FAIRLOG_TASK_INDEX; echo err >&2; [ $FAIRLOG_TASK_INDEX = 1 ] || yes | head -c 100000; echo end"
@@ -154,11 +162,13 @@ def test_a_running_tasks_output_can_be_read(rig: Rig) -> None:
     wait_until(lambda: outputs(rig, 1) == ["first\n"], "the output of the running task")
 
 
+@ONE_STORE
 def test_a_task_runs_in_the_apps_directory(rig: Rig, tmp_path: Path) -> None:
     rig.run(rig.grant(shell("pwd"), cwd=str(tmp_path)))
     assert outputs(rig, 1) == [f"{tmp_path}\n"]
 
 
+@ONE_STORE
 @pytest.mark.parametrize("cwd", ["/no/such/place", f"/{'x' * 300}"])
 def test_a_missing_directory_fails_the_task_with_a_sentence(rig: Rig, cwd: str) -> None:
     rig.run(rig.grant(shell("pwd"), cwd=cwd))
@@ -166,18 +176,21 @@ def test_a_missing_directory_fails_the_task_with_a_sentence(rig: Rig, cwd: str) 
     assert state.message == f"directory '{cwd}' does not exist or is not accessible on worker {WORKER}"
 
 
+@ONE_STORE
 def test_a_path_with_unusable_folders_still_finds_that_a_command_is_missing(rig: Rig) -> None:
     rig.connection.hset(rig.keys.secrets(rig.app), "PATH", f"/{'x' * 300}:/dev/null")
     rig.run(rig.grant(("no-such-program",)))
     assert rig.work.states(rig.app)[0].message == f"command 'no-such-program' does not exist on worker {WORKER}"
 
 
+@ONE_STORE
 def test_a_task_whose_log_file_cannot_be_created_fails_with_a_sentence(rig: Rig) -> None:
     rig.files.log_file(rig.app, "0-0").mkdir(parents=True)
     rig.run(rig.grant(shell("true")))
     assert rig.work.states(rig.app)[0].message == f"no log file on worker {WORKER}: Is a directory"
 
 
+@ONE_STORE
 def test_a_long_command_reaches_the_executor_whole(rig: Rig) -> None:
     """As JSON it is longer than a socket's buffer."""
     assert rig.run(rig.grant(shell("\n" * 127_000))).done
@@ -191,6 +204,7 @@ def test_a_failing_task_fails_the_app_with_its_exit_code(rig: Rig) -> None:
     assert '"reason":"failed","detail":"task 0 ended with exit code 3"' in rig.inbox()[-1]
 
 
+@ONE_STORE
 def test_a_task_ended_by_a_signal_has_the_shells_exit_code(rig: Rig) -> None:
     rig.run(rig.grant(shell("kill -SEGV $$")))
     state = rig.work.states(rig.app)[0]
@@ -224,6 +238,7 @@ def test_other_tasks_run_while_one_waits_for_its_next_attempt(rig: Rig, tmp_path
     assert [state.attempts for state in rig.work.states(rig.app)] == [2, 1, 1]
 
 
+@ONE_STORE
 def test_retries_run_out(rig: Rig) -> None:
     rig.run(rig.grant(shell("exit 1"), retries=2))
     state = rig.work.states(rig.app)[0]
@@ -242,6 +257,7 @@ def test_an_executor_that_cannot_start_a_command_returns_its_task_and_says_why(r
     assert outputs(rig, 1) == [f"fairlog: {state.message}\n"]
 
 
+@ONE_STORE
 def test_what_runs_goes_on_when_another_task_cannot_be_started(rig: Rig, tmp_path: Path) -> None:
     """Semantics W9: the first two tasks of four remove the program and go on."""
     program, begun = tmp_path / "program", tmp_path / "begun"
@@ -255,6 +271,7 @@ def test_what_runs_goes_on_when_another_task_cannot_be_started(rig: Rig, tmp_pat
     assert rig.work.has_finished(rig.app, f"{rig.app}.0")
 
 
+@ONE_STORE
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [
@@ -275,6 +292,7 @@ def test_a_command_that_cannot_be_executed_fails_saying_why(
     assert state.message == f"command '{program}' cannot be run on worker {WORKER}: {why}"
 
 
+@ONE_STORE
 def test_a_task_over_its_time_limit_is_stopped_even_if_it_ignores_sigterm(rig: Rig) -> None:
     rig.run(rig.grant(shell("trap '' TERM; echo begun; while :; do sleep 1; done"), time_limit_s=1))
     state = rig.work.states(rig.app)[0]
@@ -286,6 +304,7 @@ def test_a_task_over_its_time_limit_is_stopped_even_if_it_ignores_sigterm(rig: R
 HOG = "import time; block = bytearray({mb} << 20); time.sleep(60)"
 
 
+@ONE_STORE
 def test_tasks_above_the_granted_memory_are_stopped_largest_first(rig: Rig) -> None:
     script = f"import os; mb = 300 if os.environ['FAIRLOG_TASK_INDEX'] == '1' else 30; {HOG.format(mb='+mb')}"
     rig.run(rig.grant((sys.executable, "-c", script), tasks=2, memory_mb=256))
@@ -322,6 +341,7 @@ Task 1 is the larger one before both together exceed 300 MiB.
 """
 
 
+@ONE_STORE
 def test_memory_that_forked_processes_share_counts_once(rig: Rig, tmp_path: Path) -> None:
     """Counted four times, task 0 would be the larger one and be stopped."""
     rig.connection.hset(rig.keys.secrets(rig.app), "HERE", str(tmp_path))
@@ -329,6 +349,7 @@ def test_memory_that_forked_processes_share_counts_once(rig: Rig, tmp_path: Path
     assert [(state.state, state.attempts) for state in rig.work.states(rig.app)] == [("succeeded", 1), ("succeeded", 2)]
 
 
+@ONE_STORE
 def test_processes_that_a_task_leaves_behind_end_with_it(rig: Rig) -> None:
     leave = "setsid sleep 600 & sleep 600 & echo left"
     rig.launch(rig.grant(shell(f"test $FAIRLOG_TASK_INDEX = 1 && exec sleep 601; {leave}"), tasks=2, cores=1))
@@ -348,6 +369,7 @@ def test_stopping_an_executor_stops_all_processes_and_returns_its_tasks(rig: Rig
     assert rig.work.progress(rig.app)[1:3] == (5, 0)
 
 
+@ONE_STORE
 def test_a_stopped_task_may_end_by_itself_within_the_grace_period(rig: Rig, tmp_path: Path) -> None:
     farewell = tmp_path / "farewell"
     grant = rig.grant(shell(f"trap 'echo bye > {farewell}; exit' TERM; echo ready; while :; do sleep 0.05; done"))
@@ -358,6 +380,7 @@ def test_a_stopped_task_may_end_by_itself_within_the_grace_period(rig: Rig, tmp_
     assert farewell.read_text() == "bye\n"
 
 
+@ONE_STORE
 def test_a_killed_executor_leaves_no_process_and_is_reported_failed(rig: Rig) -> None:
     grant = rig.grant(shell("setsid sleep 600 & sleep 600"), tasks=2)
     pid = rig.launch(grant)
@@ -368,6 +391,7 @@ def test_a_killed_executor_leaves_no_process_and_is_reported_failed(rig: Rig) ->
     assert not processes_of(rig.app)
 
 
+@ONE_STORE
 def test_executors_end_with_a_forkserver_that_is_killed(lone_rig: Rig) -> None:
     grant = lone_rig.grant(shell("setsid sleep 600 & sleep 600"), tasks=2)
     pid = lone_rig.launch(grant)
@@ -377,6 +401,7 @@ def test_executors_end_with_a_forkserver_that_is_killed(lone_rig: Rig) -> None:
     assert not processes_of(lone_rig.app)
 
 
+@ONE_STORE
 def test_an_agent_sends_heartbeats_while_its_forkserver_takes_long(lone_rig: Rig) -> None:
     first = lone_rig.launch(lone_rig.grant(shell("sleep 600")))
     forkserver = psutil.Process(first).parent()
@@ -394,6 +419,7 @@ def test_an_agent_sends_heartbeats_while_its_forkserver_takes_long(lone_rig: Rig
     assert psutil.Process(second).parent() == forkserver
 
 
+@ONE_STORE
 def test_executors_end_at_once_when_their_agent_disconnects(lone_rig: Rig) -> None:
     grant = lone_rig.grant(shell("trap '' TERM; setsid sleep 600 & sleep 600"), tasks=2)
     lone_rig.launch(grant)
@@ -403,6 +429,7 @@ def test_executors_end_at_once_when_their_agent_disconnects(lone_rig: Rig) -> No
     assert not processes_of(lone_rig.app)
 
 
+@ONE_STORE
 def test_executors_that_outlive_their_agent_finish_their_work(store: EmbeddedStore, tmp_path: Path) -> None:
     rig = Rig(store.url, tmp_path / "run", outlive_agent=True)
     go = tmp_path / "go"
@@ -428,6 +455,7 @@ def test_an_executor_whose_grant_is_revoked_starts_nothing_more(rig: Rig, tmp_pa
     assert [state.attempts for state in rig.work.states(rig.app) if state.attempts] == [1]
 
 
+@ONE_STORE
 def test_an_executor_told_to_leave_ends_when_its_tasks_have(rig: Rig, tmp_path: Path) -> None:
     """Semantics E5, gentle: the deadline decides nothing, the tasks that run find it in a file."""
     go = tmp_path / "go"
@@ -442,6 +470,7 @@ def test_an_executor_told_to_leave_ends_when_its_tasks_have(rig: Rig, tmp_path: 
     assert [output.splitlines()[0] for output in outputs(rig, 2)] == ["1.500"] * 2
 
 
+@ONE_STORE
 def test_tasks_of_an_executor_told_to_leave_get_the_signal_of_their_app(rig: Rig, tmp_path: Path) -> None:
     """Semantics E5, gentle: each gets it once, and goes on."""
     trapped = f"trap 'echo told; cat $FAIRLOG_STOP_AT_FILE' USR1; touch {tmp_path}/$FAIRLOG_TASK_INDEX; "
@@ -469,6 +498,7 @@ def test_at_a_firm_deadline_the_tasks_of_a_leaving_executor_go_back(rig: Rig) ->
     assert processes_of(rig.app) == []
 
 
+@ONE_STORE
 def test_an_executor_that_need_not_leave_any_more_goes_on(rig: Rig, tmp_path: Path) -> None:
     """Semantics E5: its claim became void while a task of it ran."""
     go = tmp_path / "go"
@@ -489,6 +519,7 @@ def test_an_executor_that_was_never_granted_starts_nothing(rig: Rig) -> None:
     assert rig.work.progress(rig.app).tasks == 0
 
 
+@ONE_STORE
 def test_a_second_executor_of_the_same_id_is_not_started(rig: Rig) -> None:
     grant = rig.grant(shell("sleep 600"))
     assert rig.launch(grant)
@@ -540,6 +571,7 @@ def test_an_executor_registers_one_rq_worker_and_removes_it(rig: Rig) -> None:
     assert rig.connection.scard(place) == 0
 
 
+@ONE_STORE
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_pinned_executors_get_distinct_cpus(rig: Rig) -> None:
     script = "import os, time; print(sorted(os.sched_getaffinity(0)), flush=True); time.sleep(60)"

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
@@ -95,14 +96,24 @@ def kill(process: Forked) -> None:
     process.wait(HOPELESS_S)
 
 
-def test_a_driver_runs_with_its_secrets_and_its_output_is_kept(cluster: Served) -> None:
+def test_a_driver_finds_its_secrets_which_no_file_of_the_store_ever_has(cluster: Served, store: EmbeddedStore) -> None:
+    """Neither its append-only file nor a snapshot, such as a backup is."""
     cluster.agent()
-    app = f"app-{uuid4().hex[:8]}"
-    command = ("/bin/sh", "-c", "echo $PASSWORD")
+    app, value = f"app-{uuid4().hex[:8]}", uuid4().hex
+    command = ("/bin/sh", "-c", "printf %s $PASSWORD | sha256sum")
+
+    def files_with(text: str) -> list[str]:
+        files = [path for path in store.data_dir.rglob("*") if path.is_file()]
+        return [path.name for path in files if text.encode() in path.read_bytes()]
+
     about = {"company": "acme", "user": "ann", "tasks": 0, "cores": 0, "driver": True, "env": ("PASSWORD",)}
-    cluster.client.submit(SubmitApp(app=app, command=command, **about), {"PASSWORD": "hunter2"})  # type: ignore[arg-type]
+    cluster.client.submit(SubmitApp(app=app, command=command, **about), {"PASSWORD": value})  # type: ignore[arg-type]
     assert cluster.end_of(app)["state"] == "finished"
-    assert cluster.work.driver_output(app) == b"hunter2\n"
+    assert cluster.work.driver_output(app).split()[0].decode() == sha256(value.encode()).hexdigest()
+    cluster.connection.config_set("rdbcompression", "no")
+    cluster.connection.save()
+    assert len(files_with(app)) > 1, "the append-only file and the snapshot have what is not secret"
+    assert files_with(value) == []
 
 
 def test_a_worker_lives_by_its_token_until_that_is_revoked(cluster: Served, tmp_path: Path) -> None:

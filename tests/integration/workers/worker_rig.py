@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import msgspec
 import psutil
+import pytest
 from redis import Redis
 
 from scheduler.model.grants import Grant
@@ -43,6 +44,10 @@ def tasks_of(app: str) -> set[int]:
     """The tasks of `app` that have a process."""
     found = (environment_value(pid, INDEX_VARIABLE) for pid in processes_of(app))
     return {int(index) for index in found if index is not None}
+
+
+ONE_STORE = pytest.mark.parametrize("store", ["embedded"], indirect=True)
+"""For tests that no difference between the stores concerns."""
 
 
 class Rig:

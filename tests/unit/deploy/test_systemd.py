@@ -11,10 +11,11 @@ import pytest
 
 from fairlog.cli.main import cli
 from fairlog.cli.target import Target
+from workers.launch_helper import options
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
-OURS = [unit for unit in UNITS if unit.stem != "fairlog-store"]
+OURS = [unit for unit in UNITS if unit.stem not in {"fairlog-launch", "fairlog-store"}]
 
 
 def _service(unit: Path) -> dict[str, str]:
@@ -31,7 +32,7 @@ def _verify(*units: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_there_is_a_unit_for_everything_that_runs() -> None:
-    names = ["alerts", "api", "auditor", "master", "store", "worker"]
+    names = ["alerts", "api", "auditor", "launch", "master", "store", "worker"]
     assert [unit.stem for unit in UNITS] == [f"fairlog-{name}" for name in names]
 
 
@@ -47,7 +48,8 @@ def test_systemd_finds_nothing_wrong_with_them_and_would_say_so(tmp_path: Path) 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_each_says_when_it_is_ready_and_is_started_again_whenever_it_ends(unit: Path) -> None:
     service = _service(unit)
-    assert (service["Type"], service["Restart"], service["User"]) == ("notify", "always", "fairlog")
+    user = "root" if unit.stem == "fairlog-launch" else "fairlog"
+    assert (service["Type"], service["Restart"], service["User"]) == ("notify", "always", user)
     assert "\nStartLimitIntervalSec=0\n" in unit.read_text(), "after five times in ten seconds systemd gives up"
 
 
@@ -64,8 +66,21 @@ def test_masters_and_workers_are_watched_and_run_a_verb_that_there_is(unit: Path
     verb.make_context(words[2], words[3:], obj=Target())
 
 
-def test_a_worker_that_stops_leaves_its_executors_running() -> None:
-    assert _service(FOLDER / "fairlog-worker.service")["KillMode"] == "process"
+@pytest.mark.parametrize("name", ["worker", "launch"])
+def test_a_worker_that_stops_leaves_its_executors_and_their_cells_running(name: str) -> None:
+    service = _service(FOLDER / f"fairlog-{name}.service")
+    assert (service["KillMode"], service["Delegate"]) == ("process", "yes")
+
+
+def test_the_helper_is_started_with_options_that_it_has_and_where_workers_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRLOG_LAUNCH_SOCKET", raising=False)
+    service = _service(FOLDER / "fairlog-launch.service")
+    words = service["ExecStart"].split()
+    assert words[:2] == ["/usr/bin/env", "fairlog-launch"]
+    given = options().parse_args(words[2:])
+    assert given.allow == [_service(FOLDER / "fairlog-worker.service")["User"]]
+    assert given.socket.parent == Path("/run") / service["RuntimeDirectory"]
+    assert given.state == Path("/var/lib") / service["StateDirectory"]
 
 
 def test_the_store_syncs_every_write_evicts_nothing_and_listens_locally() -> None:

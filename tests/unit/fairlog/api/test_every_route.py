@@ -141,6 +141,9 @@ CASES: list[Case] = [
     *of_app("killExecutors", {"executors": ["ann-1.0", "bob-1.0"]}),
     *of_app("finishApp", {}),
     *of_app("beat"),
+    *of_app("exec", {"command": ["true"]}, "kill"),
+    *of_app("exec", {"command": ["true"], "reason": "it hangs"}, "kill"),
+    *(each._replace(path={**each.path, "visit": "none"}) for each in of_app("execCall", {}, "read")),
     Case("registerCompany", "cluster", "", body={"company": "third"}),
     *(each._replace(whose="") for each in of_company("changeCompany", "cluster", {"part": "1/2"})),
     *(each._replace(whose="") for each in of_company("removeCompany", "cluster")),
@@ -199,6 +202,8 @@ CASES: list[Case] = [
     *of_executor("executorBacklog", {"waiting": 1, "running": 1, "idle": False}),
     *of_executor("executorEndApp", {"reason": "finished"}),
     *of_executor("executorAlive", {}),
+    *of_executor("executorVisits", {}),
+    *of_executor("executorAttend", {"visit": "none"}),
     *of_executor("executorFinish", {"put_back": True}),
     *of_worker("decommissionWorker"),
     Case("apps", None, "me"),
@@ -410,6 +415,8 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
             "app",
             "tasks",
             "beat",
+            "exec",
+            "execCall",
             "explain",
             "appEvents",
             "output",
@@ -444,7 +451,7 @@ def test_what_the_matrix_lists_is_let_through(world: World, who: str, monkeypatc
         monkeypatch.setattr(world.api.workers._store.client, name, lambda *_, **__: None)
     with without_streams():
         answers = asyncio.run(ask(world, who, cases))
-    due = [404 if case.route in OF_A_PROVIDER else 200 for case in cases]
+    due = [404 if case.route in OF_A_PROVIDER else 422 if case.route == "execCall" else 200 for case in cases]
     assert [
         (case, answer.text)
         for case, answer, status in zip(cases, answers, due, strict=True)

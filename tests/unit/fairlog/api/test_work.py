@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from threading import Timer
 from typing import Any, NamedTuple, cast
 
 import fakeredis
@@ -267,6 +268,22 @@ def test_a_grants_token_ends_with_the_last_token_of_its_worker(world: World, end
     ):
         assert "no valid token" in refused(world.ask("POST", f"{path}/{what}", token, body), 401)
     assert world.facts() == before
+
+
+def test_a_worker_is_told_when_its_grants_have_reached_the_replicas(world: World) -> None:
+    """A long question that waits for nothing else is answered then."""
+    grants, later = KEYS.grants("w1"), 1 << 40
+    stored = world.store.hget(grants, "ann-1.0") or ""
+    waits = Grant.model_validate_json(stored).model_copy(update={"settled_at": later})
+    world.store.hset(grants, "ann-1.0", waits.model_dump_json(exclude_defaults=True))
+    first = world.ask("GET", "/v1/workers/w1/grants", world.of("w1")).json()
+    assert first["settled"] < later
+    told = [each["grant"]["settled_at"] for each in first["grants"] if each["grant"]["executor"] == "ann-1.0"]
+    assert told == [later]
+    Timer(0.1, world.store.set, (KEYS.settled, later)).start()
+    then = world.ask("GET", "/v1/workers/w1/grants", world.of("w1"), after=first["tag"], wait=30_000).json()
+    assert (then["settled"], then["tag"] != first["tag"]) == (later, True)
+    world.store.hset(grants, "ann-1.0", stored)
 
 
 def test_a_worker_is_told_again_only_what_has_changed(world: World) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec import structs
 
 from scheduler.model.commands import (
     AddAccount,
@@ -338,6 +339,19 @@ def test_an_invitation_is_good_for_one_token() -> None:
             None,
             guest,
         )
+
+
+@pytest.mark.parametrize("account", ["acme/adm", "op/root"])
+def test_an_invitation_issues_no_tokens_of_other_accounts(account: str) -> None:
+    cluster = inhabited()
+    cluster.turn(IssueToken(token="invite00", account=account, hash=HASH, once=True), by=OPERATOR)
+    guest = structs.replace(by(account), token="invite00")
+    for other in ("acme/ann", "acme/adm", "op/root"):
+        if other != account:
+            assert not allowed(cluster, IssueToken(token="stolen00", account=other, hash=HASH), guest)
+            stolen = IssueToken(token="stolen00", account=other, hash=HASH, replaces="invite00")
+            assert not allowed(cluster, stolen, guest)
+    cluster.turn(IssueToken(token="joined00", account=account, hash=HASH, replaces="invite00"), by=guest)
 
 
 def test_a_worker_registers_where_and_with_what_it_was_invited() -> None:

@@ -90,6 +90,29 @@ def test_a_key_for_workers_signs_for_nobody_else(fake: Any, ring: Keyring) -> No
     assert types(scheduler)[-1] == "WorkerRegistered"
 
 
+def test_a_message_that_the_store_loses_before_the_commit_is_not_carried_out(
+    fake: Any, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a failover does whose new primary has the log, and not the last messages nor what they report."""
+    scheduler = master(fake, ring)
+    begin = scheduler.commits.begin
+
+    def lose(*decided: Any) -> None:
+        fake.delete(KEYS.inbox)
+        begin(*decided)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(scheduler.commits, "begin", lose)
+    before, client = types(scheduler), sent(fake, ring)
+    client.notify(ACME)
+    scheduler.turn()
+    assert types(scheduler) == before
+    assert "acme" not in scheduler.state.companies
+    client.notify(ACME)
+    scheduler.turn()
+    assert types(scheduler)[-1] == "CompanyRegistered"
+
+
 def test_without_keys_on_both_sides_messages_have_three_fields(fake: Any) -> None:
     scheduler = master(fake, None)
     sent(fake, None).notify(ACME)

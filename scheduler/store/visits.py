@@ -1,0 +1,219 @@
+"""Visits: commands that people run in the cell of a running executor, beside its tasks.
+
+A visit is a record in the store, with a list of chunks each way. Either end sends its chunks with the number of the
+first one, and says how many of the other's it has, so a call can be repeated. A visit is over once its visitor has not
+called for `GONE_S`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from scheduler.model.errors import InvalidCommand
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from scheduler.store.keys import Keys
+
+GONE_S = 30
+ATTENDED_S = 15
+"""An executor that has not called for so long does not attend any more."""
+CHUNK_BYTES = 32_768
+MOST_CHUNKS = 64
+"""How many chunks one way wait at most; also the most in an answer."""
+_COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_SIZE = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+_CHUNK = Annotated[bytes, msgspec.Meta(max_length=2 * CHUNK_BYTES)]
+_WORD = Annotated[str, msgspec.Meta(max_length=65_536)]
+
+
+class Visit(msgspec.Struct, frozen=True):
+    """What is to run in the executor's cell; with `rows`, in a terminal of that size."""
+
+    visit: str
+    command: tuple[str, ...]
+    term: str = ""
+    rows: int = 0
+    columns: int = 0
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command for the cell of an app's executor, by its id; "" = the first one, or the driver.
+
+    With `rows`, it runs in a terminal of that size and of the type `term`.
+    """
+
+    command: Annotated[tuple[_WORD, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    executor: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    term: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    rows: _SIZE = 0
+    columns: _SIZE = 0
+    reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a visitor says: chunks of input from number `first`, and that it has `after` chunks of the output.
+
+    `ended`: no more input comes; `leaves`: the command is to be killed.
+    """
+
+    first: _COUNT = 0
+    chunks: Annotated[tuple[_CHUNK, ...], msgspec.Meta(max_length=MOST_CHUNKS)] = ()
+    after: _COUNT = 0
+    ended: bool = False
+    leaves: bool = False
+    rows: _SIZE = 0
+    columns: _SIZE = 0
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a visitor is told: chunks of output, each after "1" or "2" for stdout or stderr.
+
+    `exit_code` comes with the last ones; `error` says why the command did not run. `full`: take back no input yet.
+    """
+
+    chunks: list[bytes]
+    exit_code: int | None = None
+    error: str = ""
+    full: bool = False
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What an executor says: chunks of output from number `first`, and that it has `after` chunks of the input."""
+
+    visit: Annotated[str, msgspec.Meta(max_length=64)]
+    first: _COUNT = 0
+    chunks: Annotated[tuple[_CHUNK, ...], msgspec.Meta(max_length=MOST_CHUNKS)] = ()
+    after: _COUNT = 0
+    exit_code: int | None = None
+    error: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What an executor is told: chunks of input; whether more may come, and whether anybody is `there`."""
+
+    there: bool
+    chunks: list[bytes] = []
+    ended: bool = False
+    rows: int = 0
+    columns: int = 0
+    full: bool = False
+
+
+_EXCHANGE = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return false end
+local sent, taken = ARGV[3], ARGV[4]
+local number, base = tonumber(redis.call('HGET', KEYS[1], sent) or 0), tonumber(redis.call('HGET', KEYS[1], taken) or 0)
+for i = 7, #ARGV do
+  if tonumber(ARGV[5]) + i - 7 == number then
+    redis.call('RPUSH', KEYS[2], ARGV[i])
+    number = number + 1
+  end
+end
+local after = tonumber(ARGV[6])
+if after > base then
+  redis.call('LTRIM', KEYS[3], after - base, -1)
+  base = after
+end
+redis.call('HSET', KEYS[1], sent, number, taken, base)
+return {redis.call('LRANGE', KEYS[3], 0, -1), redis.call('LLEN', KEYS[2])}
+"""
+"""KEYS: the record, the list to send by, the list to take from. ARGV: a field of the record and what it must hold, the
+fields with the numbers of chunks sent and taken, the number of the first chunk, how many were taken, the chunks.
+-> the chunks to take, and how many wait the other way; nil if the record is gone."""
+
+
+class Visits:
+    """The visits of a cluster; may be used by several threads."""
+
+    def __init__(self, store: Redis, keys: Keys) -> None:
+        self._store, self._keys = store, keys
+        self._exchange = store.register_script(_EXCHANGE)
+
+    def begin(self, wanted: Wanted, worker: str, executor: str, account: str) -> str:
+        """Ask the executor to run the command for the account. Returns the visit's id."""
+        visit = os.urandom(16).hex()
+        about: dict[Any, Any] = {"executor": executor, "account": account, "wanted": msgspec.json.encode(wanted)}
+        record, asked = self._keys.visit(visit), self._keys.visited(worker)
+        pipeline = self._store.pipeline()
+        pipeline.hset(record, mapping=about)
+        pipeline.expire(record, GONE_S)
+        pipeline.hset(asked, visit, executor)
+        pipeline.expire(asked, GONE_S)
+        pipeline.set(f"{record}:attended", "", ex=ATTENDED_S)
+        pipeline.execute()
+        return visit
+
+    def call(self, visit: str, account: str, call: Call) -> Reply:
+        """Carry out a visitor's call. Raises: InvalidCommand if the visit is over or another account's."""
+        record = self._keys.visit(visit)
+        lists = [f"{record}:in", f"{record}:out"]
+        said: list[Any] = ["account", account, "sent_in", "taken_out", call.first, call.after, *call.chunks]
+        found: Any = self._exchange([record, *lists], said)
+        if found is None:
+            raise InvalidCommand("the command runs no more, or is not yours; `fairlog exec` runs another one")
+        chunks, waiting = found
+        if call.leaves:
+            self._store.delete(record, *lists)
+            return Reply([])
+        pipeline = self._store.pipeline()
+        pipeline.hmget(record, "exit", "error")
+        pipeline.exists(f"{record}:attended")
+        pipeline.hset(record, mapping={"ended": int(call.ended), "rows": call.rows, "columns": call.columns})
+        for key in (record, *lists):
+            pipeline.expire(key, GONE_S)
+        (ended, error), attended, *_ = pipeline.execute()
+        if ended is None and not error and not attended:
+            error = b"the executor does not answer; it may have ended"
+        last = len(chunks) <= MOST_CHUNKS
+        return Reply(
+            chunks[:MOST_CHUNKS],
+            int(ended) if ended is not None and last else None,
+            (error or b"").decode() if last else "",
+            waiting >= MOST_CHUNKS,
+        )
+
+    def take(self, worker: str, executor: str) -> list[Visit]:
+        """What the executor is asked to run, which it is told once."""
+        asked: Any = self._store.hgetall(self._keys.visited(worker))
+        found = []
+        for visit, whose in asked.items():
+            if whose.decode() == executor and self._store.hdel(self._keys.visited(worker), visit):
+                text: Any = self._store.hget(self._keys.visit(visit.decode()), "wanted")
+                if text is not None:
+                    wanted = msgspec.json.decode(text, type=Wanted)
+                    size = wanted.term, wanted.rows, wanted.columns
+                    found.append(Visit(visit.decode(), wanted.command, *size))
+        return found
+
+    def attend(self, executor: str, report: Report) -> Orders:
+        """Carry out an executor's call."""
+        record = self._keys.visit(report.visit)
+        lists = [f"{record}:out", f"{record}:in"]
+        said: list[Any] = ["executor", executor, "sent_out", "taken_in", report.first, report.after, *report.chunks]
+        found: Any = self._exchange([record, *lists], said)
+        if found is None:
+            return Orders(there=False)
+        chunks, waiting = found
+        pipeline = self._store.pipeline()
+        pipeline.set(f"{record}:attended", "", ex=ATTENDED_S)
+        pipeline.expire(lists[0], GONE_S)
+        pipeline.hmget(record, "ended", "rows", "columns")
+        if report.exit_code is not None:
+            pipeline.hset(record, "exit", report.exit_code)
+        if report.error:
+            pipeline.hset(record, "error", report.error)
+        ended, rows, columns = pipeline.execute()[2]
+        last = len(chunks) <= MOST_CHUNKS
+        return Orders(
+            there=True,
+            chunks=chunks[:MOST_CHUNKS],
+            ended=last and bool(int(ended or 0)),
+            rows=int(rows or 0),
+            columns=int(columns or 0),
+            full=waiting >= MOST_CHUNKS,
+        )

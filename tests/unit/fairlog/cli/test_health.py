@@ -1,0 +1,54 @@
+"""Whether a host that knows API servers only is ready."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fairlog.cli import health
+from fairlog.cli.session import Session
+from scheduler.model.errors import NotAuthenticated
+
+HOST = socket.gethostname()
+
+
+def readiness(monkeypatch: pytest.MonkeyPatch, signs: list[str], status: dict[str, Any] | None) -> tuple[bool, str]:
+    """What `status --ready` says where `signs` are given and the API says `status`; None: without a token."""
+
+    def read(path: str, **query: str) -> dict[str, Any]:
+        assert (path, query) == ("/v1/status", {"fresh": "true"})
+        if status is None:
+            raise NotAuthenticated("no token")
+        return {"cluster": "c", **status}
+
+    monkeypatch.setattr(health, "living", lambda url, cluster: signs if (url, cluster) == ("http://a", "") else [])
+    api = SimpleNamespace(read=read, check=lambda: None)
+    found = health.ready(cast("Session", SimpleNamespace(api=api, api_url="http://a")))
+    return found.ok, found.why
+
+
+@pytest.mark.parametrize(
+    ("signs", "status", "expected"),
+    [
+        (["auditor"], None, (False, f"no worker of the cluster behind http://a gives signs of life on {HOST}")),
+        (["worker w1"], None, (True, f"http://a answers, {HOST} has worker w1")),
+        (["worker w1"], {"master": None, "workers": []}, (False, "no master of the cluster c is active")),
+        (
+            ["worker w1", "worker w2"],
+            {"master": {}, "workers": [{"worker": "w1", "status": "draining"}, {"worker": "w2", "status": "alive"}]},
+            (True, f"a master is active, {HOST} has worker w2"),
+        ),
+        (
+            ["worker w1"],
+            {"master": {}, "workers": [{"worker": "w1", "status": "draining"}]},
+            (False, f"no master of the cluster c runs on {HOST}, and no worker of it is in service"),
+        ),
+    ],
+)
+def test_a_host_with_workers_alone_is_ready_if_one_of_them_can_be_granted_something(
+    monkeypatch: pytest.MonkeyPatch, signs: list[str], status: dict[str, Any] | None, expected: tuple[bool, str]
+) -> None:
+    assert readiness(monkeypatch, signs, status) == expected

@@ -1,0 +1,60 @@
+"""What a worker reports through the store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from scheduler.model.sender import worker_sender
+from scheduler.store.keys import OPERATORS, Keys
+from scheduler.store.task_queue import Completion, Worklist
+from workers.door import Ended
+from workers.store_door import WorkerStore
+
+if TYPE_CHECKING:
+    import pytest
+
+KEYS = Keys("reports")
+BY = worker_sender("w1")
+END = Ended(executor="a.0", reason="exited", exit_code=0, done=True)
+
+
+def reported(fake: Any) -> list[bool]:
+    """Whether the ends in the inbox say that all tasks are done."""
+    batches = [json.loads(fields[b"command"]) for _, fields in fake.xrange(KEYS.lane(OPERATORS))]
+    return [command.get("done", False) for batch in batches for command in batch]
+
+
+def begun(fake: Any) -> WorkerStore:
+    """An app of two tasks, both begun by a.0."""
+    made = WorkerStore(fake, KEYS.cluster, None)
+    fake.hset(KEYS.grants("w1"), "a.0", "granted")
+    made.work.fill("a", 2, worker="w1", executor="a.0")
+    made.work.step("a", [], worker="w1", executor="a.0", want=2, slots=2)
+    return made
+
+
+def test_an_executor_whose_tasks_all_ended_is_done(fake: Any) -> None:
+    made = begun(fake)
+    ended = [Completion(task, "succeeded", 0, attempt=1) for task in range(2)]
+    made.work.step("a", ended, worker="w1", executor="a.0")
+    made.ended(BY, "w1", END)
+    assert reported(fake) == [True]
+
+
+def test_no_executor_is_done_in_a_store_that_has_lost_the_end_of_its_tasks(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the store answered before a failover, it takes no report on afterwards."""
+    made = begun(fake)
+    before = made.work.progress("a")._replace(queued=0, running=0, succeeded=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Worklist, "progress", lambda *_: before)
+        patch.setattr(Worklist, "put_back", lambda *_: 0)
+        made.ended(BY, "w1", END)
+    assert reported(fake) == [False], "the executor still holds them"
+    made.work.put_back("a", "a.0")
+    with monkeypatch.context() as patch:
+        patch.setattr(Worklist, "progress", lambda *_: before)
+        made.ended(BY, "w1", END)
+    assert reported(fake) == [False, False], "they are queued"
