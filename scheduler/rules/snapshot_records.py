@@ -256,9 +256,10 @@ class _Users:
 def _restore_apps(state: ClusterState, users: _Users, records: Iterable[Any]) -> None:
     """Add apps, whose place in the queues `ClusterState.index` works out."""
     apps, unqueued = state.apps, UNQUEUED
+    made: Callable[..., App] = App  # its links, then its facts in their order
     for record in records:
         spec, *facts, private = astuple(record)
         company, user, standings, ledgers, usage = users.shared(spec.company, spec.user)
         share_values(spec, company, user)
-        links: Any = spec, unqueued, standings, ledgers, usage
-        apps[spec.app] = App(*links, *facts, _to_json(private) if private is not None else b"")
+        links = spec, unqueued, standings, ledgers, usage
+        apps[spec.app] = made(*links, *facts, _to_json(private) if private is not None else b"")
