@@ -117,7 +117,7 @@ def _show(demo: Demo) -> None:
     click.echo(demo.verb("shares"))
     drivers["globex"] = demo.spark("globex")
     others = ["submit", "--company", "initech", "--user", "cid", "--receipt", str(demo.receipts), "--tasks", "40"]
-    demo.verb(*others, "--cores", "2", "--", "sleep", "1")
+    demo.verb(*others, "--cores", "2", "--executor-cores", "1", "--executor-memory", "512M", "--", "sleep", "1")
     click.echo("globex submits the same, and initech 40 plain tasks: executors of acme leave for them.")
     _wait(demo, lambda apps: _executors(apps, "globex") > 0)
     click.echo(demo.verb("shares"))
