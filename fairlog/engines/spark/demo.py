@@ -149,13 +149,13 @@ def _wait(demo: Demo, reached: Any) -> None:  # noqa: ANN401 (a lambda over apps
 
 def main() -> int:
     """Run the demonstration; 0 also where it cannot be shown, after a sentence that says why."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        click.echo("This demonstration needs Java: install one, such as openjdk-17-jre-headless. Nothing was started.")
+        return 0
     try:
         home = home_of_spark()
     except NoSpark as error:
         click.echo(f"This demonstration needs Spark: {error}")
-        return 0
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        click.echo("This demonstration needs Java: install one, such as openjdk-17-jre-headless. Nothing was started.")
         return 0
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
