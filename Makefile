@@ -16,9 +16,9 @@ demo: $(VENV)/.run
 
 # Two companies' Spark apps beside other work. Says what is missing where there is no Java.
 demo-spark: $(VENV)/.run
-	@$(if $(or $(SPARK_HOME),$(shell command -v java)),$(MAKE) --no-print-directory $(SPARK_PYTHON),true)
-	@SPARK_HOME=$(or $(SPARK_HOME),$(abspath $(wildcard $(VENV)/spark-$(SPARK)/lib/python3*/site-packages/pyspark))) \
-		PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) $(BIN)/python -m fairlog.engines.spark.demo
+	@if command -v java >/dev/null; then $(MAKE) --no-print-directory $(SPARK_PYTHON); fi
+	@SPARK_HOME=$${SPARK_HOME:-$$($(SPARK_PYTHON) -c 'import pyspark; print(pyspark.__path__[0])' 2>/dev/null)} \
+		PYSPARK_PYTHON=$${PYSPARK_PYTHON:-$(CURDIR)/$(SPARK_PYTHON)} $(BIN)/python -m fairlog.engines.spark.demo
 
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test

@@ -117,7 +117,7 @@ def _show(demo: Demo) -> None:
     click.echo(demo.verb("shares"))
     drivers["globex"] = demo.spark("globex")
     others = ["submit", "--company", "initech", "--user", "cid", "--receipt", str(demo.receipts), "--tasks", "40"]
-    demo.verb(*others, "--cores", "2", "--", "sleep", "1")
+    demo.verb(*others, "--cores", "2", "--executor-cores", "1", "--executor-memory", "512M", "--", "sleep", "1")
     click.echo("globex submits the same, and initech 40 plain tasks: executors of acme leave for them.")
     _wait(demo, lambda apps: _executors(apps, "globex") > 0)
     click.echo(demo.verb("shares"))
@@ -149,13 +149,13 @@ def _wait(demo: Demo, reached: Any) -> None:  # noqa: ANN401 (a lambda over apps
 
 def main() -> int:
     """Run the demonstration; 0 also where it cannot be shown, after a sentence that says why."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        click.echo("This demonstration needs Java: install one, such as openjdk-17-jre-headless. Nothing was started.")
+        return 0
     try:
         home = home_of_spark()
     except NoSpark as error:
         click.echo(f"This demonstration needs Spark: {error}")
-        return 0
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        click.echo("This demonstration needs Java: install one, such as openjdk-17-jre-headless. Nothing was started.")
         return 0
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from redis.exceptions import ConnectionError as NotThere
 from rq import Queue
 
 from fairlog.local.store import bundled_server
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
+from tests.integration.servers import Servers
 from tests.waiting import wait_until
 from workers.sandbox import why_no_cell
 
@@ -30,26 +29,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def queue_url() -> Iterator[str]:
+def queue_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server for RQ that cells reach: they show no socket."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    server = [str(bundled_server()), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    with subprocess.Popen(server, stdout=subprocess.DEVNULL) as process:
-        url = f"redis://127.0.0.1:{port}/0"
-        wait_until(lambda: answers(url), "the server")
-        yield url
-        process.terminate()
-
-
-def answers(url: str) -> bool:
-    """Whether there is a server."""
-    try:
-        with Redis.from_url(url) as connection:
-            return bool(connection.ping())
-    except NotThere:
-        return False
+    servers = Servers(bundled_server(), tmp_path_factory.mktemp("queue"))
+    with servers.stack:
+        yield f"redis://127.0.0.1:{servers.start()}/0"
 
 
 def example(cluster: Site, name: str, *arguments: str) -> str:
