@@ -29,7 +29,7 @@ class Role(NamedTuple):
 
 
 _LOG = "log archive snapshot:* snapshots lease masters settled"
-_WORK = "tasks:* begun:* later:* output:* driver-output:*"
+_WORK = "tasks:* begun:* later:* output:* driver-output:* visit:* visited:*"
 _ASKING = "inbox sent:* reply:*"
 _RINGING = "queue:fairlog.{C}.master"
 _SERVING = (
@@ -41,7 +41,7 @@ _READS = (
     "xinfo|stream xlen xrange xread xrevrange zcard zcount zrange zrangebyscore zscore"
 )
 _SENDS = "blpop del discard eval evalsha exec expire hset multi pexpire pttl rpush script|load set ttl xadd"
-_WORKS = "hdel hincrby hincrbyfloat hsetnx lpop lpush persist sadd srem unwatch watch zadd zrem"
+_WORKS = "hdel hincrby hincrbyfloat hsetnx lpop lpush ltrim persist sadd srem unwatch watch zadd zrem"
 
 AUDITOR = "fairlog-auditor"
 

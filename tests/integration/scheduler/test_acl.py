@@ -112,6 +112,8 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         assert guarded.refused() == []
         assert "hush" in shell.ok("logs", app)
         held = shell.submit("--tasks", "2", "--", "sleep", "600").split()[0]
+        wait_until(lambda: shell.app(held)["state"] == "running", "its tasks")
+        assert shell.ok("exec", held, "--", "echo", "there") == "there\n"
         driven = shell.submit("--driver", "--wait", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN").split()[0]
         assert "hush" in shell.ok("logs", driven, "--driver")
         for verb in (
@@ -140,7 +142,6 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
     assert guarded.refused() == []
 
 
-_NAMED = "grants snapshot reply sent secrets tasks begun later output driver-output"
 FAMILIES = sorted(
     {
         *(value.removeprefix(KEYS.prefix) for value in vars(KEYS).values() if value.startswith(KEYS.prefix)),
@@ -158,6 +159,8 @@ FAMILIES = sorted(
                 "later",
                 "output",
                 "driver-output",
+                "visit",
+                "visited",
             ]
         ),
         *("inbox:acme", "reads", "rate:acme", "draft:1"),
