@@ -69,7 +69,7 @@ VERBS = {
     "drain": ("cluster", "Stop granting resources on workers; running executors continue."),
     "decommission": ("cluster", "Stop the executors of workers, and never grant on these workers again."),
     "undrain": ("cluster", "Return drained workers to service."),
-    "remove": ("cluster", "Remove workers once they are empty, or at once with --force, and forget lost ones."),
+    "remove": ("cluster", "Remove workers once they are empty (--force: at once); forget lost ones."),
     "shares": ("cluster", "Show what companies and users hold, and each company's share of its quota."),
     "logs": ("logs", "Print the output of apps' tasks, or of the programs of their executors."),
     "exec": ("visit", "Run a command beside the tasks of a running app, and exit with its code."),

@@ -359,7 +359,7 @@ def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
 @params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
-    """Remove workers once they are empty, or at once with --force, and forget those that were lost."""
+    """Remove workers once they are empty (--force: at once); forget lost ones."""
     done = "removed" if force else "leaves once it is empty"
     known = session.ask("workers", lost=True)
     lost = {each["worker"] for each in known if each["status"] == "lost"}
