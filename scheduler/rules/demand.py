@@ -310,9 +310,11 @@ def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
     asked, memory_mb, company = workers_asked(app), app.sizing.memory_mb, app.spec.company  # type: ignore[union-attr]
     quota = state.queue.companies[company].limit
     beyond = state.queue.may_borrow(company)
+    served = app.left_cores < app.need.executor.cores  # it claims nothing now, but may when an executor of it ends
     more = 0
     while asked + more < state.fleet.live:
-        rise = state.claims.rise(app, (more + 1) * memory_mb)
+        memory = (more + 1) * memory_mb
+        rise = Resources(0, memory) if served else state.claims.rise(app, memory)
         if not (beyond or quota.admits(rise, lent=False)):
             break
         more += 1

@@ -164,6 +164,7 @@ CALLS: dict[str, list[list[str]]] = {
     "undrain": [["w"]],
     "remove": [["w"]],
     "shares": [[], ["--json"]],
+    "exec": [["--nonsense", TYPED], [TYPED, "--", "true"]],
     "logs": [["a", *WHY], ["b", *WHY], ["c", "--task", "0", *WHY]],
     "log": [[], ["--json"]],
     "backup": [[TYPED]],
