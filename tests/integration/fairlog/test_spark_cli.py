@@ -19,8 +19,17 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     shell = Shell(tmp_path_factory.mktemp("spark") / "home")
     shell.ok("up", "--detach", "--workers", "2", "--cores", "8", "--memory", "8G")
     shell.ok("company", "add", "acme")
+    shell.ok("settings", "set", "suspect_failures=0")
     yield shell
     shell.ok("down")
+
+
+@pytest.fixture(autouse=True)
+def _both_workers_are_free(shell: Shell) -> None:
+    """An app has ended before its executors are gone."""
+    wait_until(
+        lambda: not any(each["grantedCores"] for each in json.loads(shell.ok("workers", "--json"))), "free workers"
+    )
 
 
 def sleepers(seconds: str = "987.5") -> list[psutil.Process]:
@@ -169,6 +178,7 @@ def test_executors_leave_a_decommissioned_worker_and_their_tasks_run_elsewhere(s
     wait_until(lambda: shell.app(name)["state"] == "running", "the executor")
     host = shell.app(name)["executors"][0]["worker"]
     assert shell.ok("decommission", host) == f"{host} decommissioned\n"
+    shell.ok("company", "add", "globex")  # the next turn: decommissions alone start no placement (semantics W6)
     wait_until(lambda: [one["worker"] for one in shell.app(name)["executors"]] not in ([], [host]), "another worker")
     flag.touch()
     wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
