@@ -240,7 +240,7 @@ def _load(shell: Shell) -> Iterator[None]:
 def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) -> None:
     """It had archived most of its log by itself."""
     shell = Shell(tmp_path / "home")
-    data, file, hold = tmp_path / "data", tmp_path / "b.gz", tmp_path / "hold"
+    data, file, hold = tmp_path / "data", tmp_path / "b.gz", shell.home / "hold"
     shell.env |= {"FAIRLOG_DATA": str(data), "FAIRLOG_ARCHIVE_ALLOW": f"file://{tmp_path}/archive"}
     hold.touch()
     archive_settings = (f"archive_url=file://{tmp_path}/archive", "archive_after_events=8", "archive_retain_events=5")
