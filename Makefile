@@ -7,18 +7,12 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-spark simulate chaos lint bench lock clean
+.PHONY: demo test test-spark simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
 demo: $(VENV)/.run
 	$(BIN)/fairlog demo $(if $(KEEP),--keep)
-
-# Two companies' Spark apps beside other work. Says what is missing where there is no Java.
-demo-spark: $(VENV)/.run
-	@if command -v java >/dev/null; then $(MAKE) --no-print-directory $(SPARK_PYTHON); fi
-	@SPARK_HOME=$${SPARK_HOME:-$$($(SPARK_PYTHON) -c 'import pyspark; print(pyspark.__path__[0])' 2>/dev/null)} \
-		PYSPARK_PYTHON=$${PYSPARK_PYTHON:-$(CURDIR)/$(SPARK_PYTHON)} $(BIN)/python -m fairlog.engines.spark.demo
 
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test
