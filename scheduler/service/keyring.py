@@ -152,8 +152,8 @@ class Keyring(NamedTuple):
         """The door key that signs, and its MAC of an entry of the reads (`scheduler.store.reads`)."""
         return self.door, self.mac(self.door, text)
 
-    def is_signed_read(self, text: bytes, key: str, mac: str) -> bool:
-        """Whether a door of this ring signed the entry of the reads."""
+    def is_signed(self, text: bytes, key: str, mac: str) -> bool:
+        """Whether an API server signed the text: by a door key of this ring that signs for more than workers."""
         return self.may_sign(key, "") and hmac.compare_digest(self.mac(key, text).encode(), mac.encode())
 
     def sign(self, framed: bytes, master: str = "") -> str:

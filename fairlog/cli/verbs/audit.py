@@ -331,7 +331,7 @@ def reads(session: Session, *, as_json: bool) -> None:
     """
     ring = session.keyring
     told = [fact.event for fact in session.facts()]  # first, so that all that they seal is recorded
-    found = list(recorded(session.store, session.keys, None if ring is None else ring.is_signed_read))
+    found = list(recorded(session.store, session.keys, None if ring is None else ring.is_signed))
     if (lost := lost_reads(told, {each.digest for each in found})) is not None:
         raise UnreadableRecord(lost, "the seal of this position covers a read that is no longer recorded")
     rows = [{**each._asdict(), "by": asdict(each.by)} for each in found]

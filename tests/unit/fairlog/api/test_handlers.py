@@ -366,9 +366,7 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
         api.open_stream(root, {}, "fire")
         api.open_stream(root, {})
     api.output(root, "a", 0, reason="water")
-    found = [
-        (each.by.account, each.what, each.subject, each.reason) for each in reads(api.store, KEYS, RING.is_signed_read)
-    ]
+    found = [(each.by.account, each.what, each.subject, each.reason) for each in reads(api.store, KEYS, RING.is_signed)]
     assert found == [
         ("acme/ann", "app", "acme/ann", ""),
         ("op/root", "app", "a", "fire"),

@@ -13,6 +13,7 @@ from msgspec import to_builtins
 
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
+from fairlog.api.passes import Passes
 from fairlog.api.routes import ROUTES
 from scheduler.model.commands import (
     AddAccount,
@@ -24,6 +25,10 @@ from scheduler.model.commands import (
     RevokeToken,
     ScaleApp,
 )
+from scheduler.model.errors import NotAuthenticated
+from scheduler.model.sender import By
+from scheduler.rules.state import ClusterState
+from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
 
@@ -153,3 +158,14 @@ def test_with_accounts_a_pass_is_worth_what_its_token_is(api: Handlers) -> None:
         assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 401
 
     run(api, story, token=made.text)
+
+
+def test_a_key_that_signs_for_workers_makes_no_pass() -> None:
+    ring = Keyring.new().rotated()
+    state = ClusterState()
+    forged = Passes("default", ring.for_workers()).make(By("op/root", "", "operator"), "acme", "ann", "d")
+    with pytest.raises(NotAuthenticated, match="not signed by a door"):
+        Passes("default", ring).read(forged, state, 0)
+    honest = Passes("default", ring).make(By("op/root", "", "operator"), "acme", "ann", "d")
+    with pytest.raises(NotAuthenticated, match="does not go on"):
+        Passes("default", ring).read(honest, state, 0)

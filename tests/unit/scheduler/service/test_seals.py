@@ -154,7 +154,7 @@ def test_a_seal_covers_the_record_of_reads(fake: Any, ring: Keyring) -> None:
     scheduler.turn()
     record_read(fake, KEYS, reader, "logs", "b", "it burns", ring.sign_read)
     [seal] = events(scheduler, LogSealed)
-    first, second = [each.digest for each in reads(fake, KEYS, ring.is_signed_read)]
+    first, second = [each.digest for each in reads(fake, KEYS, ring.is_signed)]
     assert seal.reads == first
     assert audit(scheduler.log.facts()) == []
     told = [fact.event for fact in scheduler.log.facts()]

@@ -24,7 +24,7 @@ def record(fake: Any, ring: Keyring) -> None:
 def test_reads_are_listed_in_order_with_who_and_why(fake: Any) -> None:
     ring = Keyring.new()
     record(fake, ring)
-    found = list(reads(fake, KEYS, ring.is_signed_read))
+    found = list(reads(fake, KEYS, ring.is_signed))
     assert [(each.by, each.what, each.subject, each.reason) for each in found] == [
         (ROOT, "logs", app, "it burns") for app in ("a", "b", "c")
     ]
@@ -47,5 +47,5 @@ def test_a_read_that_no_door_has_signed_is_named(fake: Any) -> None:
     record(fake, ring)
     record_read(fake, KEYS, ROOT, "logs", "d")
     with pytest.raises(UnreadableRecord, match="log position 4: the entry of the reads is not signed by a door"):
-        list(reads(fake, KEYS, ring.is_signed_read))
+        list(reads(fake, KEYS, ring.is_signed))
     assert len(list(reads(fake, KEYS))) == 4
