@@ -29,7 +29,7 @@ class Role(NamedTuple):
 
 
 _LOG = "log archive snapshot:* snapshots lease masters settled"
-_WORK = "tasks:* begun:* later:* output:* driver-output:* visit:* visited:*"
+_WORK = "tasks:* begun:* later:* near:* output:* driver-output:* mail:* visit:* visited:*"
 _ASKING = "inbox sent:* reply:*"
 _RINGING = "queue:fairlog.{C}.master"
 _SERVING = (
@@ -38,7 +38,8 @@ _SERVING = (
 )
 _READS = (
     "config|get exists get hexists hget hgetall hkeys hlen hmget hvals info lindex llen lrange role smembers time type "
-    "xinfo|stream xlen xrange xread xrevrange zcard zcount zrange zrangebyscore zscore"
+    "xinfo|stream xlen xrange xread xrevrange zcard zcount zlexcount zrange zrangebylex "
+    "zrangebyscore zscore"
 )
 _SENDS = "blpop del discard eval evalsha exec expire hset multi pexpire pttl rpush script|load set ttl xadd"
 _WORKS = "hdel hincrby hincrbyfloat hsetnx lpop lpush ltrim persist sadd srem unwatch watch zadd zrem"

@@ -86,6 +86,13 @@ class Keys:
         """Sorted set, index of a task that waits for its next attempt -> when that is due (ms)."""
         return f"{self.prefix}later:{app}"
 
+    def near(self, app: str) -> str:
+        """Sorted set, all scores 0: HOST, a line feed and CNNNNNN for each queued task and live host that it prefers.
+
+        NNNNNN is the task, C its class: 0 was returned, 1 is new, 2 failed. HOST "" stands for all.
+        """
+        return f"{self.prefix}near:{app}"
+
     def output(self, app: str) -> str:
         """Hash, task index -> last 64 KiB of its output; expires after the app ends."""
         return f"{self.prefix}output:{app}"
@@ -94,9 +101,26 @@ class Keys:
         """String: last 64 KiB of the driver's output; expires."""
         return f"{self.prefix}driver-output:{app}"
 
+    def kept(self, company: str) -> str:
+        """List: `SIZE APP` of the company's apps that are over, in the order of their ends."""
+        return f"{self.prefix}kept:{company}"
+
+    @property
+    def kept_bytes(self) -> str:
+        """Hash, company -> the sum of the sizes in `kept`."""
+        return f"{self.prefix}kept"
+
+    def mail(self, app: str) -> str:
+        """Hash, name -> message: the app's mailbox (`scheduler.store.mailbox`); deleted when the app ends."""
+        return f"{self.prefix}mail:{app}"
+
     def visit(self, visit: str) -> str:
         """Hash: a command that somebody runs in an executor's cell (`scheduler.store.visits`); expires."""
         return f"{self.prefix}visit:{visit}"
+
+    def visitors(self, owner: str) -> str:
+        """Set: the visits of a company's accounts, some of them over; expires."""
+        return f"{self.prefix}visit:of:{owner}"
 
     def visited(self, worker: str) -> str:
         """Hash, visit -> the executor on the worker that is to begin it; expires."""

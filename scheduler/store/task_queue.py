@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from rq import Queue
 from rq.job import Job
 
+from scheduler.model.arrays import hosts_of_tasks
 from scheduler.store import task_queue_lua
 from scheduler.store.keys import Keys, as_text, escaped
 from scheduler.store.secrets import unseal
+from scheduler.store.tails import MOST_BYTES, MOST_NOTED, Stream, Tail, read_tail
 
 if TYPE_CHECKING:
     from redis import Redis
 
+    from scheduler.model.grants import Nearness
     from scheduler.store.inflight import StoreCommand
 
 Outcome = Literal["succeeded", "failed", "unstartable"]
@@ -30,15 +33,18 @@ Outcome = Literal["succeeded", "failed", "unstartable"]
 FUNCTION = "workers.tasks.run"
 """The function named in the jobs; never called, because executors read only the job ids."""
 
-OUTPUT_BYTES = 64 * 1024
+OUTPUT_BYTES = MOST_BYTES
+_STORED_BYTES = OUTPUT_BYTES + MOST_NOTED
 _OUTPUTS_AT_ONCE = 16
 APP_OUTPUT_BYTES = 64 * 1024 * 1024
 """The most output of an app's tasks in the store, at 1 KiB a task or more."""
 KEPT_S = 7 * 24 * 3600
+KEPT_BYTES = 256 * 1024 * 1024
+"""The most output and task states of a company's apps that are over; the oldest give way."""
 KEPT_PROGRAMS = 1_000
 """Of how many executors of an app, those started last, the output of their programs is kept."""
-MOST_JOBS = 1_000_000
-"""More jobs than an app can have."""
+MOST_JOBS = 100_000
+"""The most jobs that an app can have: one a task."""
 _CHUNK = 500
 
 
@@ -87,6 +93,7 @@ class Step(NamedTuple):
     - `refused`: ids of foreign jobs removed from the queue.
     - `mine`: all running tasks of the executor; only if the queue held fewer tasks than wanted, or in a repeated step.
     - `next_ms`: until the next attempt of a failed task; -1 if none waits, or the queue held as many as wanted.
+    - `preferring`, `prefer`: how many queued tasks prefer hosts, and how many each; None if that was just told.
     """
 
     granted: bool
@@ -99,6 +106,8 @@ class Step(NamedTuple):
     mine: list[Begun]
     running: int
     next_ms: int
+    preferring: int | None = None
+    prefer: dict[str, int] = {}  # noqa: RUF012 - a tuple's default, never changed
 
     @property
     def verdict(self) -> Literal["finished", "failed"] | None:
@@ -136,7 +145,8 @@ class TaskState(NamedTuple):
     `attempts` counts every start. Times are ms by the store's clock; a failed task runs again at `due_at`. `tried`: the
     worker on which its command could not be started. `cpu_ms` and `output_bytes` are the sums over the attempts that
     ended, `peak_mb` is the largest of them: the CPU time of the task's process and of the processes that it waited for,
-    their memory in MiB, and the length of the output.
+    their memory in MiB, and the length of the output. `locality`: how near its last attempt ran to a host that it
+    prefers: `host`, `rack` or `any`; None if it prefers none or has not started.
     """
 
     task: int
@@ -152,6 +162,7 @@ class TaskState(NamedTuple):
     cpu_ms: int = 0
     peak_mb: int = 0
     output_bytes: int = 0
+    locality: str | None = None
 
 
 class Worklist:
@@ -169,18 +180,47 @@ class Worklist:
         self._keep_output = connection.register_script(task_queue_lua.KEEP_OUTPUT)
         self._sweep = connection.register_script(task_queue_lua.SWEEP)
 
-    def fill(self, app: str, tasks: int, *, worker: str, executor: str, chunk: int = _CHUNK) -> bool:
+    def fill(
+        self,
+        app: str,
+        tasks: int,
+        *,
+        worker: str,
+        executor: str,
+        chunk: int = _CHUNK,
+        near: Nearness | None = None,
+        array: str = "",
+    ) -> bool:
         """Create the jobs of all `tasks`, `chunk` per script call. Repeated and concurrent calls create none twice.
 
-        Returns False, and creates no more, if `executor` is not granted on `worker` or the app is over.
+        With `near`, tasks prefer hosts, by the indexes of the `array` (semantics L7). Returns False, and creates no
+        more, if `executor` is not granted on `worker` or the app is over.
         """
         keys = self._keys
         head, tail = json.dumps([FUNCTION, None, [app, 0], {}]).split(" 0]", 1)
         job = (self._id(app), f"{head} ", f"]{tail}", keys.app_queue(app), _rq_now())
         places = [self._queue(app), keys.tasks(app), keys.grants(worker), Queue.redis_queues_keys]
+        if near is not None:
+            return self._fill_near(places, (executor, tasks, job), chunk, near, array)
         left = 1
         while left > 0:
             left = cast("int", self._fill(places, [executor, tasks, chunk, *job]))
+        return left == 0
+
+    def _fill_near(
+        self, places: list[str], fixed: tuple[str, int, tuple[str, ...]], chunk: int, near: Nearness, array: str
+    ) -> bool:
+        executor, tasks, job = fixed
+        live = [host for host in near.tasks if host in near.racks]
+        racked = [host for host in live if near.rack and near.racks[host] == near.rack and host != near.host]
+        waits = [near.host_wait_ms, near.rack_wait_ms if any(near.racks.values()) else 0]
+        about = json.dumps({"hosts": live, "waits": waits}), json.dumps({"host": near.host, "racked": racked})
+        left = cast("int", self._fill(places, [executor, tasks, 0, *job, *about, 0]))
+        hosts = hosts_of_tasks(near.tasks, array, tasks) if left > 0 else {}
+        while left > 0:
+            start = tasks - left
+            asked = [_hosts_line(hosts.get(i), near.racks) for i in range(start, min(start + chunk, tasks))]
+            left = cast("int", self._fill(places, [executor, tasks, chunk, *job, *about, start, *asked]))
         return left == 0
 
     def step(  # noqa: PLR0913 - one argument a fact
@@ -212,16 +252,21 @@ class Worklist:
         for done in completions:
             exit_code = "" if done.exit_code is None else done.exit_code
             attempt = "" if done.attempt is None else done.attempt
-            arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
+            arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-_STORED_BYTES:]]
             arguments += [done.cpu_ms, done.peak_mb, done.output_bytes]
         keys = self._keys
         places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
         answer = cast("list[Any]", self._step([*places, keys.later(app)], arguments))
-        granted, tasks, succeeded, failed, detail, taken, refused, mine, running, next_ms = answer
+        granted, tasks, succeeded, failed, detail, taken, refused, mine, running, next_ms, told = answer
         jobs = [job.decode(errors="replace") for job in refused]
         begun, held = ([Begun(*pair) for pair in pairs] for pairs in (taken, mine))
         said = detail.decode(errors="replace")
-        return Step(bool(granted), tasks, succeeded, failed, said, begun, jobs, held, running, next_ms)
+        step = Step(bool(granted), tasks, succeeded, failed, said, begun, jobs, held, running, next_ms)
+        if not told:
+            return step
+        preferring, *prefer = (text.decode(errors="replace") for text in told)
+        by_host = {host: int(number) for host, number in zip(prefer[::2], prefer[1::2], strict=True)}
+        return step._replace(preferring=int(preferring), prefer=by_host)
 
     def put_back(self, app: str, *gone: str) -> int:
         """Return the running tasks of `gone` executors to the front of the queue, not as retries. Returns how many.
@@ -239,36 +284,39 @@ class Worklist:
         """Store the output tails of running tasks of `executor`."""
         arguments: list[str | int | bytes] = [executor]
         for index, tail in tails.items():
-            arguments += [index, tail[-OUTPUT_BYTES:]]
+            arguments += [index, tail[-_STORED_BYTES:]]
         self._keep_output([self._keys.begun(app), self._keys.output(app)], arguments)
 
-    def forget(self, *apps: str) -> None:
-        """Delete the queue, jobs and secrets of apps that are over; task states and output expire after `KEPT_S`.
+    def forget(self, apps: Mapping[str, str]) -> None:
+        """Delete the queue, jobs and secrets of apps that are over (app -> company).
 
-        After a crash in the middle, call it again for the apps in `open_apps`.
+        Task states and output expire after `KEPT_S`, or give way to later ones beyond `KEPT_BYTES`. After a crash in
+        the middle, call it again for the apps in `open_apps`.
         """
         if apps:
             _, script, count, *places = self.close_command(apps)
             self.sweep(apps, cast("list[int]", self._store.eval(str(script), int(count), *map(str, places))))
 
-    def close_command(self, apps: Sequence[str]) -> StoreCommand:
+    def close_command(self, apps: Iterable[str]) -> StoreCommand:
         """The first step of `forget`, as a command to send with others. Pass its answer to `sweep`, the second step."""
         keys = self._keys
-        places = [keys.tasks(app) for app in apps]
+        places = [key for app in apps for key in (keys.tasks(app), keys.output(app), keys.driver_output(app))]
         for app in apps:
-            places += [self._queue(app), keys.begun(app), keys.later(app), keys.secrets(app)]
+            places += [self._queue(app), keys.begun(app), keys.later(app), keys.secrets(app), keys.mail(app)]
         return ("EVAL", task_queue_lua.CLOSE, len(places), *places)
 
-    def sweep(self, apps: Sequence[str], made: Sequence[int]) -> None:
-        """Delete the jobs of closed apps; `made` is the number of jobs of each, -1 for none."""
+    def sweep(self, apps: Mapping[str, str], made: Sequence[int]) -> None:
+        """Delete the jobs of closed apps; `made` is the number of jobs of each, -1 if nothing of it is stored."""
         keys, queues = self._keys, Queue.redis_queues_keys
-        for app, jobs in zip(apps, made, strict=True):
+        for (app, company), jobs in zip(apps.items(), made, strict=True):
             if jobs < 0:
                 continue
             for first in range(0, min(jobs, MOST_JOBS), 2 * _CHUNK):
                 self._store.delete(*(self._job(app, i) for i in range(first, min(first + 2 * _CHUNK, jobs))))
             rq_workers = f"rq:workers:{keys.app_queue(app)}"
-            self._sweep([keys.tasks(app), keys.output(app), self._queue(app), queues, rq_workers], [KEPT_S])
+            places = [keys.tasks(app), keys.output(app), keys.driver_output(app), self._queue(app), queues, rq_workers]
+            more = [keys.near(app), keys.kept(company), keys.kept_bytes]
+            self._sweep([*places, *more], [KEPT_S, KEPT_BYTES, company, app, keys.prefix])
 
     def open_apps(self) -> list[str]:
         """Ids of the apps with a queue in the store, sorted: those that `forget` has not finished."""
@@ -298,16 +346,21 @@ class Worklist:
         over = b"forgotten" in stored
         return [_task_state(task, stored.get(b"%d" % task), over=over) for task in range(total)]
 
-    def output(self, app: str, task: int) -> bytes:
-        """The last 64 KiB of the task's output; empty if the store has none."""
-        return cast("bytes | None", self._store.hget(self._keys.output(app), str(task))) or b""
+    def output(self, app: str, task: int | None, stream: Stream | None = None) -> bytes:
+        """The last 64 KiB of the output of the task or the driver (None), or of one stream; empty if there is none."""
+        return self.tail(app, task).text(stream)
 
-    def outputs(self, app: str, tasks: Sequence[int]) -> Iterator[bytes]:
-        """As `output`, of each of these tasks."""
+    def tail(self, app: str, task: int | None) -> Tail:
+        """As `output`, by streams."""
+        if task is None:
+            return read_tail(cast("bytes | None", self._store.get(self._keys.driver_output(app))))
+        return read_tail(cast("bytes | None", self._store.hget(self._keys.output(app), str(task))))
+
+    def tails(self, app: str, tasks: Sequence[int]) -> Iterator[Tail]:
+        """As `tail`, of each of these tasks."""
         for start in range(0, len(tasks), _OUTPUTS_AT_ONCE):
             names = [str(task) for task in tasks[start : start + _OUTPUTS_AT_ONCE]]
-            for output in cast("list[bytes | None]", self._store.hmget(self._keys.output(app), names)):
-                yield output or b""
+            yield from map(read_tail, cast("list[bytes | None]", self._store.hmget(self._keys.output(app), names)))
 
     def written(self, app: str) -> list[int]:
         """The tasks, or the numbers of the executors, of which the store has output."""
@@ -315,20 +368,16 @@ class Worklist:
 
     def keep_driver_output(self, app: str, tail: bytes) -> None:
         """Store the tail of the driver's output for `KEPT_S`."""
-        self._store.set(self._keys.driver_output(app), tail[-OUTPUT_BYTES:], ex=KEPT_S)
+        self._store.set(self._keys.driver_output(app), tail[-_STORED_BYTES:], ex=KEPT_S)
 
     def keep_program_output(self, app: str, number: int, tail: bytes) -> None:
         """Store the tail of the output of executor `number`'s program, for `KEPT_S`; of the last `KEPT_PROGRAMS`."""
         pipeline = self._store.pipeline(transaction=False)
-        pipeline.hset(self._keys.output(app), str(number), tail[-OUTPUT_BYTES:])
+        pipeline.hset(self._keys.output(app), str(number), tail[-_STORED_BYTES:])
         if number >= KEPT_PROGRAMS:
             pipeline.hdel(self._keys.output(app), str(number - KEPT_PROGRAMS))
         pipeline.expire(self._keys.output(app), KEPT_S)
         pipeline.execute()
-
-    def driver_output(self, app: str) -> bytes:
-        """The last 64 KiB of the driver's output; empty if the store has none."""
-        return cast("bytes | None", self._store.get(self._keys.driver_output(app))) or b""
 
     def is_granted(self, worker: str, executor: str) -> bool:
         """Whether the executor or driver is granted on the worker."""
@@ -348,6 +397,11 @@ class Worklist:
 
     def _job(self, app: str, index: int) -> str:
         return f"{Job.redis_job_namespace_prefix}{self._id(app)}{index}"
+
+
+def _hosts_line(hosts: list[str] | None, live: Mapping[str, str]) -> str:
+    """Those of a task's hosts that have a live worker, a line each; `!` if none has; "" if it prefers none."""
+    return "" if not hosts else "\n".join(host for host in hosts if host in live) or "!"
 
 
 def _task_state(task: int, stored: bytes | None, *, over: bool) -> TaskState:

@@ -8,6 +8,8 @@ is never run.
 from __future__ import annotations
 
 LONGEST_BACKOFF_S = 300
+TOLD_MS = 1_000
+"""How often an app's executors are told how many queued tasks prefer each host, if that has changed."""
 BROKEN_AT_ONCE = 2
 """After so many executors in a row that ended abnormally, a task that they ran is still handed out at once."""
 
@@ -18,15 +20,44 @@ local function granted(grants, executor)
 end
 """
 
+_QUEUED = """
+local function near_of(tasks)
+  return (string.gsub(tasks, '^(fairlog:%b{}:)tasks:', '%1near:', 1))
+end
+
+local function queue_task(queue, tasks, id, i, class)
+  local hosts = redis.call('HGET', tasks, 'hosts:' .. i)
+  if hosts and hosts ~= '!' then
+    local near, member = near_of(tasks), string.format('\\n%d%06d', class, i)
+    redis.call('ZADD', near, 0, member)
+    for host in string.gmatch(hosts, '[^\\n]+') do redis.call('ZADD', near, 0, host .. member) end
+  else
+    redis.call(class == 0 and 'LPUSH' or 'RPUSH', queue, id .. i)
+  end
+end
+"""
+"""Lua functions: the key of an app's queued tasks that prefer hosts; queue a task, in class 0 before all others.
+
+`hosts:<i>` are the live hosts that task i prefers, a line each; `!` if none of its hosts has a live worker."""
+
 FILL = (
     _GRANTED
+    + _QUEUED
     + """
 local queue, tasks, grants, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local executor, total, chunk = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local id, head, tail, origin, now = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local near, place, start = ARGV[9], ARGV[10], tonumber(ARGV[11])
 if not granted(grants, executor) or redis.call('HEXISTS', tasks, 'forgotten') == 1 then return -1 end
 local filled = tonumber(redis.call('HGET', tasks, 'filled') or 0)
+if start and start ~= filled then chunk = 0 end
 local upto = math.min(filled + chunk, total)
+if near then
+  local clock = redis.call('TIME')
+  redis.call('HSETNX', tasks, 'near', near)
+  redis.call('HSETNX', tasks, 'near:since', string.format('%d', clock[1] * 1000 + math.floor(clock[2] / 1000)))
+  redis.call('HSET', tasks, 'place:' .. executor, place)
+end
 if filled < total then
   if filled == 0 then
     redis.call('HSET', tasks, 'tasks', total)
@@ -36,18 +67,26 @@ if filled < total then
     redis.call('HSET', 'rq:job:' .. id .. i, 'created_at', now, 'enqueued_at', now, 'data', head .. i .. tail,
       'origin', origin, 'description', 'task ' .. i, 'status', 'queued', 'timeout', -1,
       'result_ttl', 0, 'failure_ttl', 1)
-    redis.call('RPUSH', queue, id .. i)
+    local hosts = near and ARGV[12 + i - filled]
+    if hosts and hosts ~= '' then redis.call('HSET', tasks, 'hosts:' .. i, hosts) end
+    if hosts then queue_task(queue, tasks, id, i, 1) else redis.call('RPUSH', queue, id .. i) end
   end
   redis.call('HSET', tasks, 'filled', upto)
 end
 return total - upto
 """
 )
-"""Creates up to a chunk of jobs. -> the number left to create; -1 if the executor is not granted or the app is over."""
+"""Creates up to a chunk of jobs. -> the number left to create; -1 if the executor is not granted or the app is over.
+
+Of an app whose tasks prefer hosts, ARGV[9] says which and how long tasks wait, ARGV[10] where the executor is, and
+ARGV[11] the first task of the chunk; the hosts of each of its tasks follow. A chunk that another executor has created
+is not created again."""
 
 STEP = (
-    _GRANTED
-    + """
+    (
+        _GRANTED
+        + _QUEUED
+        + """
 local queue, tasks, begun, output, grants, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local executor, want, retries, backoff_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local id, now, rq_worker, worker, turn, slots = ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
@@ -82,7 +121,7 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
   elseif outcome == 'unstartable' and (task.tried or worker) == worker then
     task.state = 'queued'
     task.tried = worker
-    redis.call('LPUSH', queue, id .. i)
+    queue_task(queue, tasks, id, i, 0)
     redis.call('HSET', jobs .. i, 'status', 'queued')
   else
     task.failures = task.failures + 1
@@ -92,7 +131,7 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
         task.due_at = at + math.min(backoff_s * 2 ^ (task.failures - 1), LONGEST_S) * 1000
         redis.call('ZADD', later, task.due_at, i)
       else
-        redis.call('RPUSH', queue, id .. i)
+        queue_task(queue, tasks, id, i, 2)
       end
       redis.call('HSET', jobs .. i, 'status', 'queued')
     else
@@ -112,7 +151,7 @@ end
 if finished then redis.call('HSET', tasks, 'finished:' .. executor, 1) end
 
 local is_granted = granted(grants, executor)
-local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten')
+local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten', 'near')
 local total, succeeded = tonumber(about[1] or 0), tonumber(about[2] or 0)
 local failed = tonumber(about[3] or 0)
 local taken, refused, mine = {}, {}, nil
@@ -145,12 +184,50 @@ if want > 0 then
       task.due_at = nil
       redis.call('HSET', tasks, i, cjson.encode(task))
     end
-    redis.call('RPUSH', queue, id .. i)
+    queue_task(queue, tasks, id, i, 2)
   end
+end
+local near, told = about[6] and cjson.decode(about[6]), {}
+local near_key, level, since, place
+if near then
+  near_key = near_of(tasks)
+  local known = redis.call('HMGET', tasks, 'near:level', 'near:since', 'place:' .. executor)
+  level, since = tonumber(known[1] or 0), tonumber(known[2] or at)
+  place = known[3] and cjson.decode(known[3]) or {host = '', racked = {}}
+end
+local function first_of(host)
+  local found = redis.call('ZRANGEBYLEX', near_key, '[' .. host .. '\\n', '(' .. host .. '\\11', 'LIMIT', 0, 1)[1]
+  return found and string.format('%d', tonumber(string.sub(found, -6)))
+end
+local function take_near(i, now_level)
+  for host in string.gmatch('\\n' .. redis.call('HGET', tasks, 'hosts:' .. i), '\\n([^\\n]+)') do
+    for class = 0, 2 do redis.call('ZREM', near_key, string.format('%s\\n%d%06d', host, class, i)) end
+  end
+  for class = 0, 2 do redis.call('ZREM', near_key, string.format('\\n%d%06d', class, i)) end
+  level, since = now_level, at
+  return id .. i
+end
+local function next_near()
+  local i = place.host ~= '' and first_of(place.host)
+  if i then return take_near(i, 0), 'host' end
+  local job = redis.call('LPOP', queue)
+  if job then return job, nil end
+  while level < 2 and at - since >= near.waits[level + 1] do
+    since = since + near.waits[level + 1]
+    level = level + 1
+  end
+  for _, host in ipairs(level > 0 and place.racked or {}) do
+    i = first_of(host)
+    if i then return take_near(i, 1), 'rack' end
+  end
+  i = level > 1 and first_of('')
+  if i then return take_near(i, 2), 'any' end
+  return false, nil
 end
 if is_granted and not about[5] and failed == 0 then
   while #taken < want do
-    local job = redis.call('LPOP', queue)
+    local job, locality
+    if near then job, locality = next_near() else job = redis.call('LPOP', queue) end
     if not job then break end
     local i = nil
     if string.sub(job, 1, #id) == id then i = string.match(string.sub(job, #id + 1), '^%d+$') end
@@ -167,6 +244,7 @@ if is_granted and not about[5] and failed == 0 then
         task.started_at = at
         task.ended_at = nil
         task.due_at = nil
+        if near then task.locality = locality or redis.call('HEXISTS', tasks, 'hosts:' .. i) == 1 and 'any' or nil end
         redis.call('HSET', tasks, i, cjson.encode(task))
         redis.call('HSET', begun, i, executor)
         redis.call('HSET', jobs .. i, 'status', 'started', 'started_at', now, 'worker_name', rq_worker)
@@ -181,23 +259,47 @@ if want > #taken then
   if first[2] then next_ms = math.max(0, tonumber(first[2]) - at) end
   held()
 end
-local running = redis.call('HLEN', begun)
-return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine or {}, running, next_ms}
+if near and is_granted and not about[5] then
+  if want > 0 then redis.call('HSET', tasks, 'near:level', level, 'near:since', string.format('%d', since)) end
+  if at - tonumber(redis.call('HGET', tasks, 'near:told_at') or 0) >= TOLD_MS then
+    told[1] = tostring(redis.call('ZLEXCOUNT', near_key, '[\\n', '(\\11'))
+    for _, host in ipairs(told[1] ~= '0' and near.hosts or {}) do
+      local waiting = redis.call('ZLEXCOUNT', near_key, '[' .. host .. '\\n', '(' .. host .. '\\11')
+      if waiting > 0 then
+        told[#told + 1] = host
+        told[#told + 1] = tostring(waiting)
+      end
+    end
+    local said = table.concat(told, '\\n')
+    if said == redis.call('HGET', tasks, 'near:told') then
+      told = {}
+    else
+      redis.call('HSET', tasks, 'near:told', said, 'near:told_at', string.format('%d', at))
+    end
+  end
+end
+local running, detail = redis.call('HLEN', begun), about[4] or ''
+return {is_granted and 1 or 0, total, succeeded, failed, detail, taken, refused, mine or {}, running, next_ms, told}
 """
-).replace("LONGEST_S", str(LONGEST_BACKOFF_S))
+    )
+    .replace("LONGEST_S", str(LONGEST_BACKOFF_S))
+    .replace("TOLD_MS", str(TOLD_MS))
+)
 """Counts completions and hands out tasks. Once the queue is empty, `mine` lists all running tasks of the executor. It
 includes tasks whose answer was lost. So does a step that is sent again under its number, ARGV[9] = `LIFE:NUMBER`: it
 takes only what the executor has room for beside them, of ARGV[10] tasks at once; one that comes late takes nothing. A
 failed task waits before its next attempt (semantics W10); a task whose command
 cannot be started is tried on one more worker (semantics W9)."""
 
-RETURN = """
+RETURN = (
+    """QUEUED
 local function return_tasks(queue, tasks, begun, later, id, first, last)
 local jobs = 'rq:job:' .. id
 local gone, broken = {}, {}
 local clock = redis.call('TIME')
 local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
-for key, kind in pairs({[queue] = 'list', [tasks] = 'hash', [begun] = 'hash', [later] = 'zset'}) do
+local kinds = {[queue] = 'list', [tasks] = 'hash', [begun] = 'hash', [later] = 'zset', [near_of(tasks)] = 'zset'}
+for key, kind in pairs(kinds) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then redis.call('DEL', key) end
 end
@@ -221,6 +323,7 @@ for _, number in ipairs(found) do
   if not readable or type(task) ~= 'table' then task = {attempts = 0, failures = 0} end
   task.state = 'queued'
   task.executor = nil
+  task.locality = nil
   task.started_at = nil
   task.broken = broken[number] and (tonumber(task.broken) or 0) + 1 or nil
   task.due_at = nil
@@ -230,11 +333,14 @@ for _, number in ipairs(found) do
   redis.call('HDEL', begun, i)
   redis.call('HSET', tasks, i, cjson.encode(task))
   if redis.call('EXISTS', jobs .. i) == 1 then redis.call('HSET', jobs .. i, 'status', 'queued') end
-  if task.due_at then redis.call('ZADD', later, task.due_at, i) else redis.call('LPUSH', queue, id .. i) end
+  if task.due_at then redis.call('ZADD', later, task.due_at, i) else queue_task(queue, tasks, id, i, 0) end
 end
 return #found
 end
-""".replace("LONGEST_S", str(LONGEST_BACKOFF_S)).replace("AT_ONCE", str(BROKEN_AT_ONCE))
+""".replace("QUEUED", _QUEUED)
+    .replace("LONGEST_S", str(LONGEST_BACKOFF_S))
+    .replace("AT_ONCE", str(BROKEN_AT_ONCE))
+)
 """Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue.
 
 A name that begins with `!` is of an executor that ended abnormally. A task whose executors do so again and again waits
@@ -255,40 +361,68 @@ end
 """Stores the output tails of tasks that are running on the executor."""
 
 CLOSE = """
-local apps = #KEYS / 5
+local apps = #KEYS / 8
 local made = {}
-for first = 1, apps, 1000 do
-  local last = math.min(first + 999, apps)
+for first = 1, 3 * apps, 3000 do
+  local last = math.min(first + 2999, 3 * apps)
   local began = redis.call('EXISTS', unpack(KEYS, first, last)) > 0
-  for app = first, last do
-    local tasks, filled = KEYS[app], -1
+  for place = first, last, 3 do
+    local tasks, filled = KEYS[place], -1
     if began and redis.call('EXISTS', tasks) == 1 then
       redis.call('HSET', tasks, 'forgotten', 1)
       filled = tonumber(redis.call('HGET', tasks, 'filled') or 0) or 0
+    elseif began and redis.call('EXISTS', KEYS[place + 1], KEYS[place + 2]) > 0 then
+      filled = 0
     end
-    made[app] = filled
+    made[#made + 1] = filled
   end
 end
-for first = apps + 1, #KEYS, 1000 do
+for first = 3 * apps + 1, #KEYS, 1000 do
   redis.call('DEL', unpack(KEYS, first, math.min(first + 999, #KEYS)))
 end
 return made
 """
-"""Closes apps for good. KEYS: `tasks` of every app, then queue, `begun`, `later` and `secrets` of every app.
+"""Closes apps for good. KEYS: `tasks`, `output` and `driver_output` of every app, then queue, `begun`, `later`,
+`secrets` and `mail` of every app.
 
--> for each app the number of jobs created, -1 if its `tasks` do not exist."""
+-> for each app the number of jobs created, -1 if it has neither tasks nor output."""
 
 SWEEP = """
-local tasks, output, queue, queues, rq_workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local tasks, output, driver_output, queue, queues, rq_workers, near, kept, kept_bytes = unpack(KEYS)
+local kept_s, most, company, app, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 for _, worker in ipairs(redis.call('SMEMBERS', rq_workers)) do
   redis.call('SREM', 'rq:workers', worker)
   if string.sub(worker, 1, 10) == 'rq:worker:' then redis.call('DEL', worker) end
 end
 redis.call('DEL', rq_workers)
 redis.call('SREM', queues, queue)
-redis.call('EXPIRE', tasks, ARGV[1])
-redis.call('EXPIRE', output, ARGV[1])
+redis.call('DEL', near)
+for _, key in ipairs({tasks, output, driver_output}) do redis.call('EXPIRE', key, kept_s) end
+
+local size = 100 * redis.call('HLEN', tasks) + #(redis.call('GET', driver_output) or '')
+local written = redis.call('HKEYS', output)
+for first = 1, #written, 16 do
+  local texts = redis.call('HMGET', output, unpack(written, first, math.min(first + 15, #written)))
+  for _, text in ipairs(texts) do size = size + #(text or '') end
+end
+redis.call('RPUSH', kept, string.format('%d %s', size, app))
+redis.call('EXPIRE', kept, kept_s)
+local total = redis.call('HINCRBY', kept_bytes, company, string.format('%d', size))
+while total > most do
+  local first = redis.call('LPOP', kept)
+  if not first then
+    redis.call('HDEL', kept_bytes, company)
+    break
+  end
+  local its, name = string.match(first, '^(%d+) (.*)$')
+  total = redis.call('HINCRBY', kept_bytes, company, '-' .. its)
+  local states = prefix .. 'tasks:' .. name
+  if redis.call('EXISTS', states) == 0 or redis.call('HEXISTS', states, 'forgotten') == 1 then
+    redis.call('DEL', states, prefix .. 'output:' .. name, prefix .. 'driver-output:' .. name)
+  end
+end
 """
 """Deletes RQ's records of the queue and its workers, and no other key that the set of workers names.
 
-Task states and output expire after ARGV[1] seconds."""
+Task states and output expire after ARGV[1] seconds. If those of the company exceed ARGV[2] bytes, the oldest are
+deleted: so no tenant fills the store. A state counts as 100 bytes."""

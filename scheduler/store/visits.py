@@ -3,6 +3,9 @@
 A visit is a record in the store, with a list of chunks each way. Either end sends its chunks with the number of the
 first one, and says how many of the other's it has, so a call can be repeated. A visit is over once its visitor has not
 called for `GONE_S`.
+
+Visits hold little of the store's memory: a company has at most `MOST_VISITS`, and of each at most `MOST_WAITING` chunks
+wait each way. Whoever sends more although it was told `full` loses them.
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ ATTENDED_S = 15
 """An executor that has not called for so long does not attend any more."""
 CHUNK_BYTES = 32_768
 MOST_CHUNKS = 64
-"""How many chunks one way wait at most; also the most in an answer."""
+"""How many chunks one way wait before the sender is told to wait; also the most in a call and in an answer."""
+MOST_WAITING = 2 * MOST_CHUNKS
+MOST_VISITS = 16
 _COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _SIZE = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-_CHUNK = Annotated[bytes, msgspec.Meta(max_length=2 * CHUNK_BYTES)]
+_CHUNK = Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES + 1)]
 _WORD = Annotated[str, msgspec.Meta(max_length=65_536)]
 
 
@@ -108,9 +113,10 @@ _EXCHANGE = """
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return false end
 local sent, taken = ARGV[3], ARGV[4]
 local number, base = tonumber(redis.call('HGET', KEYS[1], sent) or 0), tonumber(redis.call('HGET', KEYS[1], taken) or 0)
+local waiting = redis.call('LLEN', KEYS[2])
 for i = 7, #ARGV do
-  if tonumber(ARGV[5]) + i - 7 == number then
-    redis.call('RPUSH', KEYS[2], ARGV[i])
+  if tonumber(ARGV[5]) + i - 7 == number and waiting < MOST then
+    waiting = redis.call('RPUSH', KEYS[2], ARGV[i])
     number = number + 1
   end
 end
@@ -120,8 +126,8 @@ if after > base then
   base = after
 end
 redis.call('HSET', KEYS[1], sent, number, taken, base)
-return {redis.call('LRANGE', KEYS[3], 0, -1), redis.call('LLEN', KEYS[2])}
-"""
+return {redis.call('LRANGE', KEYS[3], 0, -1), waiting}
+""".replace("MOST", str(MOST_WAITING))
 """KEYS: the record, the list to send by, the list to take from. ARGV: a field of the record and what it must hold, the
 fields with the numbers of chunks sent and taken, the number of the first chunk, how many were taken, the chunks.
 -> the chunks to take, and how many wait the other way; nil if the record is gone."""
@@ -135,11 +141,29 @@ class Visits:
         self._exchange = store.register_script(_EXCHANGE)
 
     def begin(self, wanted: Wanted, worker: str, executor: str, account: str) -> str:
-        """Ask the executor to run the command for the account. Returns the visit's id."""
+        """Ask the executor to run the command for the account. Returns the visit's id.
+
+        Raises: InvalidCommand if accounts of its company have `MOST_VISITS` already.
+        """
+        owner = account.partition("/")[0]
+        visitors = self._keys.visitors(owner)
+        known: Any = list(self._store.smembers(visitors))
+        there = self._store.pipeline()
+        for each in known:
+            there.exists(self._keys.visit(each.decode()))
+        over = [each for each, lasts in zip(known, there.execute(), strict=True) if not lasts]
+        if len(known) - len(over) >= MOST_VISITS:
+            raise InvalidCommand(
+                f"{owner} runs {MOST_VISITS} commands by `fairlog exec` already; end one of them first"
+            )
         visit = os.urandom(16).hex()
         about: dict[Any, Any] = {"executor": executor, "account": account, "wanted": msgspec.json.encode(wanted)}
         record, asked = self._keys.visit(visit), self._keys.visited(worker)
         pipeline = self._store.pipeline()
+        if over:
+            pipeline.srem(visitors, *over)
+        pipeline.sadd(visitors, visit)
+        pipeline.expire(visitors, GONE_S)
         pipeline.hset(record, mapping=about)
         pipeline.expire(record, GONE_S)
         pipeline.hset(asked, visit, executor)
@@ -164,7 +188,7 @@ class Visits:
         pipeline.hmget(record, "exit", "error")
         pipeline.exists(f"{record}:attended")
         pipeline.hset(record, mapping={"ended": int(call.ended), "rows": call.rows, "columns": call.columns})
-        for key in (record, *lists):
+        for key in (record, *lists, self._keys.visitors(account.partition("/")[0])):
             pipeline.expire(key, GONE_S)
         (ended, error), attended, *_ = pipeline.execute()
         if ended is None and not error and not attended:

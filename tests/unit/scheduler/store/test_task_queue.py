@@ -15,6 +15,8 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.utils import as_text
 
+from scheduler.model.grants import Nearness
+from scheduler.store import task_queue
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import (
     OUTPUT_BYTES,
@@ -42,7 +44,7 @@ def work(fake: fakeredis.FakeRedis) -> Worklist:
     return Worklist(fake, CLUSTER)
 
 
-def fill(work: Worklist, tasks: int, executor: str = "e", **options: int) -> bool:
+def fill(work: Worklist, tasks: int, executor: str = "e", **options: Any) -> bool:
     return work.fill(APP, tasks, worker=WORKER, executor=executor, **options)
 
 
@@ -353,24 +355,67 @@ def test_a_forgotten_app_leaves_states_and_output_for_a_while_and_nothing_else(
     take(work, 2)
     end(work, 0, "succeeded", output=b"result")
     assert work.open_apps() == [APP]
-    work.forget(APP)
-    left = {KEYS.tasks(APP).encode(), KEYS.output(APP).encode(), KEYS.grants(WORKER).encode()}
-    assert set(fake.keys()) == left
+    work.forget({APP: "acme"})
+    kept = (KEYS.tasks(APP), KEYS.output(APP), KEYS.grants(WORKER), KEYS.kept("acme"), KEYS.kept_bytes)
+    assert set(fake.keys()) == {key.encode() for key in kept}
     assert 0 < fake.ttl(KEYS.tasks(APP)) <= 7 * 24 * 3600
     assert work.open_apps() == []
     assert work.output(APP, 0) == b"result"
     assert [state.state for state in work.states(APP)] == ["succeeded"] + ["stopped"] * 4
 
 
+def ended(work: Worklist, app: str, company: str, size: int) -> None:
+    """Run an app of one task with so much output, and of a driver with as much."""
+    work.fill(app, 1, worker=WORKER, executor="e")
+    work.step(app, worker=WORKER, executor="e", want=1)
+    work.keep_output(app, "e", {0: b"x" * size})
+    work.keep_driver_output(app, b"y" * size)
+    work.forget({app: company})
+
+
+def test_the_oldest_output_of_a_company_gives_way_to_its_latest(
+    work: Worklist, fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_queue, "KEPT_BYTES", 10_000)
+    ended(work, "theirs", "globex", 1_000)
+    for number in range(5):
+        ended(work, f"ours{number}", "acme", 2_000)
+    found = [bool(work.output(app, 0)) for app in ("theirs", "ours0", "ours1", "ours2", "ours3", "ours4")]
+    assert found == [True, False, False, False, True, True]
+    assert not fake.exists(KEYS.tasks("ours2"), KEYS.driver_output("ours2"))
+    assert work.output("ours4", None)
+    sums = {company: int(size) for company, size in fake.hgetall(KEYS.kept_bytes).items()}
+    assert sums[b"acme"] == sum(int(each.split()[0]) for each in fake.lrange(KEYS.kept("acme"), 0, -1))
+    assert sums[b"acme"] <= 10_000
+
+
+def test_an_app_that_runs_again_under_an_old_name_keeps_its_tasks(
+    work: Worklist, fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(work, "again", "acme", 2_000)
+    fake.delete(KEYS.tasks("again"), KEYS.output("again"), KEYS.driver_output("again"))
+    work.fill("again", 3, worker=WORKER, executor="e")
+    monkeypatch.setattr(task_queue, "KEPT_BYTES", 0)
+    ended(work, "other", "acme", 10)
+    assert len(work.states("again")) == 3
+    assert not fake.exists(KEYS.kept("acme"))
+
+
+def test_a_driver_alone_counts_as_well(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    work.keep_driver_output("alone", b"y" * 500)
+    work.forget({"alone": "acme", "never began": "acme"})
+    assert fake.lrange(KEYS.kept("acme"), 0, -1) == [b"500 alone"]
+
+
 def test_nothing_brings_a_forgotten_app_back(work: Worklist, fake: fakeredis.FakeRedis) -> None:
     fill(work, 3)
     take(work, 1)
-    work.forget(APP)
+    work.forget({APP: "acme"})
     assert not fill(work, 3)
     assert take(work, 3) == []
     end(work, 0, "failed", retries=3)
     work.put_back(APP, "e")
-    work.forget(APP)
+    work.forget({APP: "acme"})
     assert queued(fake) == []
     assert work.open_apps() == []
     fake.rpush(f"rq:queue:{KEYS.app_queue(APP)}", job_id(CLUSTER, APP, 1))
@@ -451,7 +496,7 @@ def test_only_records_of_rq_workers_are_deleted_with_an_app(work: Worklist, fake
     fake.set(log, "the log")
     fake.set("rq:worker:one", "a worker")
     fake.sadd(f"rq:workers:{KEYS.app_queue(APP)}", "rq:worker:one", log)
-    work.forget(APP)
+    work.forget({APP: "acme"})
     assert fake.get(log) == b"the log"
     assert not fake.exists("rq:worker:one")
 
@@ -460,7 +505,7 @@ def test_a_forged_number_of_jobs_does_not_keep_the_master_busy(work: Worklist, f
     for forged in (str(10**15), "no number"):
         fill(work, 1)
         fake.hset(KEYS.tasks(APP), "filled", forged)
-        work.forget(APP)
+        work.forget({APP: "acme"})
         fake.delete(KEYS.tasks(APP))
     assert work.open_apps() == []
 
@@ -526,3 +571,119 @@ def test_every_task_is_in_exactly_one_place(actions: list[tuple[str, str, int]])
         assert [progress.tasks, progress.queued + later, *progress[2:6]] == [8, *counted, later]
         jobs = {int(as_text(key).rsplit("__", 1)[1]) for key in store.keys("rq:job:*")}
         assert jobs == set(range(8)) - set(over)
+
+
+# Tasks that prefer hosts (semantics L7)
+
+NEAR = {"h1": "0-2", "h2": "3-5,2", "h3": "6", "gone": "7"}
+"""Tasks 8 and 9 prefer none; task 2 prefers two hosts, and the only host of task 7 has no worker."""
+
+
+def nearness(host: str, **changes: Any) -> Nearness:
+    racks = {"h1": "r1", "h2": "r2", "h3": "r1"}
+    told: dict[str, Any] = {
+        "tasks": NEAR,
+        "racks": racks,
+        "host": host,
+        "rack": racks[host],
+        "host_wait_ms": 60_000,
+    } | changes
+    return Nearness(**{"rack_wait_ms": 60_000, **told})
+
+
+@pytest.fixture
+def near(work: Worklist) -> Worklist:
+    assert fill(work, 10, "e", near=nearness("h1"), chunk=4)
+    assert fill(work, 10, "f", near=nearness("h2"), chunk=4)
+    return work
+
+
+def waited(store: fakeredis.FakeRedis, ms: int) -> None:
+    """Set the clock of the wait back."""
+    store.hincrby(KEYS.tasks(APP), "near:since", -ms)
+
+
+def localities(work: Worklist) -> dict[int, str | None]:
+    return {state.task: state.locality for state in work.states(APP) if state.state == "running"}
+
+
+def test_an_executor_takes_tasks_of_its_host_then_those_without_one_and_waits(near: Worklist) -> None:
+    assert take(near, 10, "e") == [0, 1, 2, 7, 8, 9]
+    assert take(near, 10, "f") == [3, 4, 5], "task 2 is taken"
+    assert take(near, 10, "e") == []
+    assert localities(near) == {**dict.fromkeys(range(6), "host"), 7: "any", 8: None, 9: None}
+
+
+def test_after_the_waits_tasks_of_the_rack_are_taken_and_then_any(near: Worklist, fake: fakeredis.FakeRedis) -> None:
+    take(near, 6, "e")
+    waited(fake, 60_001)
+    assert take(near, 10, "e") == [6], "h3 is in the rack of h1"
+    assert take(near, 10, "e") == [], "the wait began anew"
+    waited(fake, 60_001)
+    assert take(near, 2, "e") == [3, 4]
+    assert localities(near) | {6: "rack", 3: "any", 4: "any"} == localities(near)
+
+
+def test_a_task_that_begins_on_its_host_starts_the_wait_anew(near: Worklist, fake: fakeredis.FakeRedis) -> None:
+    take(near, 6, "e")
+    waited(fake, 120_001)
+    assert take(near, 1, "f") == [3]
+    assert take(near, 10, "e") == []
+
+
+def test_without_racks_nothing_waits_for_one(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    fill(work, 10, "e", near=nearness("h1", racks=dict.fromkeys(("h1", "h2"), ""), rack=""))
+    take(work, 9, "e")
+    waited(fake, 60_001)
+    assert take(work, 10, "e") == [3, 4, 5]
+
+
+def test_tasks_that_return_keep_their_hosts_and_go_first(near: Worklist, fake: fakeredis.FakeRedis) -> None:
+    take(near, 2, "e")
+    assert near.put_back(APP, "e") == 2
+    assert take(near, 1, "f") == [2]
+    assert near.put_back(APP, broken("f")) == 1
+    assert take(near, 10, "e") == [0, 1, 2, 7, 8, 9]
+    end(near, 0, "failed", retries=1)
+    assert take(near, 1, "f") == [3]
+    assert take(near, 1, "e") == [0]
+    assert end(near, 1, "failed", retries=1, backoff_s=60).next_ms == -1
+    fake.zadd(KEYS.later(APP), {"1": 0})
+    assert take(near, 1, "e") == [1]
+
+
+def test_how_many_tasks_wait_for_each_host_is_told_when_it_changes(near: Worklist, fake: fakeredis.FakeRedis) -> None:
+    def step() -> tuple[int | None, dict[str, int]]:
+        told = near.step(APP, worker=WORKER, executor="e")
+        return told.preferring, told.prefer
+
+    assert step() == (7, {"h1": 3, "h2": 4, "h3": 1})
+    take(near, 2, "e")
+    assert step() == (None, {}), "less than a second later"
+    fake.hset(KEYS.tasks(APP), "near:told_at", 0)
+    assert step() == (5, {"h1": 1, "h2": 4, "h3": 1})
+    fake.hset(KEYS.tasks(APP), "near:told_at", 0)
+    assert step() == (None, {}), "nothing has changed"
+
+
+def test_nothing_of_a_closed_app_stays(near: Worklist, fake: fakeredis.FakeRedis) -> None:
+    take(near, 1, "e")
+    near.forget({APP: "acme"})
+    assert fake.exists(KEYS.near(APP)) == 0
+    assert not fill(near, 10, "e", near=nearness("h1"))
+    assert near.put_back(APP, "e") == 0
+    assert fake.exists(KEYS.near(APP)) == 0
+
+
+def test_a_key_of_another_type_is_replaced_when_tasks_return(near: Worklist, fake: fakeredis.FakeRedis) -> None:
+    take(near, 3, "e")
+    fake.set(KEYS.near(APP), "x")
+    assert near.put_back(APP, "e") == 3
+    assert take(near, 3, "e") == [0, 1, 2]
+
+
+def test_tasks_of_every_chunk_are_taken_by_their_host(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    of = {f"h{n}": f"{n}-{1_196 + n}:4" for n in range(4)}
+    assert fill(work, 1_200, "e", near=nearness("h1", tasks=of, racks=dict.fromkeys(of, ""), rack=""))
+    assert take(work, 1_000, "e") == list(range(1, 1_200, 4))
+    assert fake.zcard(KEYS.near(APP)) == 2 * 900
