@@ -7,6 +7,8 @@ it finds the i-th index in its environment.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from scheduler.model.errors import InvalidCommand
@@ -58,12 +60,48 @@ def position_of(array: str | None, index: int, tasks: int) -> int | None:
     return listed.index(index) if index in listed else None
 
 
-def written(listed: list[int]) -> str:
-    """The list as text, neighbours as spans: `1-10,15`."""
-    parts: list[list[int]] = []
-    for index in listed:
-        if parts and index == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], index]
-        else:
-            parts.append([index])
-    return ",".join("-".join(map(str, part)) for part in parts)
+def written(listed: Sequence[int]) -> str:
+    """The list as text, three or more indexes of one distance as a span: `1-10,15,20-30:5`."""
+    parts: list[str] = []
+    start = 0
+    while start < len(listed):
+        first, end = listed[start], start + 1
+        step = listed[end] - first if end < len(listed) else 0
+        while step > 0 and end < len(listed) and listed[end] - listed[end - 1] == step:
+            end += 1
+        if end - start < 3 and step != 1:
+            end = start + 1
+        last = listed[end - 1]
+        parts.append(str(first) if last == first else f"{first}-{last}{f':{step}' if step > 1 else ''}")
+        start = end
+    return ",".join(parts)
+
+
+def hosts_of_tasks(near: Mapping[str, str], array: str, tasks: int) -> dict[int, list[str]]:
+    """Place of a task -> the hosts that it prefers; `near`: host -> list of the indexes of the tasks that prefer it.
+
+    Raises: InvalidCommand for a list that cannot be read, or an index that no task has.
+    """
+    place = {index: number for number, index in enumerate(indexes(array))} if array else None
+    found: dict[int, list[str]] = {}
+    for host, text in near.items():
+        try:
+            listed = indexes(text)
+        except InvalidCommand as error:
+            raise InvalidCommand(f"the tasks that prefer host {host[:60]!r}: {error}") from None
+        for index in listed:
+            number = (index if index < tasks else None) if place is None else place.get(index)
+            if number is None:
+                known = f"those of its array, {array[:60]}" if array else f"0 to {tasks - 1}" if tasks else "none"
+                raise InvalidCommand(
+                    f"task {index}, which is to prefer host {host[:60]!r}, does not exist; the app's tasks are {known}"
+                )
+            found.setdefault(number, []).append(host)
+    return found
+
+
+def preferences(near: Mapping[str, str], array: str, tasks: int) -> tuple[int, dict[str, int]]:
+    """The number of tasks that prefer some host, and host -> the number that prefer it. Raises: as `hosts_of_tasks`."""
+    found = hosts_of_tasks(near, array, tasks)
+    by_host = Counter(host for hosts in found.values() for host in hosts)
+    return len(found), dict(sorted(by_host.items()))

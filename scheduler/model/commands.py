@@ -169,6 +169,9 @@ class SubmitApp(_Request, frozen=True):
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
     (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5).
+
+    `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
+    and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
     """
 
     app: str
@@ -208,6 +211,9 @@ class SubmitApp(_Request, frozen=True):
     executor_command: tuple[str, ...] = ()
     grace_s: int | None = None
     owner_timeout_s: int | None = None
+    near: dict[str, str] = {}
+    prefer: dict[str, int] = {}
+    preferring_tasks: int | None = None
 
 
 class ScaleApp(_Request, frozen=True):
@@ -325,12 +331,18 @@ class EndedExecutor(_Request, frozen=True, kw_only=True):
 
 
 class ReportBacklog(_Request, frozen=True):
-    """An executor of an elastic app reports waiting and running tasks, and whether it is `idle` (semantics L6)."""
+    """An executor of an elastic app reports waiting and running tasks, and whether it is `idle` (semantics L6).
+
+    One of an app whose tasks prefer hosts reports as well how many of the waiting ones do, and host -> how many prefer
+    it (L8); None = it does not say.
+    """
 
     executor: str
     waiting: int
     running: int
     idle: bool = False
+    preferring_tasks: int = 0
+    prefer: dict[str, int] | None = None
 
 
 class EndedDriver(_Request, frozen=True, kw_only=True):
@@ -450,6 +462,7 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     cwd: str | None = None
     array: str = ""
     executor_command: tuple[str, ...] = ()
+    near: dict[str, str] = {}
 
 
 read_private = msgspec.json.Decoder(Private).decode
@@ -469,12 +482,13 @@ def private_of(command: Command) -> Private | None:
     """The private part of the command; None if its kind has none."""
     if not isinstance(command, SubmitApp):
         return None
-    return Private(command.name, command.command, command.env, command.cwd, command.array, command.executor_command)
+    what = command.name, command.command, command.env, command.cwd, command.array
+    return Private(*what, command.executor_command, command.near)
 
 
 def without_private(command: SubmitApp) -> SubmitApp:
     """The submission without its private part."""
-    return replace(command, name="", command=(), env=(), cwd=None, array="", executor_command=())
+    return replace(command, name="", command=(), env=(), cwd=None, array="", executor_command=(), near={})
 
 
 def check_variables(parts: Iterable[str], number: int) -> None:

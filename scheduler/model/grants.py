@@ -33,6 +33,23 @@ class RuntimeWarn(BaseModel):
     at: int
 
 
+class Nearness(BaseModel):
+    """The hosts that the app's tasks prefer, as the executor needs them (semantics L7).
+
+    `tasks`: host -> list of the indexes of the tasks that prefer it. `racks`: those hosts that had a live worker when
+    the grant was written -> their rack, "" = none. The executor is on `host`, in `rack`. The waits are in ms.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: dict[str, str]
+    racks: dict[str, str]
+    host: str
+    rack: str
+    host_wait_ms: int
+    rack_wait_ms: int
+
+
 class Grant(BaseModel):
     """An executor or driver of a worker, with everything it needs of the app.
 
@@ -78,6 +95,7 @@ class Grant(BaseModel):
     grace_s: int | None = None
     array: str = ""
     """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
+    near: Nearness | None = None
 
     @property
     def tasks_at_once(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.json import Encoder
@@ -60,6 +60,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["cwd"] = private.cwd
     if private.array and not is_driver(held.id):
         grant["array"] = private.array
+    if private.near and not is_driver(held.id):
+        grant["near"] = _nearness(state, held, private.near)
     if spec.retries:
         grant |= {"retries": spec.retries, "retry_backoff_s": spec.retry_backoff_s}
     if spec.time_limit_s is not None:
@@ -86,6 +88,19 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     if held.warned_at and spec.warn is not None:
         grant["warning"] = {"signal": spec.warn.signal, "at": held.warned_at}
     return _to_json(grant).decode()
+
+
+def _nearness(state: ClusterState, held: Allocation, tasks: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a `Nearness` (semantics L7)."""
+    worker, racks = state.workers[held.worker], state.places.racks_of(tasks)
+    return {
+        "tasks": tasks,
+        "racks": {host: racks.get(host, "") for host in tasks if host in state.places.by_host},
+        "host": worker.host,
+        "rack": worker.rack,
+        "host_wait_ms": state.settings.locality_wait_host_ms,
+        "rack_wait_ms": state.settings.locality_wait_rack_ms,
+    }
 
 
 def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settled_at: int = 0) -> GrantChanges:

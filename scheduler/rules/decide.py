@@ -42,7 +42,7 @@ from scheduler.rules.programs import abandoned, finished
 from scheduler.rules.readiness import put_on_hold, reprioritized
 from scheduler.rules.runtime import LONGEST_S, extended
 from scheduler.rules.state import ClusterState
-from scheduler.rules.submission import registration
+from scheduler.rules.submission import preferred, registration
 from scheduler.rules.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
@@ -70,7 +70,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _executor_ended(state, command)
         case commands.SubmitApp():
             company = _company(state, command.company)
-            return [registration(state, company, command, state.at if at is None else at)]
+            registered = registration(state, company, command, state.at if at is None else at)
+            return [registered, *preferred(registered, command)]
         case commands.EndApp():
             return _end_app(state, command)
         case commands.KillApp():

@@ -40,11 +40,16 @@ from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.programs import resized
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import check_stated_size
-from scheduler.rules.validate import MAX_EXECUTORS, MAX_NAMED, MAX_TASKS, check_name, check_number, check_range
-
-MAX_HOSTS = 10_000
-MAX_NEAR = 10_000
-"""The most executors of an app with preferred hosts: each is a request of its own."""
+from scheduler.rules.validate import (
+    MAX_EXECUTORS,
+    MAX_NAMED,
+    MAX_NEAR,
+    MAX_TASKS,
+    check_name,
+    check_number,
+    check_preferences,
+    check_range,
+)
 
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
@@ -189,22 +194,40 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
     """
     check_range("waiting tasks", command.waiting, 0, MAX_TASKS)
     check_range("running tasks", command.running, 0, MAX_TASKS)
+    check_preferences(command.prefer or {}, command.preferring_tasks)
     bounds, sizing = app.spec.elastic, app.sizing
-    if app.ended is not None or bounds is None or not isinstance(sizing, Fixed) or executor.status == "stopping":
+    if app.ended is not None or not isinstance(sizing, Fixed) or executor.status == "stopping":
         return []
+    changes = _preferred(app, command)
+    if bounds is None:
+        return [demand(app, **changes)] if changes else []
     events: list[Event] = []
     if command.idle != (executor.idle_since is not None):
         events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
     needed = -(-(command.waiting + command.running) // (sizing.each.cores // app.spec.cores_per_task))
     wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
-        return events
-    changes: dict[str, Any] = {"backlog_executors": wanted, "done_cores": 0}
+        return [*events, demand(app, **changes)] if changes else events
+    changes |= {"backlog_executors": wanted, "done_cores": 0}
     limit = app.executor_limit or 0
     if wanted <= limit:
         limit = wanted
         changes |= {"executor_limit": wanted, "next_step": 1, "target": None}
     return [*events, demand(app, **changes, requested=_request(app, sizing, limit))]
+
+
+def _preferred(app: App, command: ReportBacklog) -> dict[str, Any]:
+    """What the waiting tasks change of the preferred hosts (semantics L8).
+
+    Their numbers matter only while executors are missing; otherwise only which hosts are preferred does.
+    """
+    if command.prefer is None or app.lacking > MAX_NEAR:
+        return {}
+    by_host = dict(sorted(command.prefer.items()))
+    matters = app.lacking or by_host.keys() != app.preferred_hosts.keys()
+    if not matters or (command.preferring_tasks, by_host) == (app.preferring_tasks, app.preferred_hosts):
+        return {}
+    return {"preferring_tasks": command.preferring_tasks, "preferred_hosts": by_host}
 
 
 def requests(
@@ -434,7 +457,7 @@ def _within(claims: Resources, total: Resources, added: Resources) -> bool:
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:
-    check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
+    check_preferences(command.prefer, command.preferring_tasks)
     if not command.prefer:
         return
     if command.executors is None or isinstance(app.sizing, OnePerWorker):
@@ -443,8 +466,3 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
         )
     if command.executors > MAX_NEAR:
         raise InvalidCommand(f"at most {MAX_NEAR} executors can have preferred hosts, not {command.executors}")
-    if len(command.prefer) > MAX_HOSTS:
-        raise InvalidCommand(f"at most {MAX_HOSTS} hosts can be preferred, not {len(command.prefer)}")
-    for host, tasks in command.prefer.items():
-        check_name("a preferred host", host)
-        check_range(f"tasks that prefer {host}", tasks, 0, MAX_TASKS)

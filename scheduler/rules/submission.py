@@ -7,9 +7,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from scheduler.model.arrays import preferences
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
-from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
+from scheduler.model.events import AppChanged, AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.rules import readiness, validate
 from scheduler.rules.entities import Company
@@ -20,7 +21,7 @@ from scheduler.rules.programs import check_terms, of_programs
 from scheduler.rules.request import Asked, asked
 from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import check_range, shorten
+from scheduler.rules.validate import MAX_NEAR, check_range, shorten
 
 SPARK_MEMORY_MB = 1024
 """Default memory of an executor or a driver, as in Spark."""
@@ -39,7 +40,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         validate.check_name("the user", command.user)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
-    counted = command.elastic is not None or command.executor_program
+    counted = command.elastic is not None or command.executor_program or bool(command.prefer)
     sizes = not counted or (command.executor_cores, command.executor_memory_mb) != (None, None)
     if counted:
         command = _counted(state, command)
@@ -89,6 +90,67 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
             check_size(state, sizing, command.cores)
         _check_fits(state, registered)
     return registered
+
+
+def with_preferences(command: SubmitApp) -> SubmitApp:
+    """The submission with the numbers of tasks that prefer hosts, as its private part makes them (semantics L7).
+
+    Raises: InvalidCommand if it states others, or an index that no task has.
+    """
+    if command.near and command.tasks is None:
+        raise InvalidCommand("tasks can prefer hosts only if their number is stated; add --tasks N or --array LIST")
+    preferring, by_host = preferences(command.near, command.array, command.tasks or 0)
+    stated = command.preferring_tasks, command.prefer
+    if stated not in ((None, {}), (preferring, by_host)):
+        raise InvalidCommand("prefer and preferring_tasks of a submission follow from near; leave them out")
+    return replace(command, preferring_tasks=preferring, prefer=by_host)
+
+
+def preferred(registered: AppRegistered, command: SubmitApp) -> list[AppChanged]:
+    """The first demand of an app whose tasks prefer hosts (semantics L7). Raises: InvalidCommand."""
+    if not command.prefer:
+        return []
+    if isinstance(registered.sizing, Fixed) and (registered.cores or 0) // registered.sizing.each.cores > MAX_NEAR:
+        raise InvalidCommand(f"at most {MAX_NEAR} executors can have preferred hosts; ask for fewer --cores")
+    elastic = registered.elastic
+    return [
+        AppChanged(
+            app=registered.app,
+            requested=registered.requested,
+            sizing=registered.sizing,
+            executor_limit=registered.executor_limit,
+            preferring_tasks=command.preferring_tasks or 0,
+            preferred_hosts=dict(sorted(command.prefer.items())),
+            backlog_executors=None if elastic is None else elastic.backlog,
+            next_step=1 if elastic is None else elastic.step,
+        )
+    ]
+
+
+def _preferring(state: ClusterState, command: SubmitApp) -> SubmitApp:
+    """The submission of an app whose tasks prefer hosts: its executors have one size (semantics L7).
+
+    The default size is the minimum executor, as of an elastic app. Raises: InvalidCommand.
+    """
+    validate.check_preferences(command.prefer, command.preferring_tasks)
+    if command.executor_program:
+        raise InvalidCommand("tasks prefer hosts, and with --executor-program an app has none; use `fairlog scale`")
+    if command.cores == "unlimited" or command.sizing not in (None, "fixed"):
+        raise InvalidCommand(
+            "hosts can be preferred only by an app of a number of cores, with executors of one size; leave out "
+            "--sizing, or give --sizing fixed"
+        )
+    if command.task_resources:
+        raise InvalidCommand("executors of an app that prefers hosts have one size; give --executor-resource instead")
+    if command.elastic is not None:
+        return command
+    each, cores_per_task = command.executor_cores, command.cores_per_task or 1
+    if each is None:
+        each = smallest_cores(state.settings, cores_per_task)
+    memory_mb = command.executor_memory_mb
+    if memory_mb is None:
+        memory_mb = memory_of(state.settings, each, command.memory_per_task_mb, max(1, each // cores_per_task))
+    return replace(command, sizing="fixed", executor_cores=each, executor_memory_mb=memory_mb)
 
 
 def _check_numbers(command: SubmitApp) -> None:
@@ -217,7 +279,9 @@ def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
 
 
 def _counted(state: ClusterState, command: SubmitApp) -> SubmitApp:
-    """The submission of an app that demands a number of executors, as one of fixed executors (semantics L6, G1)."""
+    """The submission of an app whose executors are of one size, as one of fixed executors (semantics L6, L7, G1)."""
+    if command.prefer:
+        command = _preferring(state, command)
     if command.executor_program:
         return of_programs(state, command)
     return command if command.elastic is None else _elastic(state, command, *command.elastic)

@@ -106,6 +106,8 @@ class Turn:
         """The commands behind the events, in their order; one that caused nothing is left out."""
         self._quiet = self._placing = False
         """Whether it refused a command or took a decommission, and whether it took another command."""
+        self.decommissioned = False
+        """Whether a decommission among its commands changed something."""
         self._begun = False
 
     def take(self, command: Command, cause: str = "", by: By = NOBODY) -> list[Event]:
@@ -116,6 +118,7 @@ class Turn:
         events = decide(self.state, command, self.at, by)
         if type(command) is DecommissionWorker:
             self._quiet = True
+            self.decommissioned = self.decommissioned or bool(events)
         else:
             self._placing = True
         if events:

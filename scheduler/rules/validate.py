@@ -36,6 +36,9 @@ MAX_LINE_BYTES = 128 * 1024
 MAX_FOLDER = 4096
 MAX_NAMED = 10_000
 """The most executors that a command can name."""
+MAX_HOSTS = 10_000
+MAX_NEAR = 10_000
+"""The most executors of an app with preferred hosts: each is a request of its own."""
 MAX_MOMENT = 1 << 53
 MAX_GRACE_S = 3600
 """The longest time between SIGTERM and SIGKILL that an app can ask for (semantics G5)."""
@@ -130,6 +133,16 @@ def check_range(what: str, value: int | None, lowest: int, highest: int) -> None
         raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {shorten(value)}")
 
 
+def check_preferences(by_host: Mapping[str, int], tasks: int | None) -> None:
+    """Raises: InvalidCommand for numbers of tasks, by the host that they prefer, that no app can have (L1)."""
+    check_range("tasks with a preference", tasks, 0, MAX_TASKS)
+    if len(by_host) > MAX_HOSTS:
+        raise InvalidCommand(f"at most {MAX_HOSTS} hosts can be preferred, not {len(by_host)}")
+    for host, number in by_host.items():
+        check_name("a preferred host", host)
+        check_range(f"tasks that prefer {host}", number, 0, MAX_TASKS)
+
+
 def check_signal(what: str, name: str) -> None:
     """Raises: InvalidCommand unless `name` is a signal that apps may ask for, without SIG."""
     if name not in SIGNALS:
@@ -171,8 +184,18 @@ def _check_place(private: Private) -> None:
         raise InvalidCommand(f"a list of task indexes has at most {MAX_LINE_BYTES} characters; submit several apps")
     if private.array:
         indexes(private.array)
+    check_near(private.near)
     if cwd is not None and len(cwd) > MAX_FOLDER:
         raise InvalidCommand(f"the folder to run in can have at most {MAX_FOLDER} characters, not {len(cwd)}")
+
+
+def check_near(near: Mapping[str, str]) -> None:
+    """Raises: InvalidCommand if the lists of tasks that prefer hosts are too long for the log (L7)."""
+    if (size := sum(len(host) + len(text) for host, text in near.items())) > MAX_LINE_BYTES:
+        raise InvalidCommand(
+            f"the preferred hosts of an app's tasks take at most {MAX_LINE_BYTES} characters, not {size}; give tasks "
+            "that prefer the same host neighbouring indexes, or submit several apps"
+        )
 
 
 def check_command_id(identity: str) -> None:

@@ -16,7 +16,7 @@ from scheduler.rules.assignments import changed_grants
 from scheduler.service.inbox import Message, answer_commands, dead_letters
 from scheduler.service.keyring import Keyring
 from scheduler.service.receipts import Answer, signed_answers
-from scheduler.service.reconcile import has_variables, is_over
+from scheduler.service.reconcile import company_of, has_variables, is_over
 from scheduler.store.codec import encode_turn
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import GENESIS, CommitInFlight, EventLog, Position
@@ -48,7 +48,7 @@ class Decided(NamedTuple):
     - `at`: the time of the turn (ms).
     - `answers`: reply list -> answers.
     - `put_back`: app -> its removed executors, whose running tasks return to the queue.
-    - `over`: apps of which nothing runs any more.
+    - `over`: apps of which nothing runs any more, with their companies.
     - `claimed`: where the secrets of apps that it registered belong, and where the client has put them.
     - `aside`: messages that are put aside.
     - `seal`: the seal that the turn logs.
@@ -62,7 +62,7 @@ class Decided(NamedTuple):
     at: int
     answers: Mapping[str, list[Answer]]
     put_back: Mapping[str, list[str]]
-    over: list[str]
+    over: Mapping[str, str]
     claimed: list[tuple[str, str]]
     aside: Sequence[Message] = ()
     seal: LogSealed | None = None
@@ -93,7 +93,7 @@ class Commits:
         """The last seal that this master has committed."""
         self._in_flight: tuple[Decided, CommitInFlight, float] | None = None
         """With the time when it was sent (monotonic)."""
-        self._follow_up: tuple[InFlight, list[str]] | None = None
+        self._follow_up: tuple[InFlight, Mapping[str, str]] | None = None
         """What follows from the last confirmed commit, sent and not yet answered, and the apps that are over."""
         self._settled = 0
         """The log position up to which workers know that the replicas have the log."""
@@ -141,7 +141,7 @@ class Commits:
         position = self.position if record is None else Position(record.last, record.digest)
         settled_at = self.settles_at(position.seq)
         changes = changed_grants((event for event, _ in turn.entries), state, settled_at=settled_at)
-        over = [name for name in touched if is_over(state, name)]
+        over = {name: company_of(state, name) for name in touched if is_over(state, name)}
         taken = {message.lane: message.entry for message in messages if message.entry}
         aside = [message for message in messages if message.aside]
         commands = sum(len(message.commands) for message in messages)

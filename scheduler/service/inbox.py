@@ -28,6 +28,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.rules.programs import check_programs
+from scheduler.rules.submission import with_preferences
 from scheduler.rules.validate import check_private, trimmed
 from scheduler.service.signing import UNSIGNED, Gate
 from scheduler.store.keys import OPERATORS, WORKERS
@@ -174,6 +175,8 @@ def received(body: bytes) -> Command:
     if private is not None and isinstance(command, SubmitApp):
         check_private(private)
         check_programs(command)
+        if command.near or command.prefer or command.preferring_tasks:
+            command = with_preferences(command)
     return command
 
 

@@ -86,7 +86,7 @@ def reconcile_tasks(
         if granted_once:
             worklist.put_back(app.spec.app, *granted_once)
     with_secrets = [name for name, there in zip(ended, answers[len(living) :], strict=True) if there]
-    worklist.forget(*dict.fromkeys(name for name in (*open_apps, *with_secrets) if is_over(state, name)))
+    worklist.forget({name: company_of(state, name) for name in (*open_apps, *with_secrets) if is_over(state, name)})
 
 
 def has_variables(state: ClusterState, app: str) -> bool:
@@ -95,6 +95,12 @@ def has_variables(state: ClusterState, app: str) -> bool:
     if found is None or b'"env":' not in found.private_json:  # it may also stand in the command
         return False
     return found.private is not None and bool(found.private.env)
+
+
+def company_of(state: ClusterState, name: str) -> str:
+    """The company of the app; "" if the state has forgotten the app."""
+    app = state.apps.get(name)
+    return app.spec.company if app is not None else ""
 
 
 def is_over(state: ClusterState, name: str) -> bool:

@@ -28,6 +28,7 @@ from scheduler.model.errors import (
 )
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
 from scheduler.model.sender import NOBODY, By
+from scheduler.rules.permission import permit
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service import inbox, seals
@@ -104,6 +105,8 @@ class Scheduler:
         self._sound = True
         """Whether the state is the fold of the log and the commit in flight."""
         self._decided_at_ms = 0
+        self._unsettled = False
+        """Whether a turn is due at once, because the last one took nothing but decommissions (semantics W6)."""
         self._omitted: tuple[int, int] | None = None
         """How many refusals were not logged, and since when (ms); lost with the master (semantics T3)."""
 
@@ -186,6 +189,8 @@ class Scheduler:
 
         That is the next moment that a rule waits for (semantics T1), or the next look at heartbeats (semantics W2).
         """
+        if self._unsettled:
+            return 0
         due_ms = [look_after_ms(self._worker_timeout_ms())] if self.state.workers else []
         if self.state.owned:
             due_ms.append(LOOK_MS)
@@ -225,7 +230,7 @@ class Scheduler:
         lost: list[LoseWorker | LoseOwner] = [*self.heartbeats.lost(now, silent, self._worker_timeout_ms())]
         if self.state.owned:
             lost += self._owners.lost(now, self.state.owned)
-        if messages or lost or self._moment_has_come(now) or self._seal_is_due(now):
+        if messages or lost or self._unsettled or self._moment_has_come(now) or self._seal_is_due(now):
             self._run(messages, lost, now)
         if not messages and not lost:
             self._settle_up()
@@ -307,7 +312,8 @@ class Scheduler:
                     self._take(turn, identity, body, message.by, refusals)
                 else:  # another one may have sent it, so the answer is nobody's
                     checked[number] = message._replace(by=NOBODY)
-        turn.settle(due=due)
+        settled = turn.settle(due=due or (self._unsettled and not messages))
+        self._unsettled = not settled and (self._unsettled or turn.decommissioned)
         self._decided_at_ms = now
         self._report_aside([message for message in checked if message.aside])
         return self.commits.decided(turn, self.state, self._answers(checked, refusals), checked)
@@ -335,7 +341,14 @@ class Scheduler:
         command = None
         try:
             received = inbox.received(body)
-            self._accepts(received)
+            try:
+                self._accepts(received)
+            except CommandRejected:
+                if self.state.closed:  # whoever may not send it learns nothing of this host
+                    command = received
+                    permit(self.state, command, by, turn.at)
+                    command = None
+                raise
             command = received
             if isinstance(command, LoseWorker | LoseOwner):
                 raise NotAllowed("only a master declares workers and owners lost")

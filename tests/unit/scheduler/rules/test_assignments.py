@@ -75,6 +75,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "program",
         "grace_s",
         "array",
+        "near",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -21,7 +22,10 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import AppChanged, Event, ExecutorAllocated, ExecutorRemoved, ExecutorRevoked
+from scheduler.model.grants import Grant
+from scheduler.rules.assignments import all_grants
 from scheduler.rules.invariants import check
+from scheduler.rules.submission import with_preferences
 from scheduler.rules.turn import Turn
 from tests.property.given import GIB, Cluster
 
@@ -440,3 +444,90 @@ class TestElastic:
         assert asked(cluster.turn(scale("e", 5))) == [(1, 4), (5, 20)]
         with pytest.raises(InvalidCommand, match="must be between 1 and 8"):
             cluster.turn(scale("e", 9))
+
+
+class TestTasksThatPreferHosts:
+    """Semantics L7, L8."""
+
+    def cluster(self) -> Cluster:
+        return cluster_of(*(replace(offer(f"w{number}", 8), host=f"h{number}") for number in range(1, 5)))
+
+    def submission(self) -> SubmitApp:
+        near = {"h2": "0-3", "h4": "4-6,3"}
+        return with_preferences(
+            SubmitApp(app="a1", company="acme", user="ann", command=("true",), tasks=8, cores=8, near=near)
+        )
+
+    def test_the_first_demand_is_that_of_the_tasks(self) -> None:
+        cluster = self.cluster()
+        events = cluster.turn(self.submission())
+        assert sorted(reached(events)) == [("w2", "host"), ("w4", "host")]
+        app = cluster.state.apps["a1"]
+        assert (app.preferring_tasks, app.preferred_hosts) == (7, {"h2": 4, "h4": 4})
+        assert app.sizing.name() == "fixed"
+        check(cluster.state)
+
+    def test_a_grant_names_the_hosts_with_a_live_worker(self) -> None:
+        cluster = self.cluster()
+        cluster.turn(
+            replace(self.submission(), near={"h2": "0", "h9": "1"}, prefer={"h2": 1, "h9": 1}, preferring_tasks=2)
+        )
+        grants = [
+            Grant.model_validate_json(text) for each in all_grants(cluster.state).values() for text in each.values()
+        ]
+        assert [(one.near.host, one.near.tasks, one.near.racks) for one in grants if one.near is not None] == [
+            (host, {"h2": "0", "h9": "1"}, {"h2": ""}) for host in sorted(one.near.host for one in grants if one.near)
+        ]
+        assert len(grants) == 2
+
+    def test_the_demand_follows_the_tasks_that_wait_while_executors_are_missing(self) -> None:
+        cluster = self.cluster()
+        cluster.turn(self.submission())
+        held = next(iter(cluster.state.executors))
+        report = ReportBacklog(executor=held, waiting=3, running=1, preferring_tasks=3, prefer={"h2": 1, "h4": 2})
+        assert cluster.turn(report) == [], "nothing is missing"
+        gone = ReportBacklog(executor=held, waiting=2, running=1, preferring_tasks=2, prefer={"h4": 2})
+        changed = [event for event in cluster.turn(gone) if isinstance(event, AppChanged)]
+        assert [(event.preferring_tasks, event.preferred_hosts) for event in changed] == [(2, {"h4": 2})]
+        assert cluster.turn(gone) == []
+        assert cluster.turn(ReportBacklog(executor=held, waiting=9, running=1)) == [], "it says nothing of hosts"
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"near": {"h1": "8"}}, "task 8, which is to prefer host 'h1', does not exist; the app's tasks are 0 to 7"),
+            ({"near": {"h1": "0,0"}}, "the task index 0 is listed twice"),
+            ({"near": {"h1": "x"}}, "'x' is not part of a list of task indexes"),
+            ({"array": "10-17"}, "the app's tasks are those of its array, 10-17"),
+            ({"tasks": None}, "add --tasks N"),
+            ({"prefer": {"h1": 3}}, "prefer and preferring_tasks of a submission follow from near; leave them out"),
+        ],
+    )
+    def test_a_submission_names_tasks_that_there_are(self, changes: dict[str, Any], said: str) -> None:
+        stated = replace(self.submission(), prefer={}, preferring_tasks=None)
+        with pytest.raises(InvalidCommand, match=re.escape(said)):
+            with_preferences(replace(stated, **changes))
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"prefer": {" h1": 1}}, "a preferred host must not start or end with a space"),
+            ({"sizing": "one-per-worker"}, "leave out --sizing"),
+            ({"executor_program": True, "tasks": None}, "use `fairlog scale`"),
+            ({"task_resources": {"gpu": "1"}}, "give --executor-resource instead"),
+            (
+                {"tasks": 90_000, "cores": 90_000, "executor_cores": 1},
+                "at most 10000 executors can have preferred hosts",
+            ),
+        ],
+    )
+    def test_only_executors_of_one_size_can_be_near_their_tasks(self, changes: dict[str, Any], said: str) -> None:
+        cluster = cluster_of(admission="open")
+        with pytest.raises(CommandRejected, match=re.escape(said)):
+            cluster.turn(replace(self.submission(), **changes))
+
+    def test_an_elastic_app_whose_tasks_prefer_hosts_grows_near_them(self) -> None:
+        cluster = self.cluster()
+        cluster.turn(replace(self.submission(), cores=None, elastic=(1, 2), executor_cores=4))
+        assert cluster.state.apps["a1"].backlog_executors == 2
+        assert {held.locality for held in cluster.state.executors.values()} == {"host"}
