@@ -243,9 +243,9 @@ class ApiExecutorDoor:
             granted = self._ask("output", door.Kept, door.Output(tails=part), door.Kept(granted=False)).granted
         return granted
 
-    def backlog(self, *, waiting: int, running: int, idle: bool) -> None:
+    def backlog(self, said: door.Backlog) -> None:
         """As `ExecutorDoor.backlog`."""
-        self._ask("backlog", Raw, door.Backlog(waiting=waiting, running=running, idle=idle), Raw())
+        self._ask("backlog", Raw, said, Raw())
 
     def end_app(self, reason: Literal["finished", "failed"], detail: str) -> None:
         """As `ExecutorDoor.end_app`."""

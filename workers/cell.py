@@ -145,11 +145,17 @@ class Cell:
         """The descriptor that is readable when there is news; -1 if it is not alive."""
         return -1 if self._first is None else self._first.line.fileno()
 
-    def prepare(self, command: Sequence[str], environment: Mapping[str, str], folder: str | None) -> Prepared:
-        """Set what all tasks have in common. Raises: CellLost."""
+    def prepare(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str | None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Prepared:
+        """Set what all tasks have in common, and put the files into the scratch folder. Raises: CellLost."""
         if self._first is None:
             raise CellLost
-        given = marshal.dumps((tuple(command), dict(environment), folder, tuple(self._first.limits)))
+        given = marshal.dumps((tuple(command), dict(environment), folder, tuple(self._first.limits), dict(files or {})))
         with tempfile.TemporaryFile() as file:
             file.write(given)
             file.flush()
@@ -157,8 +163,10 @@ class Cell:
             _, (error, found) = self._reply(prepared=2)
         return Prepared(error, bool(found))
 
-    def start(self, tasks: Sequence[tuple[int, Mapping[str, str], int]]) -> list[int | CannotStart]:
-        """Start tasks: number, further variables and output of each. Returns its process id inside, or why it has none.
+    def start(self, tasks: Sequence[tuple[int, Mapping[str, str], Sequence[int]]]) -> list[int | CannotStart]:
+        """Start tasks: number, further variables, stdout and stderr of each.
+
+        Returns its process id inside, or why it has none.
 
         Raises: CellLost; then none of them runs.
         """
@@ -166,7 +174,7 @@ class Cell:
         for first in range(0, len(tasks), MOST_AT_ONCE):
             part = tasks[first : first + MOST_AT_ONCE]
             request = tuple((identity, dict(environment)) for identity, environment, _ in part)
-            self._send(("start", request), *(output for *_, output in part))
+            self._send(("start", request), *(end for *_, ends in part for end in ends))
             found += [self._started(identity) for identity, *_ in part]
         return found
 

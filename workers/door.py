@@ -148,12 +148,17 @@ class Kept(msgspec.Struct, frozen=True):
     granted: bool
 
 
-class Backlog(msgspec.Struct, frozen=True):
-    """The backlog of an elastic app, as one of its executors knows it."""
+class Backlog(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The backlog of an elastic app, or of one whose tasks prefer hosts, as one of its executors knows it.
+
+    `preferring_tasks` of the waiting tasks prefer hosts; `prefer`: host -> how many prefer it, None = it does not say.
+    """
 
     waiting: int
     running: int
     idle: bool
+    preferring_tasks: int = 0
+    prefer: dict[str, int] | None = None
 
 
 class AppEnd(msgspec.Struct, frozen=True):
@@ -239,8 +244,8 @@ class ExecutorDoor(Protocol):
     def keep_output(self, tails: Mapping[int, bytes]) -> bool:
         """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted."""
 
-    def backlog(self, *, waiting: int, running: int, idle: bool) -> None:
-        """Report the backlog of an elastic app (semantics L6)."""
+    def backlog(self, said: Backlog) -> None:
+        """Report the backlog of an elastic app (semantics L6), or of one whose tasks prefer hosts (L8)."""
 
     def end_app(self, reason: Literal["finished", "failed"], detail: str) -> None:
         """Report that the app's tasks have ended."""

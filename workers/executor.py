@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
+from msgspec import structs
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.model.grants import Grant, Leaving, RuntimeWarn
@@ -31,6 +32,7 @@ from scheduler.service.keyring import Keyring
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, Step
 from workers.api_door import ApiExecutorDoor
+from workers.door import Backlog
 from workers.launchers import Place, launch
 from workers.processes import Wakeup, become_subreaper, started_s
 from workers.rundir import ExitNote, Holder, RunDir
@@ -92,12 +94,6 @@ class ExecutorSpec(BaseModel):
         return StoreExecutorDoor(self.store, claims_of(self.grant, self.cluster, self.worker), keyring)
 
 
-class _Backlog(NamedTuple):
-    waiting: int
-    running: int
-    idle: bool
-
-
 class _Verdict(NamedTuple):
     reason: Literal["finished", "failed"]
     detail: str
@@ -128,8 +124,8 @@ class Executor:
         self._next_output_s = 0.0
         self._next_heartbeat_s = 0.0
         self._next_backlog_s = 0.0
-        self._backlog: _Backlog | None = None
-        self._reported: _Backlog | None = None
+        self._backlog: Backlog | None = None
+        self._reported: Backlog | None = None
         self._tails: dict[int, bytes] = {}
         """Output tails that are not in the store yet."""
         self._stop_requested = False
@@ -218,8 +214,8 @@ class Executor:
             if want and not grant.stays and (step.next_ms < 0 or step.running):
                 return "exited"
         self._idle = not self._group.ended and (not want or len(step.taken) < want)
-        if grant.elastic:
-            self._backlog = _Backlog(step.waiting, step.running, not len(self._group))
+        if grant.elastic or step.preferring is not None:
+            self._backlog = self._backlog_of(step)
         self._report_backlog()
         self._store_output()
         return None
@@ -231,12 +227,21 @@ class Executor:
             if isinstance(started, Completion) and started.outcome == "unstartable":
                 self._unstartable = started.message
 
+    def _backlog_of(self, step: Step) -> Backlog:
+        """The backlog to report, with the preferred hosts that this step told, or one before it that is unreported."""
+        known, backlog = self._backlog, Backlog(step.waiting, step.running, not len(self._group))
+        if step.preferring is not None:
+            return structs.replace(backlog, preferring_tasks=step.preferring, prefer=step.prefer)
+        if known is not None and known != self._reported:
+            return structs.replace(backlog, preferring_tasks=known.preferring_tasks, prefer=known.prefer)
+        return backlog
+
     def _report_backlog(self) -> None:
-        """Report an elastic app's backlog to the master if it has changed (semantics L6)."""
+        """Report the backlog to the master if it has changed (semantics L6, L8)."""
         now_s = time.monotonic()
         if self._backlog is None or self._backlog == self._reported or now_s < self._next_backlog_s:
             return
-        self._door.backlog(**self._backlog._asdict())
+        self._door.backlog(self._backlog)
         self._reported = self._backlog
         self._next_backlog_s = now_s + _BACKLOG_S
 
@@ -288,7 +293,7 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell],
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each task needs two descriptors
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each task needs several descriptors
     size = grant.cores, grant.memory_mb, grant.addresses, spec.grace_s
     holder = Holder(grant.executor, grant.app, os.getpid(), *size)
     files.name_holder(lock, holder)

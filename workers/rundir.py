@@ -74,14 +74,19 @@ class RunDir:
         for folder in (self.path, self._executors, self._logs):
             private_folder(folder)
 
-    def log_file(self, app: str, name: str) -> Path:
-        """A file with complete output: of the "driver", of the program of executor "N", or of slot S of it, "N-S"."""
-        return self._logs / _file_name(app) / f"{name}.log"
+    def log_files(self, app: str, name: str) -> tuple[Path, Path]:
+        """The files with the complete stdout and stderr of `name`.
+
+        That is the "driver", the program of executor "N", or slot S of it, "N-S".
+        """
+        folder = self._logs / _file_name(app)
+        return folder / f"{name}.log", folder / f"{name}.err"
 
     def log_index(self, app: str) -> Path:
         """The file that says what is where in the files of slots.
 
-        A line for each attempt of a task that printed something: task, attempt, file, offset and length in bytes.
+        A line for each stream of an attempt of a task that printed something: task, attempt, file, offset and length
+        in bytes.
         """
         return self._logs / _file_name(app) / "index"
 

@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from scheduler.service.folders import is_personal
 from workers import task_init
 
 INIT_INSIDE = "/run/fairlog/init.pyc"
@@ -41,8 +42,6 @@ _SHOWN = ("/usr", "/opt", "/nix", "/sys")
 _MAY_BE_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM = tuple(map(Path, (*_SHOWN, *_MAY_BE_LINKS, "/etc")))
 _NEVER = tuple(map(Path, ("/boot", "/dev", "/proc", "/run", "/sys")))
-_WHOLE = tuple(map(Path, ("/home", "/media", "/mnt", "/root", "/srv", "/var", "/var/lib")))
-"""Folders that hold everybody's: never an app's folder as a whole."""
 _TEMPORARY = tuple(map(Path, ("/", "/tmp", "/var/tmp")))  # noqa: S108 - the cell has its own
 _ROOMS = ("fairlog", "recovery", "scheduler", "witness", "workers")
 _GPUS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
@@ -264,9 +263,7 @@ def _why_not(real: Path, grant: Grant, settings: CellSettings) -> str:
         if not any(real.is_relative_to(path) for path in allowed):
             return f"this worker takes folders below {', '.join(map(str, allowed))} (--folders)"
         return ""
-    home = Path.home().resolve()
-    parts = real.relative_to(home).parts if real.is_relative_to(home) else None
-    if real in _WHOLE or real in home.parents or parts == () or (parts and parts[0].startswith(".")):
+    if is_personal(real):
         return "it holds files of the worker's user; use a folder below it, or name it to the worker with --folders"
     return ""
 

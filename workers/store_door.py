@@ -32,7 +32,7 @@ from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist, broken
 from scheduler.store.visits import Orders, Report, Visit, Visits
-from workers.door import Ended, Held, Registrant
+from workers.door import Backlog, Ended, Held, Registrant
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -156,7 +156,12 @@ class WorkerStore:
         self.show_life(claims)
         if claims.runs != "tasks":
             return self.work.is_granted(claims.worker, claims.executor)
-        return self.work.fill(claims.app, claims.tasks, worker=claims.worker, executor=claims.executor)
+        about: dict[str, Any] = {"worker": claims.worker, "executor": claims.executor}
+        stored = cast("bytes | None", self.store.hget(self.keys.grants(claims.worker), claims.executor))
+        if stored and b'"near"' in stored:
+            grant = Grant.model_validate_json(stored)
+            about |= {"near": grant.near, "array": grant.array}
+        return self.work.fill(claims.app, claims.tasks, **about)
 
     def secrets(self, claims: Claims) -> dict[str, str]:
         """The secrets of the app, while the executor is granted. Raises: NotAllowed, UnreadableSecrets."""
@@ -198,10 +203,9 @@ class WorkerStore:
             self.work.keep_program_output(claims.app, number_of(claims.executor), tails[0])
         return granted
 
-    def backlog(self, by: By, claims: Claims, *, waiting: int, running: int, idle: bool) -> None:
+    def backlog(self, by: By, claims: Claims, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""
-        report = commands.ReportBacklog(executor=claims.executor, waiting=waiting, running=running, idle=idle)
-        self.client.notify(report, by=by)
+        self.client.notify(commands.ReportBacklog(executor=claims.executor, **structs.asdict(said)), by=by)
 
     def end_app(self, by: By, claims: Claims, reason: Literal["finished", "failed"], detail: str) -> None:
         """As `ExecutorDoor.end_app`."""
@@ -347,9 +351,9 @@ class StoreExecutorDoor:
         """As `ExecutorDoor.keep_output`."""
         return self._door.keep_output(self._claims, tails)
 
-    def backlog(self, *, waiting: int, running: int, idle: bool) -> None:
+    def backlog(self, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""
-        self._door.backlog(self._by, self._claims, waiting=waiting, running=running, idle=idle)
+        self._door.backlog(self._by, self._claims, said)
 
     def end_app(self, reason: Literal["finished", "failed"], detail: str) -> None:
         """As `ExecutorDoor.end_app`."""

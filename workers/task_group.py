@@ -63,7 +63,8 @@ class TaskGroup:
             self.ended.append(started)
             return
         self._tasks[started.index] = started
-        self._news.register(started.output.descriptor, select.EPOLLIN)
+        for descriptor in started.output.descriptors:
+            self._news.register(descriptor, select.EPOLLIN)
 
     def wait(self, wakeup: Wakeup, timeout_s: float) -> None:
         """Wait for a signal to this process or news of the cell, and take in what tasks print meanwhile."""
@@ -75,11 +76,11 @@ class TaskGroup:
             return
         deadline_s = time.monotonic() + timeout_s
         while wakeup.wait(max(0.0, deadline_s - time.monotonic()), self._news.fileno()):
-            outputs = {task.output.descriptor: task.output for task in self._tasks.values()}
+            outputs = {each: task.output for task in self._tasks.values() for each in task.output.descriptors}
             for descriptor, _ in self._news.poll(0):
                 if descriptor not in outputs:
                     return
-                if not outputs[descriptor].take():
+                if not outputs[descriptor].take(descriptor):
                     self._news.unregister(descriptor)
             if wakeup.signalled or time.monotonic() >= deadline_s:
                 return

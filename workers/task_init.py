@@ -7,10 +7,10 @@ everything below itself and ends.
 
 Requests are in the format of `marshal`, a tuple each; replies are text, which the executor need not trust:
 
-- `("prepare",)` with a file of (command, environment, folder, limits): `prepared ERRNO FOUND`, the error of entering
-  the folder and whether there is such a program.
-- `("start", ((ID, environment), ...))` with the descriptor of the output of each, at most `MOST_AT_ONCE`: a line for
-  each, `started ID PID` or `refused ID ERRNO MISSING`.
+- `("prepare",)` with a file of (command, environment, folder, limits, files for its scratch folder): `prepared
+  ERRNO FOUND`, the error of entering the folder and whether there is such a program.
+- `("start", ((ID, environment), ...))` with the descriptors of stdout and stderr of each, at most `MOST_AT_ONCE`: a
+  line for each, `started ID PID` or `refused ID ERRNO MISSING`.
 - `("visit", ID, command, environment, terminal)` with the descriptors of its input, output and errors: such a line.
 - `("signal", number, pids)`: none.
 
@@ -40,6 +40,8 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_BYTES = 1 << 18
 MOST_AT_ONCE = 64
+_ATTACHED_BYTES = 1024
+"""Room for the descriptors of so many tasks."""
 _MOST_LINES = 50
 _POLL_S = 0.002
 _TIOCSCTTY = 0x540E
@@ -88,7 +90,7 @@ class Init:
     def _answer(self) -> bool:
         """Carry out one request. False if the executor has gone."""
         try:
-            request, attached, _, _ = self._line.recvmsg(_REQUEST_BYTES, 512, _socket.MSG_CMSG_CLOEXEC)
+            request, attached, _, _ = self._line.recvmsg(_REQUEST_BYTES, _ATTACHED_BYTES, _socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         if not request:
@@ -104,7 +106,7 @@ class Init:
             if verb == "prepare":
                 self._prepare(given[0])
             elif verb == "start":
-                self._say(map(self._start, given, *zip(*arguments[0], strict=True)))
+                self._say(map(self._start, given[::2], given[1::2], *zip(*arguments[0], strict=True)))
             elif verb == "visit":
                 self._say([self._visit(given, *arguments)])
             elif verb == "signal":
@@ -117,23 +119,26 @@ class Init:
 
     def _prepare(self, file: int) -> None:
         size = os.fstat(file).st_size
-        self._command, environment, folder, limits = marshal.loads(os.pread(file, size, 0))  # noqa: S302 - likewise
+        told = marshal.loads(os.pread(file, size, 0))  # noqa: S302 - likewise
+        self._command, environment, folder, limits, files = told
         self._environment = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         for limit, soft, hard in limits:
             resource.setrlimit(limit, (soft, hard))
         error = 0
         try:
+            for name, content in files.items():
+                _write(f"{environment['FAIRLOG_SCRATCH']}/{name}", content)
             os.chdir("/" if folder is None else folder)
         except (OSError, ValueError) as refused:
             error = getattr(refused, "errno", 0) or 22
         self._program = _find_program(self._command[0] if self._command else "", environment.get("PATH", ""))
         self._say([f"prepared {error} {int(self._program is not None)}"])
 
-    def _start(self, output: int, identity: int, environment: dict[str, str]) -> str:
+    def _start(self, output: int, errors: int, identity: int, environment: dict[str, str]) -> str:
         actions = [
             (os.POSIX_SPAWN_DUP2, self._nothing, 0),
             (os.POSIX_SPAWN_DUP2, output, 1),
-            (os.POSIX_SPAWN_DUP2, output, 2),
+            (os.POSIX_SPAWN_DUP2, errors, 2),
         ]
         program = self._program or ""
         try:
@@ -251,6 +256,16 @@ def _kill(pid: int, number: int) -> None:
             os.kill(pid, number)
     except OSError:
         pass
+
+
+def _write(path: str, content: bytes) -> None:
+    """Write the file anew, for its user alone, who may run it. Raises: OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o700)
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    finally:
+        os.close(descriptor)
 
 
 def _find_program(command: str, path: str) -> str | None:

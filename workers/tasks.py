@@ -13,17 +13,20 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import count
 from math import ceil, floor
 from pathlib import Path
 
 from scheduler.model.arrays import index_of
-from scheduler.model.errors import FairlogError
+from scheduler.model.errors import FairlogError, InvalidCommand
 from scheduler.model.grants import Grant
 from scheduler.model.ids import number_of
+from scheduler.model.staged import FILES, unpacked
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.service.private import private_folder
 from scheduler.store.secrets import UnreadableSecrets
+from scheduler.store.tails import Tail
 from scheduler.store.task_queue import Begun, Completion, Outcome, output_bytes
 from workers.cell import CannotStart, Cell, CellLost, Ended
 from workers.output import Output, open_log
@@ -146,7 +149,7 @@ class Task:
         elif not message and returned:
             message = f"{self.name} ended with exit code {returned}"
         tail = self.close(f"fairlog: {self.why}\n" if self.why else "")
-        took = ended.cpu_ms, max(self.peak_mb, ended.peak_mb), self.output.bytes
+        took = ended.cpu_ms, max(self.peak_mb, ended.peak_mb), self.output.length
         return Completion(self.index, outcome, exit_code, message, tail, self.attempt, *took)
 
     def close(self, line: str = "") -> bytes:
@@ -178,17 +181,21 @@ class TaskStarter:
         self._refused: tuple[int, str] | None = None
         """Why no task can be started: exit code and sentence."""
         self._secrets: Mapping[str, str] = {}
+        self._staged: Mapping[str, bytes] = {}
         self._prepared = False
         self._slots: dict[int, Task] = {}
         """Slot -> the task that was started in it last."""
         self._number = "driver" if self._is_driver else str(number_of(grant.executor))
-        self._logs: dict[int, int] = {}
-        """Slot -> its file of output."""
-        self._index: int | None = None
+        self._opened: dict[Path, int] = {}
+        """The descriptors of the files of output."""
+        self._places: dict[str, tuple[Path, Path]] = {}
+        """Slot of the executor -> its files."""
         self._command = grant.command[0] if grant.command else ""
         try:
-            self._secrets = read_secrets()
-        except UnreadableSecrets as error:
+            secrets = dict(read_secrets())
+            self._staged = unpacked(secrets.pop(FILES)) if FILES in secrets else {}
+            self._secrets = secrets
+        except (UnreadableSecrets, InvalidCommand) as error:
             self._refused = 126, f"{error} (worker {worker})"
 
     def start(self, *tasks: Begun) -> list[Task | Completion]:
@@ -216,7 +223,8 @@ class TaskStarter:
             return [self._refuse(begun, "failed", 126, f"{error} (worker {self._worker})") for begun in tasks]
         finally:
             for output in outputs:
-                os.close(output.inside)
+                for end in output.inside:
+                    os.close(end)
         return [self._started(*each) for each in zip(slots, pids, outputs, shown, strict=True)]
 
     def _started(
@@ -241,7 +249,7 @@ class TaskStarter:
         try:
             self._cell.open()
             environment = task_environment(grant, self._cell.variables, self._secrets) | {HOST_VARIABLE: self._host}
-            prepared = self._cell.prepare(grant.command, environment, self._cwd)
+            prepared = self._cell.prepare(grant.command, environment, self._cwd, self._staged)
         except (FairlogError, OSError) as error:
             return 126, f"{error} (worker {worker})"
         if prepared.error:
@@ -253,24 +261,28 @@ class TaskStarter:
 
     def _output(self, begun: Begun, slot: int) -> Output:
         """Where the output of a task in that slot goes. Raises: OSError."""
-        app, number = self._grant.app, begun.task
-        if self._is_driver or self._grant.program:
-            return Output(self._open(self._files.log_file(app, self._number)), output_bytes(1))
-        name = f"{self._number}-{slot}"
-        if slot not in self._logs:
-            self._logs[slot] = self._open(self._files.log_file(app, name))
-        if self._index is None:
-            self._index = self._open(self._files.log_index(app))
-        index = self._index
+        app = self._grant.app
+        lone = self._is_driver or self._grant.program
+        name = self._number if lone else f"{self._number}-{slot}"
+        paths = self._places[name] = self._places.get(name) or self._files.log_files(app, name)
+        self._open(paths[0])
+        log, errors = (partial(self._open, path) for path in paths)
+        if lone:
+            return Output(log, errors, output_bytes(1))
+        self._open(self._files.log_index(app))
 
-        def written(offset: int, length: int) -> None:
+        def written(stream: int, offset: int, length: int) -> None:
+            line = f"{begun.task} {begun.attempt} {paths[stream].name} {offset} {length}\n"
             with contextlib.suppress(OSError):
-                os.write(index, f"{number} {begun.attempt} {name}.log {offset} {length}\n".encode())
+                os.write(self._open(self._files.log_index(app)), line.encode())
 
-        return Output(self._logs[slot], output_bytes(self._grant.tasks), written)
+        return Output(log, errors, output_bytes(self._grant.tasks), written)
 
     def _open(self, path: Path) -> int:
-        return open_log(private_folder(self._files.path), path)
+        """The descriptor of this file, which is opened once. Raises: OSError."""
+        if path not in self._opened:
+            self._opened[path] = open_log(private_folder(self._files.path), path)
+        return self._opened[path]
 
     def _not_started(self, begun: Begun, error: CannotStart) -> Completion:
         if error.missing:
@@ -284,7 +296,8 @@ class TaskStarter:
 
     def _refuse(self, begun: Begun, outcome: Outcome, exit_code: int, message: str) -> Completion:
         message = one_line(message, MAX_DETAIL)
-        return Completion(begun.task, outcome, exit_code, message, f"fairlog: {message}\n".encode(), begun.attempt)
+        tail = Tail.of((1, f"fairlog: {message}\n".encode())).stored()
+        return Completion(begun.task, outcome, exit_code, message, tail, begun.attempt)
 
 
 def _signal_name(number: int) -> str:

@@ -19,11 +19,13 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
+    DecommissionWorker,
     EndedExecutor,
     KillApp,
     LoseWorker,
     RegisterCompany,
     RegisterWorker,
+    SetLimit,
     SubmitApp,
     write_command,
 )
@@ -51,6 +53,7 @@ from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
 from tests.waiting import HOPELESS_S, wait_until
+from witness.audit.audit import audit
 
 ACME = RegisterCompany(company="acme")
 WORKER = RegisterWorker(worker="w1", node="n", host="h", cores=16, memory_mb=32768)
@@ -167,6 +170,28 @@ def test_a_turn_runs_without_input_once_a_timer_is_due(
     assert settled[0] >= due
 
 
+def test_what_a_decommission_ends_is_placed_anew_in_a_turn_that_waits_for_nothing(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    """Semantics W6: once, and the audit finds both turns right."""
+    other = RegisterWorker(worker="w2", node="n2", host="h2", cores=16, memory_mb=32768)
+    ask(client, ACME, WORKER, submission("a"))
+    scheduler.turn()
+    ask(client, other)
+    scheduler.turn()
+    ask(client, DecommissionWorker(worker="w1"))
+    scheduler.turn()
+    assert not scheduler.state.apps["a"].executors
+    assert scheduler.quiet_s() == 0
+    assert scheduler.turn() == 0
+    assert {one.worker for one in scheduler.state.apps["a"].executors.values()} == {"w2"}
+    assert scheduler.quiet_s() > 0
+    head = log.head()
+    scheduler.turn()
+    assert log.head() == head
+    assert audit([*log.facts()]) == []
+
+
 def test_an_answer_gives_the_log_position_or_the_reason_of_a_refusal(scheduler: Scheduler, client: Client) -> None:
     good, bad = ask(client, ACME, submission("a", company="nobody"))
     scheduler.turn()
@@ -253,10 +278,16 @@ def test_a_batch_that_cannot_be_taken_is_refused_whole(scheduler: Scheduler, cli
 def test_a_turn_takes_a_thousand_commands_at_most_whatever_they_came_in(
     scheduler: Scheduler, client: Client, log: EventLog
 ) -> None:
+    ask(client, ACME)
+    scheduler.turn()
+    limits = [
+        SetLimit(scope="user", company="acme", user=f"u{number}", name="max_running_apps", value=1)
+        for number in range(1_500)
+    ]
     for first in range(0, 1_500, 600):
-        client.notify(*(RegisterCompany(company=f"c{number}") for number in range(first, min(first + 600, 1_500))))
+        client.notify(*limits[first : first + 600])
     assert [scheduler.turn() for _ in range(3)] == [600, 900, 0]
-    assert types(log).count("CompanyRegistered") == 1_500
+    assert types(log).count("LimitSet") == 1_500
 
 
 def test_a_command_of_a_batch_that_makes_a_turn_fail_is_put_aside_alone(

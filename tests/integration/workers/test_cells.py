@@ -298,7 +298,7 @@ def test_nothing_is_left_when_executor_and_forkserver_are_killed(
 def test_a_link_in_the_place_of_a_log_is_not_followed(rig: Rig, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
-    log = rig.files.log_file(rig.app, "0-0")
+    log = rig.files.log_files(rig.app, "0-0")[0]
     log.parent.mkdir(parents=True)
     log.symlink_to(victim)
     note = rig.run(rig.grant(shell("echo hello")), launcher="plain")

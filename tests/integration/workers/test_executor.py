@@ -139,21 +139,22 @@ def test_a_task_does_not_see_the_environment_of_the_agent(lone_rig: Rig, monkeyp
 
 
 @ONE_STORE
-def test_the_worker_keeps_the_complete_output_and_errors_of_a_slot_in_one_file(rig: Rig) -> None:
+def test_the_worker_keeps_the_complete_output_of_a_slot_in_two_files(rig: Rig) -> None:
     """An index says what is where."""
     script = "echo out $FAIRLOG_TASK_INDEX; echo err >&2; [ $FAIRLOG_TASK_INDEX = 1 ] || yes | head -c 100000; echo end"
     rig.run(rig.grant(shell(f"[ $FAIRLOG_TASK_INDEX = 2 ] || {{ {script}; }}"), tasks=3, cores=1))
     whole = {}
     for line in rig.files.log_index(rig.app).read_text().splitlines():
         task, attempt, file, offset, length = line.split()
-        assert (attempt, file) == ("1", "0-0.log")
+        assert attempt == "1"
         written = (rig.files.log_index(rig.app).parent / file).read_bytes()
-        whole[int(task)] = written[int(offset) : int(offset) + int(length)]
-    assert sorted(whole) == [0, 1]
-    assert whole[1] == b"out 1\nerr\nend\n"
-    assert whole[0].startswith(b"out 0\nerr\n")
-    assert len(whole[0]) > 100_000
-    assert rig.work.output(rig.app, 0) == whole[0][-64 * 1024 :]
+        whole[int(task), file] = written[int(offset) : int(offset) + int(length)]
+    assert sorted(whole) == [(task, file) for task in (0, 1) for file in ("0-0.err", "0-0.log")]
+    assert (whole[1, "0-0.log"], whole[1, "0-0.err"]) == (b"out 1\nend\n", b"err\n")
+    assert len(whole[0, "0-0.log"]) > 100_000
+    assert rig.work.output(rig.app, 0, "stdout") == whole[0, "0-0.log"][-64 * 1024 + 4 :]
+    assert rig.work.output(rig.app, 0, "stderr") == b"err\n"
+    assert sorted(rig.work.output(rig.app, 1).splitlines()) == [b"end", b"err", b"out 1"]
 
 
 def test_a_running_tasks_output_can_be_read(rig: Rig) -> None:
@@ -185,7 +186,7 @@ def test_a_path_with_unusable_folders_still_finds_that_a_command_is_missing(rig:
 
 @ONE_STORE
 def test_a_task_whose_log_file_cannot_be_created_fails_with_a_sentence(rig: Rig) -> None:
-    rig.files.log_file(rig.app, "0-0").mkdir(parents=True)
+    rig.files.log_files(rig.app, "0-0")[0].mkdir(parents=True)
     rig.run(rig.grant(shell("true")))
     assert rig.work.states(rig.app)[0].message == f"no log file on worker {WORKER}: Is a directory"
 

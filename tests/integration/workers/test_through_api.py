@@ -109,7 +109,7 @@ def test_a_driver_finds_its_secrets_which_no_file_of_the_store_ever_has(cluster:
     about = {"company": "acme", "user": "ann", "tasks": 0, "cores": 0, "driver": True, "env": ("PASSWORD",)}
     cluster.client.submit(SubmitApp(app=app, command=command, **about), {"PASSWORD": value})  # type: ignore[arg-type]
     assert cluster.end_of(app)["state"] == "finished"
-    assert cluster.work.driver_output(app).split()[0].decode() == sha256(value.encode()).hexdigest()
+    assert cluster.work.output(app, None).split()[0].decode() == sha256(value.encode()).hexdigest()
     cluster.connection.config_set("rdbcompression", "no")
     cluster.connection.save()
     assert len(files_with(app)) > 1, "the append-only file and the snapshot have what is not secret"

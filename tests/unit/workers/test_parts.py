@@ -131,7 +131,7 @@ def test_a_damaged_exit_note_counts_as_missing(files: RunDir) -> None:
 def test_no_name_leads_out_of_the_workers_folder(tmp_path: Path, name: str) -> None:
     root = tmp_path / "run"
     assert RunDir(root, name).path.resolve().parent == root.resolve()
-    log = RunDir(root, "w").log_file(name, "0").resolve()
+    log = RunDir(root, "w").log_files(name, "0")[0].resolve()
     assert log.parent.parent == (root / "w" / "logs").resolve()
 
 
