@@ -7,12 +7,19 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo test test-spark simulate chaos lint bench lock clean
+.PHONY: demo demo-spark test test-spark simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
 demo: $(VENV)/.run
 	$(BIN)/fairlog demo $(if $(KEEP),--keep)
+
+# Two companies' Spark apps beside shell tasks on a full cluster. Says what is missing where there is no Java or Spark.
+demo-spark: $(VENV)/.run
+	@if command -v java >/dev/null && [ -z "$$SPARK_HOME" ]; then $(MAKE) --no-print-directory $(SPARK_PYTHON); fi
+	@if [ -z "$$SPARK_HOME" ] && [ -x $(SPARK_PYTHON) ]; then export PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON); \
+		SPARK_HOME=$$($(SPARK_PYTHON) -c 'import pyspark; print(pyspark.__path__[0])'); export SPARK_HOME; fi; \
+		$(BIN)/python -m fairlog.engines.spark.demo
 
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test
@@ -27,7 +34,7 @@ test-spark: $(VENV)/.test $(SPARK_PYTHON)
 
 $(SPARK_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
-	$@ -m pip install --quiet --disable-pip-version-check pyspark==$(SPARK)
+	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)"
 
 # SEEDS=2000 (default) or SEEDS=1000-2000: these seeds, on all cores. SEED=1234: this seed only, with a trace.
 simulate: $(VENV)/.test

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 from collections.abc import Collection, Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from distributed import Scheduler
-from distributed.deploy.spec import SpecCluster
+from dask.utils import parse_bytes
+from distributed import Adaptive, Scheduler
+from distributed.deploy.spec import NoOpAwaitable, SpecCluster
 
-from fairlog.engines.owner import LEASE_S, OwnedApp, own_host
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, say
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from fairlog.engines.owner import Event
 
 GRACE_S = 30
 _SCRIPT = (
@@ -23,6 +27,15 @@ _SCRIPT = (
     '--nthreads "$FAIRLOG_CORES" --memory-limit "${FAIRLOG_MEMORY_MB}MiB" --no-nanny --no-dashboard '
     '--local-directory "$FAIRLOG_SCRATCH" --host "${FAIRLOG_DASK_HOST:-$FAIRLOG_HOST}" --death-timeout 60'
 )
+
+
+class _Adaptive(Adaptive):  # type: ignore[misc]  # its types are partial
+    """Dask's, but that the cluster retires workers itself, once it has lowered the demand."""
+
+    async def scale_down(self, workers: Collection[str]) -> None:
+        """Have the cluster do it."""
+        if workers:
+            await self.cluster.scale_down(workers)
 
 
 class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partial
@@ -53,6 +66,8 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
         self._host = host or own_host(api)
         self._env = dict(env or {})
         self._owned: OwnedApp | None = None
+        self._stating = threading.RLock()
+        self._cores, self._memory_mb = cores, memory_mb
         self._request = SubmitApp(
             app=f"app-{uuid4().hex[:12]}",
             company=company,
@@ -65,7 +80,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
             owner_timeout_s=LEASE_S,
             grace_s=GRACE_S,
             command=("sh", "-c", _SCRIPT, python),
-            cwd=os.getcwd(),  # noqa: PTH109 (as with functions)
+            cwd=own_folder(),
         )
         self.app = self._request.app
         options.setdefault("scheduler", {"cls": Scheduler, "options": {"host": self._host, "dashboard_address": None}})
@@ -86,7 +101,20 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
             **{name: getattr(self._request, name) for name in self._request.__struct_fields__}
             | {"env": tuple(sorted(variables)), "executor_limit": self._asked}
         )
-        self._owned = OwnedApp(submission, variables, api=self._api, token=self._token)
+        with self._stating:
+            self._owned = OwnedApp(submission, variables, api=self._api, token=self._token, hear=self._hear)
+
+    def _hear(self, event: Event) -> None:
+        """State the demand again once a worker has closed by itself (G2), as for `Client.restart`; end with the app."""
+        with self._stating:
+            owned = self._owned
+            if owned is None:
+                return
+            if event["type"] == "ExecutorRemoved" and event["data"]["reason"] == "exited":
+                owned.scale(self._asked)
+        if event["type"] == "AppRemoved":
+            say(f"app {self.app} is {event['data']['reason']}: {event['data']['detail'] or 'ended by somebody'}")
+            self.loop.add_callback(self._close)
 
     @property
     def observed(self) -> set[str]:
@@ -104,18 +132,36 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
         """As `plan`: what is asked for is asked of the cluster at once."""
         return self.plan
 
-    def _state(self, number: int, stop: Collection[str] = ()) -> None:
-        self._asked = number
-        if self._owned is not None:
-            self._owned.scale(number, tuple(stop))
+    def _threads_per_worker(self) -> int:
+        return self._cores
 
-    def scale(self, n: int = 0, memory: object = None, cores: object = None) -> Awaitable[None] | None:  # noqa: ARG002 (Dask's)
-        """Ask for so many workers; of those beyond, the ones without work are retired first."""
+    def _memory_per_worker(self) -> int:
+        return self._memory_mb << 20
+
+    def _state(self, number: int, stop: Collection[str] = ()) -> None:
+        with self._stating:
+            self._asked = number
+            if self._owned is not None:
+                self._owned.scale(number, tuple(stop))
+
+    def scale(self, n: int = 0, memory: str | int | None = None, cores: int | None = None) -> Any:  # noqa: ANN401 (Dask's)
+        """Ask for so many workers, or for as many as have that memory or that many cores together.
+
+        Of workers beyond, the ones without work are retired first. In an asynchronous cluster what is returned can be
+        awaited.
+        """
+        if memory is not None:
+            n = max(n, ceil(parse_bytes(memory) / self._memory_per_worker()))
+        if cores is not None:
+            n = max(n, ceil(cores / self._cores))
         if n >= len(self.observed):
             self._state(n)
-            return None
-        found: Awaitable[None] | None = self.sync(self._shrink, n)
-        return found
+            return NoOpAwaitable() if self.asynchronous else None
+        return asyncio.ensure_future(self._shrink(n)) if self.asynchronous else self.sync(self._shrink, n)
+
+    def adapt(self, Adaptive: type[Adaptive] = _Adaptive, **bounds: Any) -> Adaptive:  # noqa: ANN401, N803 (Dask's)
+        """As `SpecCluster.adapt`."""
+        return super().adapt(Adaptive=Adaptive, **bounds)
 
     async def _shrink(self, number: int) -> None:
         leaving = await self.scheduler_comm.workers_to_close(n=len(self.observed) - number, attribute="name")
@@ -134,7 +180,8 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
             self._state(self._asked, here)
 
     async def _close(self) -> None:
-        owned, self._owned = self._owned, None
+        with self._stating:
+            owned, self._owned = self._owned, None
         await super()._close()
         if owned is not None:
             owned.finish()

@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from fairlog.engines import function_worker as worker
 from fairlog.engines import wire
-from fairlog.engines.owner import LEASE_S, OwnedApp, own_host
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
@@ -509,7 +509,7 @@ class Executor(_Executor):
                 "executor_limit": asked,
                 "owner_timeout_s": LEASE_S,
                 "command": (python, "-c", _COMMAND),
-                "cwd": os.getcwd(),  # noqa: PTH109 (shown to the workers; they begin in a folder of their own)
+                "cwd": own_folder(),
                 "env": tuple(sorted(variables)),
                 **submission,
             }

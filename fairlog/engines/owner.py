@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from fairlog.client import Client
 from fairlog.errors import Refused
 from scheduler.model.commands import Command, FinishApp, ScaleApp, SubmitApp
 from scheduler.model.errors import AppEnded, CommandRejected, FairlogError, NoMaster, UnknownApp
+from scheduler.service.folders import is_personal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -53,6 +55,18 @@ def own_host(api: str | None) -> str:
     if not named or named.startswith("http+unix:") or "//127.0.0.1" in named or "//localhost" in named:
         return LOOPBACK
     return os.environ.get("FAIRLOG_HOST") or socket.getfqdn()
+
+
+def own_folder() -> str | None:
+    """The folder of this process, which executors in cells then see; they begin in a folder of their own.
+
+    None, and a sentence that says so, for a home folder, which cells refuse: executors need no folder of their user's.
+    """
+    folder = Path.cwd()
+    if not is_personal(folder):
+        return str(folder)
+    say(f"executors in cells do not see {folder}, a home folder; start in a folder below it if they need files of it")
+    return None
 
 
 def say(sentence: str) -> None:
@@ -122,6 +136,13 @@ class OwnedApp:
             )
             self._demand = executors
             self._news.notify_all()
+
+    def publish(self, name: str, text: str) -> None:
+        """Leave a message in the app's mailbox; one that cannot be left is told of."""
+        try:
+            self._client.publish(self.app, name, text)
+        except (FairlogError, OSError) as error:
+            say(f"the message {name} could not be left: {error}")
 
     def finish(self, outcome: Literal["finished", "failed"] = "finished", detail: str = "") -> None:
         """End the app and stop the threads; repeated while no master answers, at most `_CLOSE_S`."""

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from rq import Queue
 from rq.registry import StartedJobRegistry
 
-from fairlog.engines.owner import LEASE_S, OwnedApp, say
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, say
 from scheduler.model.commands import SubmitApp
 
 LOOK_S = 0.5
@@ -45,7 +45,7 @@ def submission(
         grace_s=grace_s,
         command=("sh", "-c", script, sys.executable, "--max-idle-time", str(idle_s), *queues),
         env=("PYTHONPATH", "RQ_REDIS_URL"),
-        cwd=os.getcwd(),  # noqa: PTH109 (as with functions)
+        cwd=own_folder(),
     )
 
 

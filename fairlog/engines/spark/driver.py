@@ -127,6 +127,13 @@ def asked_of(arguments: Sequence[str]) -> tuple[dict[str, str], str]:
     return conf, arguments[place]
 
 
+def as_submitted(arguments: Sequence[str]) -> list[str]:
+    """spark-submit's arguments, with the number of executors as configuration: it drops the option for our masters."""
+    instances = "spark.executor.instances"
+    asked = asked_of(arguments)[0].get(instances)
+    return [*([] if asked is None else ["--conf", f"{instances}={asked}"]), *arguments]
+
+
 def run_driver() -> NoReturn:
     """The program of a Spark driver on a worker: spark-submit in client mode, in place of this process.
 
@@ -136,7 +143,7 @@ def run_driver() -> NoReturn:
     folder = conf_folder(defaults(company, user, home), Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")))
     os.environ |= {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder)}
     submit = f"{home}/bin/spark-submit"
-    os.execv(submit, [submit, *arguments])  # noqa: S606 (the user's Spark)
+    os.execv(submit, [submit, *as_submitted(arguments)])  # noqa: S606 (the user's Spark)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote_plus, unquote_plus
 from uuid import uuid4
 
-from fairlog.engines.owner import LEASE_S, LOOPBACK, OwnedApp, say
+from fairlog.engines.owner import LEASE_S, LOOPBACK, OwnedApp, own_folder, say
 from fairlog.engines.spark.conf import MASTER, executor_command, executors_of
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import FairlogError, InvalidCommand
@@ -103,12 +103,14 @@ class Helper:
                 grace_s=int(self._conf.get("spark.fairlog.grace", str(GRACE_S))),
                 command=command,
                 env=tuple(sorted(variables)),
-                cwd=os.getcwd(),  # noqa: PTH109 (as with functions)
+                cwd=own_folder(),
             )
             self._owned = OwnedApp(submission, variables, hear=self._hear)
         except FairlogError as error:
             self._tell("REFUSED", str(error))
             return
+        if address := self._about.get("ui"):
+            self._owned.publish("link.spark", address)
         self._tell("READY", self._app)
         say(f"the executors of {self._about['name']} are those of app {self._app}")
 

@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 from rq import Queue
 
+from fairlog.api.client import ApiClient
 from fairlog.local.store import bundled_server
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
@@ -36,22 +37,59 @@ def queue_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"redis://127.0.0.1:{servers.start()}/0"
 
 
-def example(cluster: Site, name: str, *arguments: str) -> str:
-    """What an example prints."""
+def example(cluster: Site, name: str, *arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """An example that ran well."""
     environment = {**os.environ, **cluster.shell.env, "FAIRLOG_API": cluster.api}
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
-def test_the_example_of_functions_counts_right(cluster: Site) -> None:
-    assert example(cluster, "functions.py", "acme", "ann") == "2262 primes below 20000\n"
+def test_functions_started_at_home_count_right_and_say_what_their_workers_do_not_see(cluster: Site) -> None:
+    done = example(cluster, "functions.py", "acme", "ann", cwd=cluster.shell.home)
+    assert done.stdout == "2262 primes below 20000\n"
+    assert f"executors in cells do not see {cluster.shell.home}, a home folder" in done.stderr
+
+
+SPEAKS = """
+import fairlog
+with fairlog.Mailbox() as mail:
+    mail.publish("link.ui", "http://127.0.0.1:4040")
+    mail.publish("done", mail.wait("go", 60))
+    mail.wait("end", 60)
+"""
+
+
+def test_a_program_and_its_owner_leave_messages_for_each_other(cluster: Site) -> None:
+    """From a cell too, where the program has only what it was told."""
+    who = ("--company", "acme", "--user", "ann", "--executor-program", "--executors", "1")
+    app = cluster.shell.ok("submit", *who, "--", sys.executable, "-c", SPEAKS).split()[0]
+    with ApiClient(cluster.api) as owner:
+        owner.publish(app, "go", "go on")
+        assert owner.message(app, "done", timeout_s=60) == "go on", cluster.shell.ok("explain", app)
+        assert "link               ui: http://127.0.0.1:4040" in cluster.shell.ok("app", app)
+        owner.publish(app, "end", "")
+        assert cluster.wait_for_end(app)["state"] == "finished"
+        assert owner.message(app, "done") is None
+
+
+def test_staged_files_lie_in_the_folder_of_each_executor_and_in_no_variable(cluster: Site, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("cat told.txt; echo ${FAIRLOG_FILES-none}; ls | wc -l\n")
+    (tmp_path / "told.txt").write_bytes(b"said \xff\n")
+    who = ("--company", "acme", "--user", "ann", "--executor-program", "--executors", "1", "--wait")
+    stage = ("--stage", str(tmp_path / "run.sh"), "--stage", str(tmp_path / "told.txt"))
+    app = cluster.shell.ok("submit", *who, *stage, "--", "sh", "./run.sh").split()[0]
+    with ApiClient(cluster.api) as api:
+        assert api.output(app, 0) == b"said \xff\nnone\n2\n"
+    (tmp_path / "large").write_bytes(b"x" * 50_000)
+    refused = cluster.shell.run("submit", *who, "--stage", str(tmp_path / "large"), "--", "true")
+    assert (refused.code, "at most 40960 are possible; put larger ones into a folder" in refused.err) == (1, True)
 
 
 def test_a_dask_cluster_grows_from_nothing_and_ends_with_its_owner(cluster: Site) -> None:
     pytest.importorskip("distributed", reason="Dask is not installed")
-    assert example(cluster, "dask_cluster.py", "acme", "ann") == "328350 is the sum of the squares\n"
+    assert example(cluster, "dask_cluster.py", "acme", "ann").stdout == "328350 is the sum of the squares\n"
     found = [app for app in cluster.apps() if app["name"] == "dask"]
     assert [app["state"] for app in found] == ["finished"]
 
@@ -68,7 +106,7 @@ def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url
         assert len(list(tmp_path.iterdir())) == 60  # each once
         app = next(app for app in cluster.apps() if app["name"] == "rq work")["app"]
         wait_until(lambda: cluster.app(app)["requestedCores"] == 0, "no worker without a job")
-        assert example(cluster, "rq_jobs.py", queue_url) == "285 is the sum of the squares\n"
+        assert example(cluster, "rq_jobs.py", queue_url).stdout == "285 is the sum of the squares\n"
     finally:
         process.terminate()
         process.communicate()

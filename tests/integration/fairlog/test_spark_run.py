@@ -10,6 +10,7 @@ import random
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from ast import literal_eval
@@ -46,7 +47,9 @@ SMALL = ("--executor-cores", "1", "--executor-memory", "512m", "--driver-memory"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("spark")
-    share = [home_of_spark(), *([os.environ["PYSPARK_PYTHON"]] if "PYSPARK_PYTHON" in os.environ else [])]
+    share = [home_of_spark()]
+    if "PYSPARK_PYTHON" in os.environ:  # with its packages: Spark asks the driver's Python whether there is pyarrow
+        share.append(str(Path(os.environ["PYSPARK_PYTHON"]).parents[1]))
     with site(folder, cells=not why_no_cell(), share=[*share, *map(str, {ROOT, Path(sys.prefix)})]) as found:
         found.shell.env |= {name: os.environ[name] for name in ("SPARK_HOME", "PYSPARK_PYTHON") if name in os.environ}
         yield found
@@ -189,3 +192,58 @@ def test_executors_come_go_are_killed_and_exceed_their_memory(cluster: Site) -> 
     assert (ended["state"], ended["detail"]) == ("failed", f"its owner gave no sign of life for {LEASE_S} s")
     wait_until(lambda: not cluster.processes_of(driver.app), "the end of its processes")
     assert "follows its rules" in cluster.audit()
+
+
+CONNECTED = """
+import shutil, sys
+from pyspark.sql import SparkSession, functions
+assert shutil.which("java") is None, "the client has Java"
+session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+rows = session.range(100).groupBy((functions.col("id") % 5).alias("key")).count().orderBy("key").collect()
+print([tuple(row) for row in rows])
+"""
+
+
+@whole
+def test_a_client_without_java_uses_executors_of_a_spark_connect_server(cluster: Site) -> None:
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", "import grpc, pandas, pyarrow"], check=False, capture_output=True).returncode:
+        pytest.skip("Spark Connect's client is not installed")
+    submit, environment = submission(cluster)
+    port = free_port()
+    conf = [f"spark.connect.grpc.binding.port={port}", "spark.executor.instances=1"]
+    options = [word for each in conf for word in ("--conf", each)]
+    service = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    with subprocess.Popen(
+        [submit, "--class", service, *SMALL, *options, "spark-internal"],
+        env=environment,
+        cwd=environment["SPARK_CONF_DIR"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as server:
+        try:
+            wait_until(lambda: is_listening(port) or server.poll() is not None, "the Spark Connect server")
+            assert server.poll() is None
+            without = {**{name: value for name, value in os.environ.items() if name != "JAVA_HOME"}, "PATH": "/nowhere"}
+            command = [python, "-c", CONNECTED, f"sc://127.0.0.1:{port}"]
+            done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
+            assert done.stdout == f"{[(key, 20) for key in range(5)]}\n", done.stderr[-3000:]
+            [app] = [each for each in cluster.apps() if not each["endedAt"]]
+            assert cluster.app(app["app"])["executors"]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGTERM)
+    assert cluster.wait_for_end(app["app"])["state"] in {"finished", "failed"}
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -13,7 +13,7 @@ import pytest
 from fairlog.engines.spark import archives, helper
 from fairlog.engines.spark.build import MANAGER, SERVICE, classes, contents
 from fairlog.engines.spark.conf import JAR, Executors, executor_command, executors_of, mebibytes, with_overhead
-from fairlog.engines.spark.driver import asked_of, conf_folder, defaults, exports, home_of_spark
+from fairlog.engines.spark.driver import as_submitted, asked_of, conf_folder, defaults, exports, home_of_spark
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import ExecutorRemoved
 
@@ -73,6 +73,14 @@ def test_spark_submits_own_options_are_read_and_the_cluster_is_not_theirs_to_nam
         asked_of(["--master", "local", "x.py"])
     with pytest.raises(InvalidCommand, match=r"name the app: a \.py file or a jar"):
         asked_of(["--executor-cores", "2"])
+
+
+def test_the_number_of_executors_is_passed_on_as_configuration_which_spark_heeds() -> None:
+    assert as_submitted(["--num-executors", "3", "x.py", "--num-executors", "9"])[:3] == [
+        *("--conf", "spark.executor.instances=3"),
+        "--num-executors",
+    ]
+    assert as_submitted(["--verbose", "x.py"]) == ["--verbose", "x.py"]
 
 
 def test_each_configuration_has_a_secret_of_its_own_and_keeps_earlier_values(tmp_path: Path) -> None:
