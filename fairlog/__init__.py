@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fairlog import errors, models
     from fairlog.client import AsyncClient, Client
     from fairlog.engines.functions import Executor
+    from fairlog.engines.mailbox import Mailbox
     from scheduler.model.commands import (
         ChangeCompany,
         ConfigureCluster,
@@ -49,6 +50,7 @@ __all__ = [
     "HoldApp",
     "KillApp",
     "KillExecutors",
+    "Mailbox",
     "Receipt",
     "RegisterCompany",
     "ReleaseApp",
@@ -68,6 +70,7 @@ _ELSEWHERE = {
     "AsyncClient": ("fairlog.client", "AsyncClient"),
     "Client": ("fairlog.client", "Client"),
     "Executor": ("fairlog.engines.functions", "Executor"),
+    "Mailbox": ("fairlog.engines.mailbox", "Mailbox"),
     "Receipt": ("scheduler.service.client", "Receipt"),
 }
 

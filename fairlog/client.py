@@ -34,6 +34,7 @@ from scheduler.service import client as service
 from scheduler.service.client import Receipt
 from scheduler.store.codec import lines_of
 from scheduler.store.eventlog import EventLog, Position
+from scheduler.store.tails import STREAMS, Stream
 from scheduler.store.task_queue import Worklist
 
 LOOK_S = (0.05, 1.0)
@@ -84,9 +85,9 @@ class StoreClient(service.Client):
         """The states of the app's tasks, by index; empty before its first executor."""
         return [task._asdict() for task in self._work.states(app)]
 
-    def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:  # noqa: ARG002 (the API's)
-        """The last 64 KiB of the output of a task, or of the driver (None)."""
-        return self._work.driver_output(app) if task is None else self._work.output(app, task)
+    def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:  # noqa: ARG002 (the API's)
+        """The last 64 KiB of the output of a task, or of the driver (None), or of one stream."""
+        return self._work.output(app, task, stream)
 
     def explain(self, app: str) -> dict[str, Any]:
         """Why the app waits, or was admitted and placed as it was, from the log. Raises: UnknownApp."""
@@ -155,7 +156,9 @@ def _wait(app: str, timeout_s: float | None) -> _Steps[AppDetails]:
         pause_s = min(longest_s, pause_s * 1.5)
 
 
-def _logs(app: str, task: int | None, *, driver: bool, reason: str) -> _Steps[str]:
+def _logs(app: str, task: int | None, *, driver: bool, stream: Stream | None, reason: str) -> _Steps[str]:
+    if stream not in {None, *STREAMS}:
+        raise InvalidCommand(f'there is no stream {stream!r}; a stream is "stdout" or "stderr", and None is both')
     found = yield _Call("view", ("app",), {"app": app})
     chosen: list[int | None] = [None]
     if not driver:
@@ -164,7 +167,7 @@ def _logs(app: str, task: int | None, *, driver: bool, reason: str) -> _Steps[st
         chosen = list(range(found["tasks"])) if task is None else [task]
     output = b""
     for each in chosen:
-        output += yield _Call("output", (app, each), {"reason": reason} if reason else {})
+        output += yield _Call("output", (app, each), {"stream": stream, "reason": reason})
     return output.decode(errors="replace")
 
 
@@ -322,17 +325,25 @@ class Client:
         """
         return self._do(_kill(_id(app), reason))
 
-    def logs(self, app: Named, *, task: int | None = None, driver: bool = False, reason: str = "") -> str:
+    def logs(
+        self,
+        app: Named,
+        *,
+        task: int | None = None,
+        driver: bool = False,
+        stream: Stream | None = None,
+        reason: str = "",
+    ) -> str:
         r"""The end of the output of the task, counted from 0, or of the driver; by default of all tasks in their order.
 
         >>> app = client.submit("sh -c 'echo task $FAIRLOG_TASK_INDEX'", company="acme", user="ann", tasks=2)
         >>> print(client.wait(app) and client.logs(app), end="")
         task 0
         task 1
-        >>> client.logs(app, task=1)
-        'task 1\n'
+        >>> client.logs(app, task=1), client.logs(app, stream="stderr")
+        ('task 1\n', '')
         """
-        return self._do(_logs(_id(app), task, driver=driver, reason=reason))
+        return self._do(_logs(_id(app), task, driver=driver, stream=stream, reason=reason))
 
     def tasks(self, app: Named) -> list[Task]:
         """The states of the app's tasks, by index; empty before its first executor.
@@ -532,7 +543,15 @@ class AsyncClient:
         """
         return await self._do(_kill(_id(app), reason))
 
-    async def logs(self, app: Named, *, task: int | None = None, driver: bool = False, reason: str = "") -> str:
+    async def logs(
+        self,
+        app: Named,
+        *,
+        task: int | None = None,
+        driver: bool = False,
+        stream: Stream | None = None,
+        reason: str = "",
+    ) -> str:
         r"""As `Client.logs`.
 
         >>> async def main():
@@ -543,7 +562,7 @@ class AsyncClient:
         >>> asyncio.run(main())
         'hello\n'
         """
-        return await self._do(_logs(_id(app), task, driver=driver, reason=reason))
+        return await self._do(_logs(_id(app), task, driver=driver, stream=stream, reason=reason))
 
     async def tasks(self, app: Named) -> list[Task]:
         """As `Client.tasks`.

@@ -106,6 +106,8 @@ class Task(_Model, frozen=True, kw_only=True, rename=None):
     cpu_ms: int = 0
     peak_mb: int = 0
     output_bytes: int = 0
+    locality: str | None = None
+    """How near its last attempt ran to a host that it prefers: `host`, `rack`, `any`; None if it prefers none."""
 
 
 class Wait(_Model, frozen=True, kw_only=True):

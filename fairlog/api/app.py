@@ -34,8 +34,8 @@ from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, read_request, request_of
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.openapi import description
+from fairlog.api.passes import MAIL_ROUTES, Passes
 from fairlog.api.passes import PREFIX as PASS
-from fairlog.api.passes import Passes
 from fairlog.api.past import NotReady
 from fairlog.api.problems import (
     MEDIA,
@@ -50,7 +50,7 @@ from fairlog.api.problems import (
     problem_of,
     status_of,
 )
-from fairlog.api.questions import OfDriver, SignIn
+from fairlog.api.questions import Message, OfDriver, SignIn
 from fairlog.api.routes import ROUTES
 from fairlog.api.work import Bells
 from fairlog.page.assets import lost
@@ -115,6 +115,8 @@ OPERATIONS = {
 WAITING = frozenset({"workerRegister", "workerLeave"})
 """Those that wait for the master."""
 STOPS = "this server stops; ask another one. A command may still be carried out"
+MAIL_EVERY_S = 0.25
+"""How often a message that is waited for is looked for."""
 POSITION = "fairlog-position"
 """The header with the log position of the state that an answer shows."""
 T = TypeVar("T")
@@ -133,6 +135,8 @@ class Door:
         self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
         self.passes = Passes(handlers.keys.cluster, handlers.keyring)
         self.bells = Bells()
+        self.url = ""
+        """A TCP address of this server, for programs of workers that use its Unix socket."""
         self._work = CapacityLimiter(WORK_AT_ONCE)
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._views = CapacityLimiter(VIEWS_AT_ONCE)
@@ -235,18 +239,11 @@ class Door:
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         driver = self.driver(request)
-        who = self.who(request) if driver is None else driver.who
-        if driver is None:
-            self.rates.charge(who.token, company_of(who))
-        else:
-            self.rates.charge(driver.app, driver.company)
-            of = request.path_params.get("app")
-            self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
+        who = self._admit(route, request, driver)
         values = _values(route.params, request)
-        if route.takes is not None:
-            return await self._command(route, request, who, values, driver)
-        if route.answer == "answers":
-            return await self._batch(request, who, values, driver)
+        if route.takes is not None or route.answer == "answers":
+            send = self._batch if route.takes is None else partial(self._command, route)
+            return await send(request, who, values, driver)
         if route.answer == "metrics":
             accept = request.headers.get("accept", "")
             text, media = await self.read(who, partial(self.handlers.metrics, who, accept))
@@ -258,7 +255,20 @@ class Door:
             await self.reach(await self.head())
         if route.name != "log":
             await self.reach(values.get("after", 0))
-        return await self._read(route, request, who, values)
+        if route.name not in MAIL_ROUTES:
+            return await self._read(route, request, who, values)
+        return await self._mail(route, request, who, passed=driver is not None and driver.mail, **values)
+
+    def _admit(self, route: Route, request: Request, driver: Pass | None) -> By:
+        """Who asks, or in whose name the driver does, charged for it. Raises: NotAllowed if its pass is not for it."""
+        if driver is None:
+            who = self.who(request)
+            self.rates.charge(who.token, company_of(who))
+            return who
+        self.rates.charge(driver.app, driver.company)
+        of = request.path_params.get("app")
+        self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
+        return driver.who
 
     async def _open(self, route: Route, request: Request) -> Response:
         if route.name == "openapi":
@@ -281,11 +291,26 @@ class Door:
         operation = getattr(work, OPERATIONS[route.name])
 
         def call() -> object:
-            return operation(work.with_grant(caller, executor) if executor else caller, *asked)
+            granted = work.with_grant(caller, executor) if executor else caller
+            told = operation(granted, *asked)
+            return self._with_mailbox(request, told, granted) if isinstance(told, structs.Begun) else told
 
         limiter = self._commands if route.name in WAITING else self._work
         told = await to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
         return _json({} if told is None else told)
+
+    def _with_mailbox(self, request: Request, begun: structs.Begun, caller: Caller) -> structs.Begun:
+        """What a program is told, with the way to its app's mailbox where it can reach this server."""
+        app, url = caller.grant.app, self.url if request.app.state.at_home else str(request.base_url).rstrip("/")
+        if caller.grant.runs == "tasks" or not (begun.granted and url):
+            return begun
+        known = self.handlers.replica.peek(lambda state: state.apps.get(app))
+        if known is None:
+            return begun
+        given = self.passes.make_for_mail(known.spec.company, known.spec.user, app)
+        told = {"FAIRLOG_MAILBOX": url, "FAIRLOG_MAILBOX_TOKEN": given}
+        pairs = [(name.encode(), text.encode()) for name, text in told.items()]
+        return msgspec.structs.replace(begun, secrets=[*begun.secrets, *pairs])
 
     async def _grants(self, who: Callable[[], Caller], worker: str, after: str = "", wait: int = 0) -> Response:
         """What the worker holds, once it is not as the tag `after` says, or after `wait` ms."""
@@ -449,6 +474,7 @@ class Door:
             "tasks": handlers.tasks,
             "outputs": handlers.outputs,
             "beat": handlers.beat,
+            "links": handlers.links,
             "exec": handlers.exec,
             "execCall": handlers.exec_call,
             "explain": handlers.explain,
@@ -485,6 +511,21 @@ class Door:
         return _viewed(
             await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(who, asked)), known
         )
+
+    async def _mail(self, route: Route, request: Request, who: By, *, passed: bool, wait: int = 0) -> Response:
+        """Leave a message, or read one once it is there or after `wait` ms."""
+        path, deadline = request.path_params, self.feed.now() + wait / 1000
+        if route.asks is not None:
+            asked = _asked(await _body(request), Message)
+            leave = partial(self.handlers.publish, who, path["app"], path["name"], asked, passed=passed)
+            return _viewed(await self.read(who, leave))
+        look = partial(self.handlers.message, who, path["app"], path["name"], passed=passed)
+        while True:
+            viewed = await self.read(who, look)
+            left_s = deadline - self.feed.now()
+            if _plain(cast("Raw", viewed.body))["text"] is not None or left_s <= 0 or self.feed.closed:
+                return _viewed(viewed)
+            await asyncio.sleep(min(MAIL_EVERY_S, left_s))
 
     async def _events(
         self, route: Route, request: Request, again: Callable[[], By], values: Mapping[str, Any]
@@ -626,7 +667,11 @@ async def _body(request: Request, *, most: int = MAX_BODY, media: str = "applica
 
 
 def _token_of(request: Request) -> str:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    """Raises: BadRequest if there are two: a proxy may have checked the other one."""
+    given = request.headers.getlist("authorization")
+    if len(given) > 1:
+        raise BadRequest("send one Authorization header")
+    kind, _, token = "".join(given).partition(" ")
     return token.strip() if kind.lower() == "bearer" else kind
 
 
@@ -671,6 +716,8 @@ def _value(param: Param, text: str) -> Any:  # noqa: ANN401 (as its schema says)
         return int(text)
     if "enum" in schema and text not in schema["enum"]:
         raise BadRequest(f"{param.name} is {' or '.join(schema['enum'])}, not {text[:40]!r}")
+    if param.name == "task" and text != "driver":
+        return str(_whole(text))
     if not schema.get("minLength", 0) <= len(text) <= schema.get("maxLength", MAX_BODY):
         raise BadRequest(f"{param.name} has at most {schema.get('maxLength')} characters, and is not empty")
     return text

@@ -196,7 +196,8 @@ class Board:
         body = self._handlers.private_of(who, app, Raw(_to_json(value)), reason)
         if at is not None:
             return Viewed(seen, body)
-        return self._viewed(seen, {**_plain(body), "progress": self._progress(app)})
+        links = self._handlers.mailbox.links(app)
+        return self._viewed(seen, {**_plain(body), "progress": self._progress(app), "links": links})
 
     def _progress(self, app: str) -> dict[str, int] | None:
         def look() -> tuple[Seen, Any]:

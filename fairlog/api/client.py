@@ -12,6 +12,7 @@ import time
 from base64 import b64decode
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
@@ -27,9 +28,12 @@ from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refu
 from scheduler.model.sender import By
 from scheduler.service.client import Receipt
 from scheduler.service.receipts import SignedReceipt
+from scheduler.store.tails import Stream, Tail
 
 BATCH_BYTES = 240_000
 """The most bytes of a batch, within the server's limit for a request."""
+MAIL_WAIT_S = 10.0
+"""How long a server is asked to wait for a message."""
 RETRY_S = 0.2
 LATER_S = 2.0
 """How much longer than a server waits for a master the client waits for the server."""
@@ -61,6 +65,10 @@ class _Pause(NamedTuple):
 
 
 _Steps = Generator[_Send | _Pause, httpx.Response | httpx.TransportError | None, T]
+
+
+def _mail(app: str, name: str) -> str:
+    return f"/v1/apps/{quote(app, safe='')}/mail/{quote(name, safe='')}"
 
 
 class _Talk:
@@ -154,6 +162,15 @@ class _Talk:
         items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
         return items
 
+    def publish(self, app: str, name: str, text: str) -> _Steps[None]:
+        body, headers = msgspec.json.encode({"text": text}), {"content-type": "application/json"}
+        yield from self.ask(_Request("PUT", _mail(app, name), {}, body, headers))
+
+    def message(self, app: str, name: str, wait_s: float) -> _Steps[str | None]:
+        answer = yield from self.ask(_Request("GET", _mail(app, name), {"wait": round(1000 * wait_s)}))
+        text: str | None = msgspec.json.decode(answer.content)["value"]["text"]
+        return text
+
     def beat(self, app: str) -> _Steps[str]:
         answer = yield from self.ask(_Request("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
         return str(msgspec.json.decode(answer.content)["value"]["state"])
@@ -162,16 +179,25 @@ class _Talk:
         """The request for a stream, to the server that answered last."""
         return _Send(self._server, _Request("GET", path, {"after": after}))
 
-    def outputs(self, app: str, reason: str) -> _Steps[list[dict[str, Any]]]:
+    def tails(self, app: str, task: str, reason: str) -> _Steps[dict[int | None, Tail]]:
         query = {"reason": reason} if reason else {}
+        query |= {"task": task} if task else {}
         found: list[dict[str, Any]] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/output", query)
-        return found
+        return {each["task"]: _tail(each) for each in found}
 
-    def output(self, app: str, task: int | None, reason: str) -> _Steps[bytes]:
+    def output(self, app: str, task: int | None, stream: Stream | None, reason: str) -> _Steps[bytes]:
         part = "driver" if task is None else f"tasks/{task}"
         query = {"reason": reason} if reason else {}
+        query |= {"stream": stream} if stream else {}
         answer = yield from self.ask(_Request("GET", f"/v1/apps/{quote(app, safe='')}/{part}/output", query))
         return answer.content
+
+
+def _tail(answer: Mapping[str, Any]) -> Tail:
+    text = b64decode(answer["output"])
+    ends = [0, *chain.from_iterable(answer["stderr"]), len(text)]
+    parts = [(number % 2, text[start:end]) for number, (start, end) in enumerate(pairwise(ends)) if start < end]
+    return Tail(tuple(parts), tuple(answer["written"]))
 
 
 class _Base:
@@ -270,18 +296,39 @@ class ApiClient(_Base):
         """The value that POST `path` answers to a question, such as `/v1/whatif`."""
         return self._do(self._talk.question(path, asked))
 
-    def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
-        """The last 64 KiB of the output of a task, or of the driver (None)."""
-        return self._do(self._talk.output(app, task, reason))
+    def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:
+        """The last 64 KiB of the output of a task, or of the driver (None), or of one stream."""
+        return self._do(self._talk.output(app, task, stream, reason))
+
+    def publish(self, app: str, name: str, text: str) -> None:
+        """Leave a message of at most 4096 bytes in the app's mailbox, in place of an earlier one of that name.
+
+        It is for the app's owner, driver and executors. One named `link.NAME` is an address, shown with the app.
+        """
+        self._do(self._talk.publish(app, name, text))
+
+    def message(self, app: str, name: str, *, timeout_s: float = 0) -> str | None:
+        """The message of that name in the app's mailbox, once it is there; None if it does not come in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            text = self._do(self._talk.message(app, name, min(left_s, MAIL_WAIT_S)))
+            if text is not None or left_s <= MAIL_WAIT_S:
+                return text
+
+    def links(self, app: str) -> dict[str, str]:
+        """The addresses of the app's user interfaces, by name."""
+        found: dict[str, str] = self.read(f"/v1/apps/{quote(app, safe='')}/links")
+        return found
 
     def beat(self, app: str) -> str:
         """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
         state: str = self._do(self._talk.beat(app))
         return state
 
-    def outputs(self, app: str, *, reason: str = "") -> dict[int, bytes]:
-        """As `output`, of all tasks that have written anything."""
-        return {each["task"]: b64decode(each["output"]) for each in self._do(self._talk.outputs(app, reason))}
+    def tails(self, app: str, task: str = "", *, reason: str = "") -> dict[int | None, Tail]:
+        """As `output`, by streams, of this task or the "driver", or of all tasks that have written anything."""
+        return self._do(self._talk.tails(app, task, reason))
 
     def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
@@ -409,13 +456,13 @@ class AsyncApiClient(_Base):
         """As `ApiClient.ask`."""
         return await self._do(self._talk.question(path, asked))
 
-    async def output(self, app: str, task: int | None, *, reason: str = "") -> bytes:
-        """The last 64 KiB of the output of a task, or of the driver (None)."""
-        return await self._do(self._talk.output(app, task, reason))
+    async def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:
+        """As `ApiClient.output`."""
+        return await self._do(self._talk.output(app, task, stream, reason))
 
-    async def outputs(self, app: str, *, reason: str = "") -> dict[int, bytes]:
-        """As `ApiClient.outputs`."""
-        return {each["task"]: b64decode(each["output"]) for each in await self._do(self._talk.outputs(app, reason))}
+    async def tails(self, app: str, task: str = "", *, reason: str = "") -> dict[int | None, Tail]:
+        """As `ApiClient.tails`."""
+        return await self._do(self._talk.tails(app, task, reason))
 
     async def log(self, after: int = 0, *, reason: str = "") -> AsyncIterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""

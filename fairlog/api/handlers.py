@@ -12,7 +12,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from hashlib import sha256
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -24,7 +24,7 @@ from fairlog.api.figures import Failed, Figures, TooLong, here, lane_of, month_o
 from fairlog.api.limits import Buckets
 from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, OtherRules, SignIn
+from fairlog.api.questions import PAGE, Message, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
 from fairlog.visiting import check_may_visit, place_of
@@ -42,6 +42,7 @@ from scheduler.model.commands import (
     read_command,
 )
 from scheduler.model.errors import (
+    AppEnded,
     CommandRejected,
     InvalidCommand,
     NotAllowed,
@@ -60,6 +61,7 @@ from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
+from scheduler.store.mailbox import Mailbox
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
 from scheduler.store.visits import Visits
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from fairlog.watch.metrics import Metrics
     from scheduler.rules.entities import Allocation, App
     from scheduler.store.codec import Line
+    from scheduler.store.tails import Stream, Tail
     from scheduler.store.visits import Call, Wanted
 
 MAX_ID = 128
@@ -137,6 +140,7 @@ class Handlers:
         self.keyring = keyring
         self.work = Worklist(store, cluster)
         self._visits = Visits(store, self.keys)
+        self.mailbox = Mailbox(store, self.keys)
         self._told = Buckets(TOLD_RATE, TOLD_BURST)
         self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
@@ -505,11 +509,11 @@ class Handlers:
         said |= {"expires": token and token.expires, "once": token is not None and token.once}
         return Viewed(seen, Raw(_to_json(said)))
 
-    def output(self, who: By, app: str, task: int | None, *, reason: str = "") -> bytes:
+    def output(self, who: By, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None). Raises: UnknownApp, NotAllowed."""
         owner = self.check_app(who, app, "private", reason=reason)
         self._note(who, "output", _named(who, app, owner), reason)
-        return self.work.driver_output(app) if task is None else self.work.output(app, task)
+        return self.work.output(app, task, stream)
 
     def exec(self, who: By, app: str, rules: Wanted) -> Viewed:
         """Run a command in the cell of the app's executor (`Visits.begin`); its id.
@@ -542,22 +546,55 @@ class Handlers:
         beat(self.store, self.keys, app)
         return Viewed(seen, Raw(_to_json({"state": state})))
 
-    def outputs(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE, reason: str = "") -> Viewed:
+    def publish(self, who: By, app: str, name: str, rules: Message, *, passed: bool = False) -> Viewed:
+        """Leave a message in the app's mailbox; `passed`: the caller has shown a pass of that app.
+
+        Raises: UnknownApp, NotAllowed; AppEnded; InvalidCommand for a message out of bounds.
+        """
+        self._check_mail(who, app, passed=passed)
+        seen, known = self.replica.read(lambda state: state.apps[app])
+        if known.ended is not None:
+            raise AppEnded(app, known.state)
+        self.mailbox.publish(app, name, rules.text)
+        return Viewed(seen, Raw(_to_json({"name": name})))
+
+    def message(self, who: By, app: str, name: str, *, passed: bool = False) -> Viewed:
+        """The message of that name in the app's mailbox, `text` null if there is none. Raises: as `publish`."""
+        self._check_mail(who, app, passed=passed)
+        text = self.mailbox.read(app, name)
+        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json({"name": name, "text": text})))
+
+    def _check_mail(self, who: By, app: str, *, passed: bool) -> None:
+        if not passed:
+            self.check_app(who, app, "submit")
+
+    def links(self, who: By, app: str) -> Viewed:
+        """The addresses of the app's user interfaces, by name. Raises: UnknownApp, NotAllowed."""
+        self.check_app(who, app)
+        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json(self.mailbox.links(app))))
+
+    def outputs(
+        self, who: By, app: str, *, task: str = "", cursor: str = "", limit: int = PAGE, reason: str = ""
+    ) -> Viewed:
         """What tasks have written, as `output`, base64; those after the task `cursor` that have written anything.
 
-        Raises: UnknownApp, NotAllowed.
+        `stderr` are the places of its bytes from stderr, [first, end]; `written` is how many bytes stdout and stderr
+        have had in all. With a `task`, only this one, or the "driver". Raises: UnknownApp, NotAllowed.
         """
         owner = self.check_app(who, app, "private", reason=reason)
         self._note(who, "output", _named(who, app, owner), reason)
+        if task:
+            number = None if task == "driver" else int(task)
+            return Viewed(self.replica.read(lambda _: None)[0], [_printed(number, self.work.tail(app, number))])
         start = _number(cursor, -1) + 1
-        tasks = [task for task in self.work.written(app) if task >= start]
+        tasks = [each for each in self.work.written(app) if each >= start]
         page: list[Raw] = []
         size = 0
-        for task, output in zip(tasks, self.work.outputs(app, tasks), strict=True):
-            page.append(Raw(_to_json({"task": task, "output": output})))
-            size += len(output)
+        for each, tail in zip(tasks, self.work.tails(app, tasks), strict=True):
+            page.append(_printed(each, tail))
+            size += len(tail.text())
             if len(page) == min(limit, PAGE) or size > OUTPUTS_BYTES:
-                following = None if task == tasks[-1] else str(task)
+                following = None if each == tasks[-1] else str(each)
                 return Viewed(self.replica.read(lambda _: None)[0], page, following)
         return Viewed(self.replica.read(lambda _: None)[0], page)
 
@@ -711,6 +748,12 @@ def _subject(state: ClusterState, who: By, app: str) -> Subject:
     held = [*found.executors.values(), *([found.driver] if found.driver else [])]
     here = kind == "worker" and any(each.worker == worker for each in held)
     return Subject(found.spec.company, found.spec.user, worker if here else "")
+
+
+def _printed(task: int | None, tail: Tail) -> Raw:
+    places = pairwise(accumulate((len(text) for _, text in tail.parts), initial=0))
+    errors = [place for place, (stream, _) in zip(places, tail.parts, strict=True) if stream]
+    return Raw(_to_json({"task": task, "output": tail.text(), "stderr": errors, "written": tail.totals}))
 
 
 def _named(who: By, app: str, owner: Subject) -> str:

@@ -24,7 +24,19 @@ if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring
 
 PREFIX = "fp_"
-ROUTES = frozenset({"commands", "submitApp", "scaleApp", "finishApp", "beat", "explain", "app", "appEvents"})
+MAIL_ROUTES = frozenset({"publish", "message"})
+"""What a program in an executor may ask for."""
+ROUTES = MAIL_ROUTES | {
+    "commands",
+    "submitApp",
+    "scaleApp",
+    "finishApp",
+    "beat",
+    "explain",
+    "app",
+    "appEvents",
+    "links",
+}
 """What a driver may ask for."""
 _PURPOSE = "fairlog pass"
 """No message of the inbox begins with it, since no cluster has that name."""
@@ -40,14 +52,22 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     company: str
     user: str
     app: str
+    mail: bool = False
+    """Whether it is good for the app's mailbox only; then it names no submitter."""
 
     @property
     def who(self) -> By:
         """In whose name the driver acts."""
+        if self.mail:
+            return By(f"{self.company}/{self.user}", "", "user")
         return By(self.account, self.token, self.role)
 
     def check(self, state: ClusterState, route: str, app: str | None) -> None:
         """Raises: NotAllowed unless the driver may ask that, of that app if it is of one."""
+        if self.mail:
+            if route not in MAIL_ROUTES or app != self.app:
+                raise NotAllowed(f"a program of app {self.app} may use the mailbox of its app, no more")
+            return
         if route not in ROUTES:
             raise NotAllowed(f"the driver of app {self.app} may submit, scale and follow apps of its user, no more")
         of = None if app is None else state.apps.get(app)
@@ -77,7 +97,14 @@ class Passes:
 
     def make(self, who: By, company: str, user: str, app: str) -> str:
         """A pass for the driver of the app, which `who` is about to submit for the user."""
-        said = msgspec.json.encode(Pass(self._cluster, who.account, who.token, who.role or "user", company, user, app))
+        return self._signed(Pass(self._cluster, who.account, who.token, who.role or "user", company, user, app))
+
+    def make_for_mail(self, company: str, user: str, app: str) -> str:
+        """A pass for what runs of the app, good for its mailbox."""
+        return self._signed(Pass(self._cluster, "", "", "user", company, user, app, mail=True))
+
+    def _signed(self, claims: Pass) -> str:
+        said = msgspec.json.encode(claims)
         door = self._ring.door if self._ring is not None else ""
         text = framed(_PURPOSE, said)
         mac = hmac.digest(self._own, text, "sha256").hex() if self._ring is None else self._ring.mac(door, text)

@@ -50,6 +50,12 @@ class SignIn(Struct, frozen=True, forbid_unknown_fields=True):
     hash: Annotated[str, Meta(max_length=64)]
 
 
+class Message(Struct, frozen=True, forbid_unknown_fields=True):
+    """The text of a message in an app's mailbox."""
+
+    text: str
+
+
 class OfDriver(Struct, frozen=True, forbid_unknown_fields=True):
     """The app that is about to be submitted, for whose driver a pass is, and whose it will be."""
 

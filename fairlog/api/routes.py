@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fairlog.api.questions import PAGE, OfDriver, OtherRules, SignIn
+from fairlog.api.questions import PAGE, Message, OfDriver, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
+from scheduler.store.tails import STREAMS
 from scheduler.store.visits import Call, Wanted
 from witness.board import SORTS, STATES
 from witness.pending_reasons import CAUSES
@@ -77,6 +78,8 @@ _KEY = Param(
 _REASON = Param(
     "reason", {"type": "string", "minLength": 1, "maxLength": 200}, "Why an operator reads what is private."
 )
+_STREAM = Param("stream", {"type": "string", "enum": list(STREAMS)}, "Only what was written to this one.")
+_TASK = Param("task", {"type": "string", "pattern": "^([0-9]{1,9}|driver)$"}, 'Only of this task, or of the "driver".')
 _FROM = Param("after", _SEQ, "Events after this log position.")
 _RESUME = Param("Last-Event-ID", {"type": "string", "pattern": "^[0-9]{1,15}$"}, "As `after`, and stronger.", "header")
 
@@ -115,6 +118,7 @@ def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
 
 
 _TAG = Param("after", {"type": "string", "maxLength": 64}, "The tag of the answer that the worker has.")
+_MAIL_WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 10_000}, "Wait so long (ms) for it.")
 _WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 30_000}, "Wait so long (ms) for another one.")
 
 
@@ -173,6 +177,25 @@ ROUTES: tuple[Route, ...] = (
         "Give a sign of life of the owner of an app, which has a lease.",
         "value",
     ),
+    Route(
+        "PUT",
+        "/v1/apps/{app}/mail/{name}",
+        "publish",
+        "submit",
+        "Leave a message in an app's mailbox; one whose name begins with `link.` is an address to open.",
+        "value",
+        asks=Message,
+    ),
+    Route(
+        "GET",
+        "/v1/apps/{app}/mail/{name}",
+        "message",
+        "submit",
+        "A message of an app's mailbox; null if there is none.",
+        "value",
+        params=(_MAIL_WAIT,),
+    ),
+    Route("GET", "/v1/apps/{app}/links", "links", "read", "The addresses of an app's user interfaces.", "value"),
     Route(
         "POST",
         "/v1/apps/{app}/exec",
@@ -260,16 +283,16 @@ ROUTES: tuple[Route, ...] = (
         "private",
         "The last 64 KiB of a task's output.",
         "output",
-        params=(_REASON,),
+        params=(_STREAM, _REASON),
     ),
     Route(
         "GET",
         "/v1/apps/{app}/output",
         "outputs",
         "private",
-        "The output of each task that has written any, in base64.",
+        "The output of each task that has written any, in base64, and which bytes of it come from stderr.",
         "list",
-        params=(_CURSOR, _LIMIT, _REASON),
+        params=(_TASK, _CURSOR, _LIMIT, _REASON),
     ),
     Route(
         "GET",
@@ -278,7 +301,7 @@ ROUTES: tuple[Route, ...] = (
         "private",
         "The last 64 KiB of the driver's output.",
         "output",
-        params=(_REASON,),
+        params=(_STREAM, _REASON),
     ),
     Route(
         "GET",

@@ -222,6 +222,8 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
         )
         servers.append(_Server(config))
 
+    door.url = next((_named(each, where) for each in sockets if each.family != socket.AF_UNIX), "")
+
     def stop() -> None:
         notify(STOPPING)
         door.close()

@@ -255,7 +255,7 @@ class Work:
 
     def backlog(self, caller: Caller, asked: door.Backlog) -> None:
         """Report the app's backlog."""
-        self._store.backlog(caller.by, caller.grant, **structs.asdict(asked))
+        self._store.backlog(caller.by, caller.grant, asked)
 
     def end_app(self, caller: Caller, asked: door.AppEnd) -> None:
         """Report that the app's tasks have ended."""

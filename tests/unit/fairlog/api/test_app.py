@@ -119,6 +119,8 @@ def test_every_error_is_a_problem_with_its_status(api: Handlers) -> None:
         check_problem(await client.delete("/v1/apps"), 405, "NoSuchMethod")
         check_problem(await client.get("/v1/apps", headers={"authorization": "Bearer fl_x"}), 401, "NotAuthenticated")
         check_problem(await client.get("/v1/apps", headers={"authorization": "Basic eA=="}), 401, "NotAuthenticated")
+        twice = [("authorization", "Bearer fl_x"), ("authorization", "Bearer fl_y")]
+        check_problem(await client.get("/v1/apps", headers=twice), 400, "BadRequest")
 
     run(api, story)
 

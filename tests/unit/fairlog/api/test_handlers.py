@@ -40,6 +40,7 @@ from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
 from scheduler.store.reads import reads
+from scheduler.store.tails import STREAMS, Tail
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served, submission
 
@@ -315,6 +316,15 @@ def test_the_output_of_a_task_and_of_the_driver_is_read(api: Handlers) -> None:
     api.store.hset(KEYS.output("a"), "0", b"hello\n")
     api.work.keep_driver_output("a", b"driving\n")
     assert (api.output(ROOT, "a", 0), api.output(ROOT, "a", None)) == (b"hello\n", b"driving\n")
+    api.store.hset(KEYS.output("a"), "1", Tail.of((0, b"out\n"), (1, b"err\n"), (0, b"end\n")).stored())
+    assert [api.output(ROOT, "a", 1, stream=each) for each in (None, *STREAMS)] == [
+        b"out\nerr\nend\n",
+        b"out\nend\n",
+        b"err\n",
+    ]
+    apart = listed(api.outputs(ROOT, "a", task="1"))
+    assert [(each["task"], each["stderr"], each["written"]) for each in apart] == [(1, [[4, 8]], [8, 4])]
+    assert listed(api.outputs(ROOT, "a", task="driver"))[0]["task"] is None
     with pytest.raises(UnknownApp):
         api.output(ROOT, "b", 0)
 

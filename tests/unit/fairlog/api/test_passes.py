@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
 from msgspec import to_builtins
 
 from fairlog.api.app import Door, make_app
+from fairlog.api.board import Board
 from fairlog.api.feed import Feed
 from fairlog.api.passes import Passes
 from fairlog.api.routes import ROUTES
@@ -34,6 +36,7 @@ from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
 
 if TYPE_CHECKING:
     import fakeredis
+    from msgspec import Raw
 
     from fairlog.api.handlers import Handlers
 
@@ -108,7 +111,8 @@ def test_a_driver_submits_scales_follows_and_ends_apps_of_its_user(api: Handlers
 def test_a_driver_may_nothing_else(api: Handlers) -> None:
     """Neither for another user, nor by a batch, nor what the one who submitted it may do besides."""
     api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, 10)
-    allowed = {"commands", "submitApp", "scaleApp", "finishApp", "beat", "explain", "app", "appEvents"}
+    allowed = {"commands", "submitApp", "scaleApp", "finishApp", "beat", "explain", "app", "appEvents", "links"}
+    allowed |= {"publish", "message"}
 
     async def story(ask: Ask, _: str) -> None:
         for route in ROUTES:
@@ -127,6 +131,67 @@ def test_a_driver_may_nothing_else(api: Handlers) -> None:
         for command in (KillApp(app="d"), ConfigureCluster(settings={"placement": "pack"}), ScaleApp("other", 1)):
             batch = {"commands": [to_builtins(ScaleApp(app="d", executors=1)), to_builtins(command)]}
             assert (await ask("POST", "/v1/commands", json=batch)).status_code == 403
+
+    run(api, story)
+
+
+def test_a_driver_uses_the_mailboxes_of_its_user_and_is_shown_with_its_links(api: Handlers) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, 10)
+
+    async def story(ask: Ask, _: str) -> None:
+        assert (await ask("GET", "/v1/apps/d/mail/at")).json()["value"] == {"name": "at", "text": None}
+        waiting = asyncio.ensure_future(ask("GET", "/v1/apps/d/mail/at", params={"wait": 10_000}))
+        await asyncio.sleep(0)
+        assert (await ask("PUT", "/v1/apps/d/mail/at", json={"text": "h:1 é"})).status_code == 200
+        assert (await waiting).json()["value"]["text"] == "h:1 é"
+        assert (await ask("PUT", "/v1/apps/d/mail/link.ui", json={"text": "http://h:4040"})).status_code == 200
+        assert (await ask("GET", "/v1/apps/d/links")).json()["value"] == {"ui": "http://h:4040"}
+        assert api_links(api, "d") == {"ui": "http://h:4040"}
+        for name, text, why in (
+            ("link.ui", "javascript:alert(1)", "is a link, such as http://host:4040, not 'javascript:alert(1)'"),
+            ("big", "x" * 4097, "at most 4096 bytes, not 4097"),
+            ("a b", "x", "the name of a message has 1 to 64 letters"),
+        ):
+            refused = await ask("PUT", f"/v1/apps/d/mail/{name}", json={"text": text})
+            assert refused.status_code == 422, refused.text
+            assert why in refused.json()["detail"], refused.text
+        for number in range(62):
+            assert (await ask("PUT", f"/v1/apps/d/mail/{number}", json={"text": ""})).status_code == 200
+        full = await ask("PUT", "/v1/apps/d/mail/more", json={"text": ""})
+        assert "the mailbox of d has 64 messages" in full.text
+        assert (await ask("PUT", "/v1/apps/d/mail/at", json={"text": "again"})).status_code == 200
+        for method, path in (("GET", "mail/at"), ("PUT", "mail/at"), ("GET", "links")):
+            assert (await ask(method, f"/v1/apps/other/{path}", json={"text": ""})).status_code == 403
+
+    run(api, story)
+
+
+def api_links(api: Handlers, app: str) -> dict[str, str]:
+    """The links of the app's card on the page."""
+    card: dict[str, Any] = json.loads(bytes(cast("Raw", Board(api).app(ROOT, app).body)))
+    links: dict[str, str] = card["links"]
+    return links
+
+
+def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_else(api: Handlers) -> None:
+    async def story(ask: Ask, _: str) -> None:
+        sent = await ask("POST", "/v1/apps", json=owned("e"))
+        api.replica.wait_for(sent.json()["seq"], 10)
+        given = Passes(api.keys.cluster, api.keyring).make_for_mail("acme", "ann", "e")
+        if api.keyring is None:
+            pytest.skip("without keys each server signs by a key of its own")
+        assert (await ask("PUT", "/v1/apps/e/mail/at", given=given, json={"text": "x"})).status_code == 200
+        assert (await ask("GET", "/v1/apps/e/mail/at", given=given)).json()["value"]["text"] == "x"
+        for route in ROUTES:
+            if route.answer == "open" or route.name in {"session", "logIn", "logOut", "publish", "message"}:
+                continue
+            path = route.path.replace("{app}", "e").replace("{", "").replace("}", "")
+            answer = await ask(route.method, path, given=given, json={})
+            assert answer.status_code in (401, 403), (route.name, answer.text)
+        assert (await ask("GET", "/v1/apps/d/mail/at", given=given)).status_code == 403
+        assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 200
+        api.replica.wait_for(api.replica.log.head().seq, 10)
+        assert (await ask("PUT", "/v1/apps/e/mail/at", given=given, json={"text": "x"})).status_code == 401
 
     run(api, story)
 

@@ -16,11 +16,13 @@ from recovery.archive.archiver import Archiver
 from recovery.archive.backup import backup
 from recovery.archive.files import written
 from recovery.replay.rebuild import rebuild
-from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany
+from scheduler.model.commands import AddAccount, Command, ConfigureCluster, RegisterCompany
 from scheduler.model.errors import InvalidSetting
-from scheduler.model.events import ClusterConfigured
+from scheduler.model.events import ClusterConfigured, CommandRefused
+from scheduler.model.sender import By
 from scheduler.service.child import Child
 from scheduler.service.client import Client
+from scheduler.service.keyring import Keyring
 from scheduler.service.private import private_folder, write_private
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog
@@ -82,6 +84,23 @@ def test_a_master_refuses_the_setting_and_logs_nothing_of_it(fake: Redis) -> Non
     client.notify(ConfigureCluster(settings={"archive_url": "file:///mnt/archive/a"}), RegisterCompany(company="acme"))
     scheduler.turn()
     assert [fact.type for fact in log.facts(head)] == ["ClusterConfigured", "CompanyRegistered"]
+
+
+def test_who_may_not_set_it_learns_nothing_of_the_masters_host(fake: Redis) -> None:
+    """The refusal is that of the rules, in the log, and names no folder of the host."""
+    log, ring = EventLog(fake, KEYS), Keyring.new()
+    scheduler = Scheduler(
+        log, "m1", lambda: rebuild(log), lambda command: check_command(command, ["file:///home/olga"]), keyring=ring
+    )
+    scheduler.take_over()
+    Client(fake, KEYS.cluster, keyring=ring).notify(RegisterCompany(company="acme"), AddAccount(account="acme/ann"))
+    scheduler.turn()
+    ann = Client(fake, KEYS.cluster, keyring=ring, by=By("acme/ann", "t1", "user"), timeout_s=0.01)
+    ann.notify(ConfigureCluster(settings={"archive_url": "file:///etc"}))
+    scheduler.turn()
+    refused = [fact.event for fact in log.facts() if isinstance(fact.event, CommandRefused)]
+    assert [event.error for event in refused] == ["NotAllowed"]
+    assert "olga" not in refused[0].message
 
 
 def test_a_master_archives_to_no_other_place_that_the_log_names(fake: Redis) -> None:
