@@ -23,7 +23,6 @@ OUTAGE_S = 60.0
 SAY_S = 1.0
 """Shorter outages are not reported."""
 _RETRY_S = 0.2
-_PROBE = 256
 _SEEN = 10_000
 """Number of positions that a follower remembers, to find where a log was replaced."""
 T = TypeVar("T")
@@ -93,20 +92,3 @@ def patiently(ask: Callable[[], T]) -> T:
             if said:
                 say("the store is available again")
             return answer
-
-
-def appended(before: bytes, now: bytes, *, kept: int) -> bytes:
-    """The part of `now` that is not in `before`; both are at most the last `kept` bytes of a growing output.
-
-    All of `now` if they do not overlap: more than `kept` bytes were added, or the output was restarted.
-    """
-    if now.startswith(before):
-        return now[len(before) :]
-    if len(before) < kept:
-        return now
-    start = before.find(now[:_PROBE])
-    while start >= 0:
-        if now.startswith(before[start:]):
-            return now[len(before) - start :]
-        start = before.find(now[:_PROBE], start + 1)
-    return next((now[size:] for size in range(_PROBE, 0, -1) if before.endswith(now[:size])), now)

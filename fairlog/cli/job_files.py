@@ -122,8 +122,17 @@ def directives(program: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def as_command(command: Sequence[str]) -> tuple[str, ...]:
-    """The command to run: a script of this folder by its path, by its interpreter if it is not executable."""
+    """The command to run: a script of this folder by its path, by its interpreter if it is not executable.
+
+    Raises: click.UsageError if it is a script, NAME.sh, that is neither here nor on PATH.
+    """
     program = command[0]
+    if program.endswith(".sh") and not program.startswith("/") and not _is_here(program):
+        where = "" if "/" in program else " and none on PATH"
+        raise click.UsageError(
+            f"there is no script {program!r} in {Path.cwd()}{where}; check its name, or give the absolute path of one "
+            "that only the workers have"
+        )
     head = _head(program)
     if not head or (shutil.which(program) is not None and "/" not in program and not any(directives(program))):
         return tuple(command)
@@ -133,6 +142,10 @@ def as_command(command: Sequence[str]) -> tuple[str, ...]:
     if head.startswith("#!"):
         return (*shlex.split(head.splitlines()[0][2:]), path, *command[1:])
     return ("sh", path, *command[1:]) if any(directives(program)) or program.endswith(".sh") else tuple(command)
+
+
+def _is_here(program: str) -> bool:
+    return os.path.lexists(program) or shutil.which(program) is not None
 
 
 def _head(program: str) -> str:

@@ -63,7 +63,7 @@ VERBS = {
     "spark-submit": ("spark", "Run a Spark app: its driver and its executors are granted."),
     "spark": ("spark", "Prepare a shell for Spark drivers whose executors fairlog grants."),
     "apps": ("apps", "List the apps that have not ended, or all apps."),
-    "app": ("apps", "Show one app with its executors and tasks."),
+    "app": ("apps", "Show one app with its executors, tasks and links."),
     "top": ("top", "Show shares, queue and workers live in a terminal."),
     "workers": ("cluster", "List the workers with their offered and granted resources."),
     "drain": ("cluster", "Stop granting resources on workers; running executors continue."),
@@ -221,5 +221,9 @@ def _say(error: click.ClickException) -> None:
         return
     text = " ".join(error.format_message().split())
     if isinstance(error, click.NoSuchOption | click.UsageError) and error.ctx is not None:
-        text = f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
+        more = f"`{error.ctx.command_path} --help`"
+        if text.endswith(("?", "?)")):
+            text = f"{text.replace('(Did', 'Did').rstrip(')')} {more} lists all"
+        elif more not in text:
+            text = f"{text.rstrip('.')}; see {more}"
     click.echo(f"Error: {text}", err=True)

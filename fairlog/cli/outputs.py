@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from fairlog.cli.follow import follow
 from scheduler.model.events import AppRemoved
 from scheduler.store.codec import told
+from scheduler.store.keys import Keys
+from scheduler.store.mailbox import Mailbox
+from scheduler.store.tails import Tail
 from scheduler.store.task_queue import Progress, TaskState, Worklist
 
 if TYPE_CHECKING:
@@ -40,20 +43,17 @@ class RemoteTasks:
         cpu_ms, peak_mb = sum(task.cpu_ms for task in states), max((task.peak_mb for task in states), default=0)
         return Progress(len(states), **counts, cpu_ms=cpu_ms, peak_mb=peak_mb)
 
-    def output(self, app: str, task: int) -> bytes:
-        """The end of the task's output."""
-        return self._api.output(app, task, reason=self._reason)
+    def tail(self, app: str, task: int | None) -> Tail:
+        """The end of the output of the task, or of the driver (None)."""
+        name = "driver" if task is None else str(task)
+        return self._api.tails(app, name, reason=self._reason).get(task, Tail())
 
-    def outputs(self, app: str, tasks: Sequence[int]) -> Iterator[bytes]:
-        """As `output`, of each of these tasks."""
+    def tails(self, app: str, tasks: Sequence[int]) -> Iterator[Tail]:
+        """As `tail`, of each of these tasks."""
         if len(tasks) < FEW:
-            return (self.output(app, task) for task in tasks)
-        found = self._api.outputs(app, reason=self._reason)
-        return (found.get(task, b"") for task in tasks)
-
-    def driver_output(self, app: str) -> bytes:
-        """The end of the driver's output."""
-        return self._api.output(app, None, reason=self._reason)
+            return (self.tail(app, task) for task in tasks)
+        found = self._api.tails(app, reason=self._reason)
+        return (found.get(task, Tail()) for task in tasks)
 
 
 def measured(progress: Progress) -> dict[str, int]:
@@ -69,6 +69,13 @@ def measured(progress: Progress) -> dict[str, int]:
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:
     """The tasks of the cluster's apps."""
     return Worklist(session.store, session.cluster) if session.api is None else RemoteTasks(session.api, reason)
+
+
+def links_of(session: Session, app: str) -> dict[str, str]:
+    """The addresses of the app's user interfaces, by name."""
+    if session.api is not None:
+        return session.api.links(app)
+    return Mailbox(session.store, Keys(session.cluster)).links(app)
 
 
 def looks(session: Session, app: str) -> Iterator[bool]:

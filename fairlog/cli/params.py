@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial, wraps
@@ -17,7 +18,7 @@ import click
 
 from fairlog.cli.times import DURATIONS, seconds_of, time_of
 from recovery.replay.bounds import OPEN, Bound
-from scheduler.model.arrays import indexes
+from scheduler.model.arrays import indexes, written
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import MAX_AMOUNT
@@ -140,6 +141,56 @@ def read_counts(text: str) -> dict[str, int]:
             raise click.BadParameter(f"{_short(pair)} is not of the form HOST=TASKS; write it like h1=2")
         counts.append({read_text(host): int(tasks)})
     return merge_counts(counts)
+
+
+def read_near(text: str) -> list[tuple[str, str]]:
+    """Hosts and lists of tasks that prefer them, written `HOST=TASKS,…`, or the name of a file with a line for each.
+
+    Raises: click.BadParameter for another form, or a file that cannot be read.
+    """
+    if "=" in text:
+        return _near_of(text, "")
+    try:
+        lines = Path(text).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise click.BadParameter(
+            f"{_short(text)} is not of the form HOST=TASKS, nor a file that can be read: {why}; write it like h1=0-9,15"
+        ) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            found += _near_of(line.strip(), f"line {number} of {text}: ")
+    return found
+
+
+def _near_of(text: str, where: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for part in text.split(","):
+        host, equals, tasks = part.rpartition("=")
+        if (equals and not (host.strip() and tasks)) or not (equals or found):
+            raise click.BadParameter(f"{where}{_short(part)} is not of the form HOST=TASKS; write it like h1=0-9,15")
+        if equals:
+            found.append((read_text(host.strip()), tasks.strip()))
+        else:
+            found[-1] = found[-1][0], f"{found[-1][1]},{part.strip()}"
+    return found
+
+
+def merge_near(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The tasks that prefer each host. Raises: click.BadParameter if one is named twice for a host."""
+    merged: dict[str, list[int]] = {}
+    for host, text in pairs:
+        try:
+            merged.setdefault(host, []).extend(indexes(text))
+        except InvalidCommand as error:
+            raise click.BadParameter(f"host {_short(host)}: {error}", param_hint="--prefer") from None
+    for host, listed in merged.items():
+        if twice := [index for index, number in Counter(listed).items() if number > 1]:
+            raise click.BadParameter(
+                f"task {twice[0]} is named twice for host {_short(host)}; name it once", param_hint="--prefer"
+            )
+    return {host: written(sorted(listed)) for host, listed in merged.items()}
 
 
 def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The output of tasks on stdout: one after the other, or all at once as it is written."""
+"""The output of tasks, printed: one after the other, or all at once as it is written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fairlog.cli.follow import appended, patiently
+from fairlog.cli.follow import patiently
 from scheduler.model.arrays import index_of
 from scheduler.model.text import printable
+from scheduler.store.tails import STREAMS, Stream, Tail
 
 if TYPE_CHECKING:
     from fairlog.cli.outputs import RemoteTasks
@@ -24,17 +25,29 @@ Index = int | None
 
 
 class Printer:
-    """Writes output of tasks to stdout, by default as printable text; with `labels`, each line after its task's."""
+    """Writes output of tasks to stdout, by default as printable text; with `labels`, each line after its task's.
 
-    def __init__(self, *, raw: bool = False, labels: Mapping[Index, str] | None = None) -> None:
-        self._raw, self._labels = raw, labels
-        self._decoders: dict[Index, codecs.IncrementalDecoder] = {}
-        self._begun: dict[Index, str] = {}
-        """Task -> its last line, which has not ended yet."""
+    `apart`: what tasks wrote to stderr goes to stderr.
+    """
+
+    def __init__(self, *, raw: bool = False, labels: Mapping[Index, str] | None = None, apart: bool = False) -> None:
+        self._raw, self._labels, self._apart = raw, labels, apart
+        self._decoders: dict[tuple[Index, int], codecs.IncrementalDecoder] = {}
+        self._begun: dict[tuple[Index, int], str] = {}
+        """Task and stream -> its last line, which has not ended yet."""
         self._ended_line = True
 
     @classmethod
-    def of(cls, array: str | None, tasks: Sequence[Index], *, raw: bool, prefix: bool | None, mixed: bool) -> Printer:
+    def of(
+        cls,
+        array: str | None,
+        tasks: Sequence[Index],
+        *,
+        raw: bool,
+        prefix: bool | None,
+        mixed: bool,
+        apart: bool = False,
+    ) -> Printer:
         """The printer of these tasks, whose output is `mixed` or comes task by task.
 
         With `prefix`, or by default on a terminal if the tasks are several and mixed, lines begin with `[INDEX] `.
@@ -44,53 +57,44 @@ class Printer:
         if prefix is None:
             prefix = several and sys.stdout.isatty()
         if raw or not (prefix or several):
-            return cls(raw=raw)
+            return cls(raw=raw, apart=apart)
         named = {task: "driver" if task is None else str(index_of(array, task)) for task in tasks}
-        return cls(labels={task: f"[{name}] " if prefix else "" for task, name in named.items()})
+        return cls(labels={task: f"[{name}] " if prefix else "" for task, name in named.items()}, apart=apart)
 
-    def write(self, task: Index, output: bytes) -> None:
+    def write(self, task: Index, output: Tail) -> None:
         """Write further output of the task."""
-        if not output:
-            return
+        for stream, text in output.parts:
+            self._write((task, stream), text)
+
+    def _write(self, source: tuple[Index, int], output: bytes) -> None:
         if self._raw:
-            self._put(output)
+            self._put(source[1], output)
             return
-        decoder = self._decoders.setdefault(task, codecs.getincrementaldecoder("utf-8")("replace"))
+        decoder = self._decoders.setdefault(source, codecs.getincrementaldecoder("utf-8")("replace"))
         text = printable(decoder.decode(output))
         if self._labels is None:
-            self._put(text.encode())
+            self._put(source[1], text.encode())
             return
-        *lines, self._begun[task] = f"{self._begun.get(task, '')}{text}".split("\n")
-        self._put("".join(f"{self._labels[task]}{line}\n" for line in lines).encode())
+        *lines, self._begun[source] = f"{self._begun.get(source, '')}{text}".split("\n")
+        self._put(source[1], "".join(f"{self._labels[source[0]]}{line}\n" for line in lines).encode())
 
     def end(self, task: Index) -> None:
         """The task writes nothing more."""
-        if self._labels is not None and (line := self._begun.pop(task, "")):
-            self._put(f"{self._labels[task]}{line}\n".encode())
+        for stream in range(len(STREAMS)):
+            if self._labels is not None and (line := self._begun.pop((task, stream), "")):
+                self._put(stream, f"{self._labels[task]}{line}\n".encode())
 
     def part(self) -> None:
         """End a line that the task before has not ended."""
         if not self._ended_line:
-            self._put(b"\n")
+            self._put(0, b"\n")
 
-    def _put(self, output: bytes) -> None:
+    def _put(self, stream: int, output: bytes) -> None:
         if output:
             self._ended_line = output.endswith(b"\n")
-            sys.stdout.buffer.write(output)
-            sys.stdout.buffer.flush()
-
-
-def last_lines(output: bytes, number: int | None) -> bytes:
-    """The last `number` lines of the output; None = all."""
-    if number is None:
-        return output
-    lines = output.splitlines(keepends=True)
-    return b"".join(lines[max(0, len(lines) - number) :])
-
-
-def read_of(work: Worklist | RemoteTasks, app: str, task: Index) -> bytes:
-    """The end of the output of the task, or of the driver."""
-    return work.driver_output(app) if task is None else work.output(app, task)
+            to = sys.stderr if self._apart and stream else sys.stdout
+            to.buffer.write(output)
+            to.buffer.flush()
 
 
 def follow_output(
@@ -100,19 +104,18 @@ def follow_output(
     chosen: Sequence[Index],
     printer: Printer,
     *,
-    tasks: int,
+    stream: Stream | None = None,
     tail: int | None = None,
 ) -> None:
     """Print the output of the chosen tasks as it is written, until they have ended or the app has.
 
-    The app has `tasks` tasks; of what a task has written before, the last `tail` lines are printed.
+    With a `stream`, only what is written to it. Of what a task has written before, the last `tail` lines are printed.
     """
     from fairlog.cli.outputs import looks  # noqa: PLC0415 (loads RQ, which most verbs do without)
-    from scheduler.store.task_queue import OUTPUT_BYTES, output_bytes  # noqa: PLC0415 (likewise)
 
     again = looks(session, app)
     ended = session.ask("app", app=app)["endedAt"] is not None
-    shown: dict[Index, bytes] = {}
+    shown: dict[Index, Tail] = {}
     left = list(chosen)
     while left:
         states: dict[Index, TaskState] = {}
@@ -123,9 +126,8 @@ def follow_output(
             state = states.get(task)
             over = ended or (state is not None and state.state in OVER)
             if over or task is None or (state is not None and state.started_at is not None):
-                output = patiently(partial(read_of, work, app, task))
-                kept = OUTPUT_BYTES if task is None else output_bytes(tasks)
-                new = appended(shown[task], output, kept=kept) if task in shown else last_lines(output, tail)
+                output = patiently(partial(work.tail, app, task)).only(stream)
+                new = output.since(shown[task]) if task in shown else output.lines(tail)
                 printer.write(task, new)
                 shown[task] = output
             if over:

@@ -31,6 +31,7 @@ from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
 from fairlog.watch.surroundings import STANDBYS_VARIABLE
 from recovery.archive.allowed import VARIABLE
+from recovery.failover.exporter import METRICS_VARIABLE, Address, check_free
 from recovery.failover.lease import members
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
@@ -58,7 +59,10 @@ class NotReady(FairlogError):
 
 
 class Plan(NamedTuple):
-    """What to run; `cores` and `memory_mb` are the offer of each worker."""
+    """What to run; `cores` and `memory_mb` are the offer of each worker.
+
+    The first master serves its metrics at `metrics`, each further one at the next port.
+    """
 
     data: Path
     cluster: str = "default"
@@ -66,6 +70,14 @@ class Plan(NamedTuple):
     workers: int = 2
     cores: int = 4
     memory_mb: int = 2048
+    metrics: Address | None = None
+
+    def metrics_of(self, number: int) -> str:
+        """Where master `number`, from 1, serves its metrics, HOST:PORT; "" = nowhere."""
+        if self.metrics is None:
+            return ""
+        host, port = self.metrics
+        return f"{f'[{host}]' if ':' in host else host}:{port + number - 1}"
 
 
 class Tree:
@@ -74,7 +86,8 @@ class Tree:
     Start it from the main thread: its processes end with the thread that started them. With `findable`, other commands
     find the cluster as that of the running `up`.
 
-    Raises: DataInUse if another tree uses the data, StoreUnavailable if the store cannot run.
+    Raises: DataInUse if another tree uses the data, StoreUnavailable if the store cannot run, CannotExport if metrics
+    cannot be served where the plan says.
     """
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None], findable: bool = True) -> None:
@@ -97,7 +110,10 @@ class Tree:
         self.api = self._child("api", listening)
         named = VARIABLE in os.environ
         master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
-        self.masters = [self._child(f"master-{number}", master) for number in range(1, plan.masters + 1)]
+        self.masters = [
+            self._child(f"master-{number}", [*master, *(["--metrics", metrics] if metrics else [])])
+            for number, metrics in ((number, plan.metrics_of(number)) for number in range(1, plan.masters + 1))
+        ]
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
         audit = ["audit", "--follow", "--checkpoints", str(self.plan.data / "audit")]
         self.auditor = self._child("auditor", audit)
@@ -108,6 +124,10 @@ class Tree:
         with ExitStack() as undo:
             undo.callback(self.stop)
             self._lock = running.lock(self.plan.data)
+            if self.plan.metrics is not None:
+                host, port = self.plan.metrics
+                for number in range(self.plan.masters):
+                    check_free((host, port + number))
             private_folder(self._logs)
             self.keyring = keyring_at(self.plan.data / KEYS_FILE)
             self.store.start()
@@ -223,6 +243,7 @@ class Tree:
         variables = {
             KEYS_VARIABLE: str(self.plan.data / KEYS_FILE),
             STANDBYS_VARIABLE: str(min(1, self.plan.masters - 1)),
+            METRICS_VARIABLE: "",  # one address cannot serve several masters
         }
         program = partial(as_fairlog, [*arguments, *where], os.getpid(), variables)
         return Child(name, program, self._logs / f"{name}.log")
@@ -270,12 +291,14 @@ def describe(plan: Plan) -> str:
     """What `up` has started, and what to type next."""
     offer = f"{plan.cores} cores and {size_text(plan.memory_mb)}"
     masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 active, the others standby)"
+    metrics = [f"http://{plan.metrics_of(number)}/metrics" for number in range(1, plan.masters + 1) if plan.metrics]
     return (
         f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
         "  fairlog company add acme\n"
         "  fairlog submit --company acme --user ann --wait -- echo hello\n"
         "  fairlog status; fairlog shares; fairlog log; fairlog down\n"
-        "its store has neither TLS nor users: only you, on this machine, can reach it"
+        + (f"metrics of its masters: {' '.join(metrics)}\n" if metrics else "")
+        + "its store has neither TLS nor users: only you, on this machine, can reach it"
     )
 
 
@@ -289,6 +312,7 @@ def start_detached(plan: Plan) -> Running:
     logs = private_folder(data / "logs")
     options = [
         *("--data", str(data), "--cluster", plan.cluster, "--masters", str(plan.masters)),
+        *(("--metrics", plan.metrics_of(1)) if plan.metrics else ()),
         *("--workers", str(plan.workers), "--cores", str(plan.cores), "--memory", str(plan.memory_mb)),
     ]
     up = Child("up", partial(as_fairlog, ["up", *options]), logs / "up.log")

@@ -18,10 +18,26 @@ if TYPE_CHECKING:
     from scheduler.service.measures import Histogram, Measures
 
 Address = tuple[str, int]
+METRICS_VARIABLE = "FAIRLOG_METRICS"
+"""Where a master serves its metrics, [HOST:]PORT."""
 
 
 class CannotExport(FairlogError):
     """The address cannot be listened on."""
+
+
+def check_free(address: Address) -> None:
+    """Raises: CannotExport if nothing can be served at the address."""
+    host, port = address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except OSError as error:
+        raise CannotExport(
+            f"cannot serve metrics at {host}:{port}: {error.strerror}; give --metrics another port"
+        ) from error
 
 
 class Exporter:
@@ -31,16 +47,7 @@ class Exporter:
     """
 
     def __init__(self, measures: Measures, address: Address) -> None:
-        host, port = address
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            with socket.socket(family) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                tried.bind(address)
-        except OSError as error:
-            raise CannotExport(
-                f"cannot serve metrics at {host}:{port}: {error.strerror}; give --metrics another port"
-            ) from error
+        check_free(address)
         self._child = Child("the exporter of metrics", partial(_serve, measures, address, os.getpid()), cwd=None)
         self._child.start()
 

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from fairlog.cli.main import main
 from scheduler.service.keyring import KEYS_FILE, Keyring
@@ -185,3 +187,13 @@ def is_gone(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def scraped(port: int) -> dict[str, float]:
+    """The metrics without labels that are served at this port; {} while nothing listens there."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=HOPELESS_S) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+    except OSError:
+        return {}
+    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}

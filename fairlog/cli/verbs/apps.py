@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -226,7 +227,7 @@ def apps(source: Source, *, wanted: Wanted, columns: Columns, as_json: bool) -> 
     has waited until it was admitted.
 
     --ended lists the apps that ended in a span of time, from the log, so that those are included which the state has
-    forgotten. Their CPU time and peak memory are those that executors have measured, kept for a week.
+    forgotten. Their CPU time and peak memory are those that executors have measured, kept for a week at most.
     """
     show_apps(source, wanted, columns, as_json=as_json)
 
@@ -237,7 +238,9 @@ def apps(source: Source, *, wanted: Wanted, columns: Columns, as_json: bool) -> 
 @as_json
 @on_log
 def app(source: Source, *, app: str, as_json: bool) -> None:
-    """Show one app with its executors and tasks.
+    """Show one app with its executors, tasks and links.
+
+    A link is the address of a user interface, which the app itself has named: fairlog does not check where it leads.
 
     With --at or FILE, tasks are not shown, because the log does not record the state of single tasks.
     """
@@ -245,8 +248,9 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         app = full_id(source.session, app)
     found = source.ask("app", app=app)
     tasks = [] if source.past else _tasks(source.session).states(app)
+    links = _links(source, app)
     if as_json:
-        render.print_json({**found, "taskStates": [_task_json(task) for task in tasks]})
+        render.print_json({**found, "links": links, "taskStates": [_task_json(task) for task in tasks]})
         return
     for name, value in found.items():
         if (
@@ -259,14 +263,16 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     if found["driver"] is not None:
         where, size = found["driver"], size_text(found["driver"]["memory"])
         click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {where['cores']} cores, {size}")
-    for exclusion in found["excludedWorkers"]:
-        click.echo(f"{'excluded':<18} {localized(exclusion_in_words(exclusion))}")
+    notes = [("link", f"{name}: {address}") for name, address in links.items()]
+    notes += [("excluded", localized(exclusion_in_words(each))) for each in found["excludedWorkers"]]
+    for label, text in notes:
+        click.echo(f"{label:<18} {text}")
     click.echo()
     columns, none = "executor worker cores memory resources status locality", "It has no executor now."
     render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return
-    for line in _used(found, tasks):
+    for line in (*_nearness(tasks), *_used(found, tasks)):
         click.echo(line)
     click.echo()
     rows = []
@@ -279,6 +285,15 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         rows.append((*tried, render.duration(took if ended else None), *used, task.message))
     headings = ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "CPU", "PEAK", "MESSAGE")
     render.print_table(headings, rows, empty="None of its tasks has started yet.")
+
+
+def _nearness(tasks: Sequence[TaskState]) -> Iterator[str]:
+    """How many of the tasks that prefer hosts ran on one, in its rack or elsewhere, in words (semantics L7)."""
+    by_level = Counter(task.locality for task in tasks if task.locality is not None)
+    if number := by_level.total():
+        share = f"{by_level['host']} of {number} on a preferred host, {100 * by_level['host'] / number:.0f}%"
+        others = (f"{by_level[level]} {where}" for level, where in _ELSEWHERE.items() if by_level[level])
+        yield f"{'locality':<18} {'; '.join((share, *others))}"
 
 
 def _used(found: Mapping[str, Any], tasks: Sequence[TaskState]) -> Iterator[str]:
@@ -321,10 +336,20 @@ def send_each(
     return code
 
 
+_ELSEWHERE = {"rack": "in its rack", "any": "elsewhere"}
+
+
 def _tasks(session: Session, reason: str = "") -> Worklist | RemoteTasks:
     from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
 
     return tasks_of(session, reason)
+
+
+def _links(source: Source, app: str) -> dict[str, str]:
+    """The app's links; the past has none."""
+    from fairlog.cli.outputs import links_of  # noqa: PLC0415 (likewise)
+
+    return {} if source.past else links_of(source.session, app)
 
 
 def _task_json(task: TaskState) -> dict[str, object]:

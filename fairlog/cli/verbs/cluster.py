@@ -375,7 +375,11 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 @params.as_json
 @on_log
 def shares(source: Source, *, as_json: bool) -> None:
-    """Show what companies and users hold, and each company's share of its quota."""
+    """Show what companies and users hold, and each company's share of its quota.
+
+    PART is what a company is assured: whole smallest executors. A company without a quota of its own is assured one of
+    them even where 1/N of the cluster is less, so its part can be above its quota.
+    """
     found = source.ask("shares")
     if as_json:
         render.print_json(found)

@@ -11,13 +11,14 @@ from fairlog.cli import render
 from fairlog.cli.choice import Choice, Filter, chosen_apps, full_ids, matching
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import flag, range_option, read_time, text_option
-from fairlog.cli.streams import Index, Printer, follow_output, last_lines
+from fairlog.cli.streams import Index, Printer, follow_output
 from scheduler.model.arrays import position_of
 from scheduler.rules.permission import Subject
 
 if TYPE_CHECKING:
     from fairlog.cli.outputs import RemoteTasks
     from fairlog.cli.session import Session
+    from scheduler.store.tails import Stream
     from scheduler.store.task_queue import Worklist
 
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 )
 @range_option("--executor", 0, metavar="N", help="Print the output of the program of this executor, counted from 0.")
 @flag("--driver", help="Print the output of the driver instead.")
+@flag("--stdout", "out", help="Print only what was written to stdout.")
+@flag("--stderr", "err", help="Print only what was written to stderr.")
 @flag("--follow", "-f", "following", help="Keep printing new output of all tasks at once, until the app ends.")
 @range_option("--tail", 0, help="Print at most the last N lines of each task.")
 @click.option(
@@ -51,6 +54,8 @@ def logs(  # noqa: PLR0913 (the options)
     task: int | None,
     executor: int | None,
     driver: bool,
+    out: bool,
+    err: bool,
     following: bool,
     tail: int | None,
     since: int | None,
@@ -64,10 +69,14 @@ def logs(  # noqa: PLR0913 (the options)
     complete output in files. Without --raw, also to a file or another program, the output is UTF-8 text without what
     would control a terminal.
 
+    What a task wrote to stdout and to stderr is printed in the order in which its worker saw it: of what was written to
+    both within a moment, stdout comes first. A task that writes much to one of them keeps at least 32 KiB of the other.
+
     Of several apps, a line on stderr names each before its output.
     """
     if driver + (task is not None) + (executor is not None) > 1:
         raise click.UsageError("--driver, --task and --executor cannot be combined; give one of them")
+    stream: Stream | None = None if out == err else "stdout" if out else "stderr"
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     names = full_ids(session, chosen.names)
@@ -89,16 +98,24 @@ def logs(  # noqa: PLR0913 (the options)
             tasks = [each for each in tasks if each in ran]
         printer = Printer.of(found.get("array"), tasks, raw=raw, prefix=prefix, mixed=following)
         if following:
-            follow_output(session, work, name, tasks, printer, tasks=found["tasks"], tail=tail)
+            follow_output(session, work, name, tasks, printer, stream=stream, tail=tail)
         else:
-            _print(work, name, tasks, printer, tail)
+            _print(work, name, tasks, printer, stream=stream, tail=tail)
 
 
-def _print(work: Worklist | RemoteTasks, app: str, tasks: Sequence[Index], printer: Printer, tail: int | None) -> None:
+def _print(
+    work: Worklist | RemoteTasks,
+    app: str,
+    tasks: Sequence[Index],
+    printer: Printer,
+    *,
+    stream: Stream | None,
+    tail: int | None,
+) -> None:
     numbers = [task for task in tasks if task is not None]
-    outputs = work.outputs(app, numbers) if numbers == list(tasks) else iter([work.driver_output(app)])
+    outputs = work.tails(app, numbers) if numbers == list(tasks) else iter([work.tail(app, None)])
     for task, whole in zip(tasks, outputs, strict=True):
-        if output := last_lines(whole, tail):
+        if (output := whole.only(stream).lines(tail)).parts:
             printer.part()
             printer.write(task, output)
             printer.end(task)

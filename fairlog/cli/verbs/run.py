@@ -63,8 +63,22 @@ def read_address(text: str) -> tuple[str, int]:
 
 
 def _read_place(text: str) -> tuple[str, int]:
-    """As `read_address`, on this machine unless a host is named. Raises: click.BadParameter."""
-    return read_address(text if ":" in text else f"127.0.0.1:{text}")
+    """As `read_address`, on this machine unless a host is named, with a port. Raises: click.BadParameter."""
+    host, port = read_address(text if ":" in text else f"127.0.0.1:{text}")
+    if port == 0:
+        raise click.BadParameter(f"metrics need a port that is known, from 1 to {MAX_PORT}, not 0")
+    return host, port
+
+
+def _metrics_option(text: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--metrics",
+        type=_read_place,
+        metavar="[HOST:]PORT",
+        envvar="FAIRLOG_METRICS",
+        show_envvar=True,
+        help=f"{text}  [default HOST: 127.0.0.1]",
+    )
 
 
 _logs = click.option(
@@ -96,6 +110,9 @@ _logs = click.option(
     "--data", type=_FOLDER, metavar="DIR", help="Folder for all data.  [default: fairlog in the user's data folder]"
 )
 @text_option("--cluster", metavar="NAME", help='Name of the cluster.  [default: "default"]')
+@_metrics_option(
+    "Serve the metrics of the first master at http://HOST:PORT/metrics, those of each further one at the next port."
+)
 @_logs
 @click.pass_obj
 def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | None, **asked: Any) -> None:  # noqa: ANN401
@@ -110,6 +127,12 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
 
     if target.store is not None:
         raise click.UsageError("`up` runs its own store: leave out --store, and unset FAIRLOG_STORE")
+    last = asked["metrics"] and asked["metrics"][1] + asked["masters"] - 1
+    if last and last > MAX_PORT:
+        raise click.UsageError(
+            f"--metrics needs a port for each of {asked['masters']} masters, and {last} is above {MAX_PORT}; give a "
+            "lower one"
+        )
     each = max(1, asked["workers"])
     plan = Plan(
         data=data or target.data or default_data(),
@@ -118,6 +141,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
         workers=asked["workers"],
         cores=asked["cores"] or max(_SMALLEST_CORES, default_cores() // each // 2 * 2),
         memory_mb=asked["memory"] or max(_SMALLEST_MB, default_memory_mb() // each // 512 * 512),
+        metrics=asked["metrics"],
     )
     if note := plain_note():
         render.say(note)
@@ -183,15 +207,7 @@ def demo(*, keep: bool) -> int:
     show_envvar=True,
     help="Folder to which, or below which, the setting archive_url may point. Repeatable.",
 )
-@click.option(
-    "--metrics",
-    type=_read_place,
-    metavar="[HOST:]PORT",
-    envvar="FAIRLOG_METRICS",
-    show_envvar=True,
-    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, to everyone who reaches it.  [default HOST: "
-    "127.0.0.1]",
-)
+@_metrics_option("Serve metrics for Prometheus at http://HOST:PORT/metrics, to everyone who reaches it.")
 @_logs
 @target_options()
 @click.pass_obj
@@ -281,6 +297,11 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
 @range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
 @size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
+@text_option(
+    "--host",
+    metavar="NAME",
+    help="Name of the machine, as peers reach it and --prefer names it.  [default: its hostname]",
+)
 @text_option("--rack", default="", metavar="RACK", help="Rack of the machine.")
 @kinds_option(
     "--resource",

@@ -27,6 +27,7 @@ from fairlog.cli.params import (
     file_option,
     flag,
     kinds_option,
+    merge_near,
     number_option,
     read_array,
     read_bounds,
@@ -35,6 +36,7 @@ from fairlog.cli.params import (
     read_duration,
     read_folder,
     read_names,
+    read_near,
     read_pair,
     read_share,
     read_signal,
@@ -44,20 +46,29 @@ from fairlog.cli.params import (
     size_option,
     text_option,
 )
-from fairlog.cli.streams import Printer, follow_output, read_of
+from fairlog.cli.streams import Printer, follow_output
 from fairlog.cli.times import localized
-from scheduler.model.arrays import index_of, indexes, written
+from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import KillApp, SubmitApp
-from scheduler.model.errors import CommandRejected
+from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import size_text
-from scheduler.rules.validate import MAX_NAME
+from scheduler.model.staged import FILES, MOST_BYTES, packed
+from scheduler.rules.validate import MAX_NAME, check_near
 from scheduler.service.receipts import write_receipts
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from scheduler.service.client import Receipt
 
+_STAGE = click.option(
+    "--stage",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Small file to put into the scratch folder of each executor and of the driver, $FAIRLOG_SCRATCH, which is the "
+    "working folder of --executor-program; 40 KiB in all. Repeatable.",
+)
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     text_option(
         "--company",
@@ -223,6 +234,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         metavar="FILE",
         help="File of such variables, a line NAME=VALUE each. --env is stronger. Repeatable.",
     ),
+    _STAGE,
     click.option(
         "--export",
         type=read_names,
@@ -253,6 +265,14 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Start after that app of the company has finished (ok, the default), ended (any), or ended otherwise than "
         "finished (not-ok). Can be repeated.",
     ),
+    click.option(
+        "--prefer",
+        type=read_near,
+        multiple=True,
+        metavar="FILE|HOST=TASKS",
+        help="Tasks that prefer a host, by their indexes: h1=0-9,15. They run there unless locality_wait_host_ms runs "
+        "out. Repeatable; a FILE has a line for each host, or several for one.",
+    ),
     flag("--hold", help="Do not start the app before `fairlog release`."),
     file_option("--file", "-f", help="TOML file with these options by their names, and the command as `command`."),
 )
@@ -260,6 +280,20 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
 `SubmitApp` of the same name.
 """
 _CMD = click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
+
+
+def _contents(paths: Sequence[Path]) -> dict[str, bytes]:
+    """The files by their names. Raises: click.BadParameter for one that cannot be read, or two of one name."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        if path.name in found:
+            raise click.BadParameter(f"two files are called {path.name}; rename one", param_hint="--stage")
+        try:
+            with path.open("rb") as file:
+                found[path.name] = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise click.BadParameter(f"{path} cannot be read: {error.strerror}", param_hint="--stage") from None
+    return found
 
 
 class Job(NamedTuple):
@@ -291,14 +325,16 @@ def _described(function: Any) -> Any:  # noqa: ANN401 (as a decorator's)
     return reduce(lambda done, add: add(done), reversed(JOB_OPTIONS), _CMD(function))
 
 
-def job_of(
+def job_of(  # noqa: PLR0913 (the options that describe an app)
     *,
     name: str | None,
     env: tuple[tuple[str, str], ...],
     env_file: tuple[Path, ...],
+    stage: tuple[Path, ...],
     export: tuple[tuple[str, ...], ...],
     after: tuple[tuple[str, Condition], ...],
     array: str | None,
+    prefer: tuple[list[tuple[str, str]], ...],
     command: tuple[str, ...],
     file: Path | None,
     **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
@@ -320,10 +356,16 @@ def job_of(
     for variables in env_file:
         secrets |= read_variables(variables)
     secrets |= dict(env)
+    if stage:
+        secrets[FILES] = packed(_contents(stage))
+    near = merge_near(pair for pairs in prefer for pair in pairs)
+    if near:
+        asked |= _stated_preferences(near, array or "", asked["tasks"])
     about = {
         "name": _name_of(command[0]) if name is None else name,
         "command": as_command(command),
         "array": array or "",
+        "near": near,
         "executor_command": asked["executor_command"] or (),
     }
     return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
@@ -401,8 +443,8 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
             render.say(f"{request.app} submitted")
             stopped.due = True
             chosen = [None] if request.driver else list(range(request.tasks or 0))
-            printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True)
-            follow_output(session, tasks_of(session), request.app, chosen, printer, tasks=request.tasks or 0)
+            printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True)
+            follow_output(session, tasks_of(session), request.app, chosen, printer)
             return _wait(session, request, answer.seq, shown=True)
         except _Stopped as stop:
             stopped.due = True
@@ -424,6 +466,7 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     metavar="FILE",
     help="File of such values, a line NAME=VALUE each. Repeatable.",
 )
+@_STAGE
 @flag("--wait", "-w", help="Wait until the app ends, print the output of a single task, and exit with its code.")
 @text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
 @on_cluster
@@ -434,13 +477,15 @@ def resubmit(
     failed: bool,
     env: tuple[tuple[str, str], ...],
     env_file: tuple[Path, ...],
+    stage: tuple[Path, ...],
     wait: bool,
     reason: str,
 ) -> int:
     """Submit an app again as it was submitted, under a new id.
 
     With --failed, an app that has ended, and only those of its tasks that have not succeeded; each finds the index in
-    its environment that it had. The values of its variables are not in the log, so they must be given again.
+    its environment that it had. The values of its variables and its staged files are not in the log, so they must be
+    given again.
     """
     app = full_id(session, app)
     request, number = _of_the_log(session, app, reason)
@@ -450,6 +495,10 @@ def resubmit(
     for file in env_file:
         secrets |= read_variables(file)
     secrets |= dict(env)
+    if stage:
+        secrets[FILES] = packed(_contents(stage))
+    if FILES in request.env and FILES not in secrets:
+        raise click.UsageError("give the staged files again with --stage FILE")
     if missing := [name for name in request.env if name not in secrets]:
         raise click.UsageError(f"give the values of {', '.join(missing)} again with --env NAME=VALUE or --env-file")
     request = replace(request, app=new_id(), after={}, env=tuple(sorted(secrets)))
@@ -505,7 +554,23 @@ def _failed_of(session: Session, request: SubmitApp, number: int) -> SubmitApp:
     left = [index_of(request.array, task) for task in range(number) if task not in done]
     if not left:
         raise click.ClickException(f"every task of app {app!r} has succeeded; nothing is left to run again")
-    return replace(request, array=written(left), tasks=len(left))
+    kept = set(left)
+    near = {host: [index for index in indexes(text) if index in kept] for host, text in request.near.items()}
+    still = {host: written(listed) for host, listed in near.items() if listed}
+    again = replace(request, array=written(left), tasks=len(left), near=still)
+    return replace(again, **_stated_preferences(still, again.array, again.tasks)) if request.near else again
+
+
+def _stated_preferences(near: Mapping[str, str], array: str, tasks: int | None) -> dict[str, Any]:
+    """The fields of `SubmitApp` that follow from its field `near` (semantics L7). Raises: click.UsageError."""
+    if tasks is None:
+        raise click.UsageError("--prefer names tasks, and the app has none; add --tasks N")
+    try:
+        check_near(near)
+        preferring, by_host = preferences(near, array, tasks)
+    except InvalidCommand as error:
+        raise click.UsageError(f"--prefer: {error}") from None
+    return {"preferring_tasks": preferring, "prefer": by_host}
 
 
 def new_id() -> str:
@@ -530,7 +595,7 @@ def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False
     if not shown and (request.tasks == 1 or (request.driver and not request.tasks)):
         from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
 
-        Printer().write(0, read_of(tasks_of(session), request.app, None if request.driver else 0))
+        Printer(apart=True).write(0, tasks_of(session).tail(request.app, None if request.driver else 0))
     return exit_code_of(session, request.app, end)
 
 

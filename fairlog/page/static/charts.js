@@ -1,7 +1,7 @@
 // Drawings over time, as SVG: they take their colours from the style sheet, can be printed, and are described in words.
 
 import { h } from "/page/dom.js";
-import { address, cause, causes, clockText, cores, decimal, duration, number, plural, time } from "/page/core.js";
+import { address, cause, causes, clockText, cores, decimal, duration, number, paged, plural, time } from "/page/core.js";
 
 const WIDTH = 1000;
 
@@ -28,15 +28,17 @@ function axis(from, to, x, top, bottom) {
 
 // The life of an app: its waits, its marks, and its executors, worker by worker.
 
-const MOST_LANES = 40;
+const LANES = 40;
 
-export function timeline(value, now) {
+/** With the newest executors, or those on the page that `query` names. */
+export function timeline(value, now, query) {
   const end = value.endedAt ? Math.max(value.endedAt, ...value.executors.map((lane) => lane.to || 0)) : Math.max(value.until, now);
   const from = value.submittedAt;
   const to = Math.max(end, from + 1000);
   const left = 150;
   const x = (at) => left + ((WIDTH - left - 10) * (Math.min(Math.max(at, from), to) - from)) / (to - from);
-  const lanes = value.executors.slice(-MOST_LANES);
+  const { part, nav } = paged([...value.executors].reverse(), "/app", query, "lanes", LANES);
+  const lanes = [...part].reverse();
   const row = 20;
   const top = 46;
   const height = top + lanes.length * row + 30;
@@ -64,8 +66,8 @@ export function timeline(value, now) {
     h("figcaption", {}, kinds.length ? [h("ul", { class: "kinds" }, kinds.map((kind, index) => {
       const ms = value.waits.filter((each) => each.cause === kind).reduce((sum, each) => sum + each.to - each.from, 0);
       return h("li", { key: kind }, h("svg", { width: 22, height: 12, "aria-hidden": "true", class: "swatch" }, h("rect", { width: 22, height: 12, fill: `url(#wait-${index})`, class: "outline" })), cause(kind), h("strong", {}, ` ${duration(ms)}`));
-    }))] : "It did not wait.", value.leftOut ? ` The newest ${number(value.executors.length)} executors; ${number(value.leftOut)} earlier ones are left out.` : null,
-    lanes.length < value.executors.length ? ` The last ${MOST_LANES} are drawn.` : null),
+    }))] : "It did not wait.", value.leftOut ? ` The newest ${number(value.executors.length)} executors; ${number(value.leftOut)} earlier ones are left out.` : null),
+    nav,
     h("details", { key: "marks" }, h("summary", {}, "In words"), h("ol", { class: "decisions" }, value.marks.map((mark, index) => h("li", { key: index }, time(mark.at), " ", h("a", { href: address("/log", { seq: mark.seq }) }, h("bdi", {}, mark.text)))))));
 }
 

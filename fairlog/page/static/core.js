@@ -15,7 +15,7 @@ const WAITS_MS = 60000;
 export const page = { session: null, head: 0, at: null, seenAt: 0, now: null, offset: 0 };
 
 /** The answer to a request. While the server is not ready it is asked again; `told` hears what it says meanwhile. */
-export async function ask(path, query = {}, { method = "GET", body, signal, told, raw } = {}) {
+export async function ask(path, query = {}, { method = "GET", body, signal, told } = {}) {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== "") search.set(name, value);
@@ -39,7 +39,7 @@ export async function ask(path, query = {}, { method = "GET", body, signal, told
     }
     const off = Date.parse(answer.headers.get("date")) - Date.now();
     if (Math.abs(off) > 5000) page.offset = off; // this machine's clock and the server's do not agree
-    if (answer.ok) return raw ? answer.text() : answer.json();
+    if (answer.ok) return answer.json();
     const problem = await answer.json().catch(() => null);
     const said = new Problem(
       answer.status,
@@ -80,6 +80,16 @@ export function address(path, query = {}, { keepAt = true } = {}) {
   if (keepAt && page.at !== null && !search.has("at")) search.set("at", page.at);
   const text = search.toString().replaceAll("%2F", "/").replaceAll("%3A", ":");
   return text ? `${path}?${text}` : path;
+}
+
+/** One page of `items`, which the address names by its number in `param`, and the links to the others. */
+export function paged(items, path, query, param, size, total = items.length) {
+  const last = Math.max(1, Math.ceil(total / size));
+  const here = Math.min(last, Math.max(1, Math.trunc(Number(query[param])) || 1));
+  const to = (there, text) => h("a", { href: address(path, { ...query, [param]: there > 1 ? there : null }), key: text }, text);
+  const nav = last === 1 ? null : h("nav", { class: "pages", "aria-label": "Pages", key: `pages-${param}` },
+    here > 1 ? to(here - 1, "‹ Before") : null, h("span", { class: "faint" }, `${number((here - 1) * size + 1)} to ${number(Math.min(total, here * size))} of ${number(total)}`), here < last ? to(here + 1, "Next ›") : null);
+  return { part: items.slice((here - 1) * size, here * size), nav, here };
 }
 
 export function link(path, query, ...content) {

@@ -194,6 +194,7 @@ function drawTime() {
   const at = sliding ?? page.at;
   const past = at !== null;
   show(place,
+    h("p", { class: "printed", key: "printed" }, `fairlog at ${location.host}, as of position ${number(past ? at : page.head)} of the log`),
     h("div", { class: "machine" },
       h("button", {
         type: "button", class: "play", "aria-label": playing ? "Pause" : "Play from here", disabled: !past,

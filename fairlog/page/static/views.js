@@ -3,7 +3,7 @@
 import { h } from "/page/dom.js";
 import {
   Problem, address, ago, amount, ask, cause, causes, coreTime, cores, decimal, duration, exact, link, may, memory, name, now, number, page,
-  plural, question, read, said, state, time, toNumber,
+  paged, plural, question, read, said, state, time, toNumber,
 } from "/page/core.js";
 
 // What several views share
@@ -188,6 +188,7 @@ function legend() {
 const STATES = ["living", "pending", "waiting", "running", "ended", "finished", "failed", "killed", "unmet", "expired", "all"];
 const STATE_WORDS = { living: "not ended", all: "all" };
 const MOST = 100;
+const ROWS = 100;
 
 const appsView = {
   path: "/apps", name: "apps", nav: "Apps", title: () => "Apps", topics: ["apps", "companies"], still: true, ticks: true,
@@ -257,7 +258,7 @@ const appView = {
     const card = await read(`${at}/card`, { reason: context.query.reason }, context);
     const [timeline, tasks, charts] = await Promise.all([
       read(`${at}/timeline`, {}, context).catch(unlessGone),
-      page.at === null && card.tasks ? ask(`${at}/tasks`, { limit: 500 }, context).catch(unlessGone) : null,
+      page.at === null && card.tasks ? ask(`${at}/tasks`, { limit: ROWS, cursor: tasksPage(card, context).here > 1 ? (tasksPage(card, context).here - 1) * ROWS - 1 : null }, context).catch(unlessGone) : null,
       import("/page/charts.js"),
     ]);
     const output = page.at === null && context.query.task !== undefined ? await outputOf(at, context) : null;
@@ -266,6 +267,8 @@ const appView = {
   draw(value, context) {
     const { card, timeline, tasks, charts, output } = value;
     const waits = card.waitsFor;
+    const executors = paged([...(timeline?.executors || [])].reverse(), "/app", context.query, "executors", ROWS);
+    const asked = paged([...(timeline?.asked || [])].reverse(), "/app", context.query, "asked", ROWS);
     const waited = (card.admittedAt ?? card.endedAt ?? now()) - card.submittedAt;
     return [
       h("h1", {}, name(card.app), " ", state(card.state)),
@@ -279,7 +282,7 @@ const appView = {
         card.queue ? h("p", {}, `Number ${number(card.queue.place)} of ${number(card.queue.of)} that `, name(card.user), " has pending.") : null,
         h("p", {}, h("strong", {}, "What would help: "), card.help)) : null,
       h("section", {}, h("h2", { id: "timeline" }, "Timeline"),
-        timeline?.detail ? h("p", { class: "empty" }, timeline.detail) : timeline ? charts.timeline(timeline, now()) : null),
+        timeline?.detail ? h("p", { class: "empty" }, timeline.detail) : timeline ? charts.timeline(timeline, now(), context.query) : null),
       h("section", {}, h("h2", { id: "facts" }, "What it asked for"), facts([
         ["Cores", `${number(card.grantedCores)} granted of ${cores(card.requestedCores)}`],
         ["Memory", `${memory(card.grantedMemory)} granted of ${memory(card.requestedMemory)}`],
@@ -288,19 +291,20 @@ const appView = {
         card.after ? ["Starts after", Object.entries(card.after).map(([app, how]) => [appLink(app), ` (${how}) `])] : null,
         card.command.length ? ["Command", h("code", {}, name(card.command.join(" ")))] : ["Command", privatePart(card, context)],
         card.cwd ? ["Folder", h("code", {}, name(card.cwd))] : null,
+        ...Object.entries(card.links ?? {}).filter(([, href]) => /^https?:/.test(href)).map(([label, href]) => [`Its ${label}`, h("a", { href, target: "_blank", rel: "noopener noreferrer" }, name(href))]),
       ])),
-      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), output ? outputPart(card, output, context) : null) : null,
+      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), tasksPage(card, context).nav, output ? outputPart(card, output, context) : null) : null,
       timeline?.executors ? h("section", {}, h("h2", { id: "executors" }, "Executors"), table("Executors", [
         "Executor", "Worker", num("Cores"), num("Memory"), "Granted", "Ran", "End", "Why there",
-      ], [...timeline.executors].reverse().slice(0, 100).map((lane) => h("tr", { key: lane.id },
+      ], executors.part.map((lane) => h("tr", { key: lane.id },
         h("th", { scope: "row" }, name(lane.id)), cell(link("/workers", { worker: lane.worker }, name(lane.worker))), numCell(cores(lane.cores)), numCell(memory(lane.memory)),
         cell(time(lane.from)), cell(duration((lane.to ?? now()) - (lane.running ?? lane.from))),
         cell(lane.end ?? (lane.told ? "told to leave" : "runs"), lane.loss?.claimant ? h("span", { class: "sub" }, "for ", name(lane.loss.claimant), " of ", name(lane.loss.claimantCompany ?? ""), h("span", { class: "rule" }, ` ${lane.loss.rule ?? ""}`)) : null),
-        cell(link("/log", { seq: lane.seq }, "candidates")))), "It had no executor yet.")) : null,
+        cell(link("/log", { seq: lane.seq }, "candidates")))), "It had no executor yet."), executors.nav) : null,
       timeline?.asked?.length ? h("section", {}, h("h2", { id: "asked" }, "Who asked for what"), table("Who asked for what", ["When", "Who", "What", "Position"],
-        timeline.asked.map((each) => h("tr", { key: each.seq }, cell(time(each.at)), cell(name(each.account), h("span", { class: "faint" }, ` ${each.role}`)),
+        asked.part.map((each) => h("tr", { key: each.seq }, cell(time(each.at)), cell(name(each.account), h("span", { class: "faint" }, ` ${each.role}`)),
           cell(words(each.command), each.reason ? [": ", name(each.reason)] : null, each.refused ? h("span", { class: "bad" }, " refused: ", name(each.refused)) : null),
-          cell(link("/log", { seq: each.seq }, number(each.seq))))), "")) : null,
+          cell(link("/log", { seq: each.seq }, number(each.seq))))), ""), asked.nav) : null,
     ];
   },
 };
@@ -321,6 +325,8 @@ function privatePart(card, context) {
 const facts = (items) => h("dl", { class: "facts" }, items.filter(Boolean).map(([term, ...told]) => h("div", { key: term }, h("dt", {}, term), h("dd", {}, ...told))));
 export const words = (text) => text.replace(/([a-z])([A-Z])/g, (_, before, after) => `${before} ${after.toLowerCase()}`).replace(/^./, (first) => first.toUpperCase());
 
+const tasksPage = (card, context) => paged([], "/app", context.query, "tasks", ROWS, card.tasks);
+
 function tasksTable(card, tasks, context) {
   if (tasks.detail) return h("p", { class: "empty" }, tasks.detail);
   return table("Tasks", [num("Task"), "State", "Executor", num("Attempts"), "Message", { text: h("span", { class: "hidden" }, "Output") }], tasks.items.map((task) => h("tr", { key: task.task, class: String(task.task) === context.query.task ? "chosen" : null },
@@ -330,26 +336,62 @@ function tasksTable(card, tasks, context) {
 
 async function outputOf(at, context) {
   const { task, reason } = context.query;
-  const where = task === "driver" ? `${at}/driver/output` : `${at}/tasks/${encodeURIComponent(task)}/output`;
   try {
-    return { text: await ask(where, { reason }, { ...context, raw: true }), task };
+    const [printed] = (await ask(`${at}/output`, { task, reason }, context)).items;
+    return { parts: partsOf(printed), task };
   } catch (error) {
     if (error.name === "AbortError" || error.status === 401) throw error;
     return { problem: error.message, task };
   }
 }
 
+/** Pieces of output in their order, each of one stream. */
+function partsOf({ output, stderr }) {
+  const bytes = Uint8Array.from(atob(output), (each) => each.charCodeAt(0));
+  const ends = [0, ...stderr.flat(), bytes.length];
+  return ends.slice(1).map((end, index) => ({ stream: index % 2 ? "stderr" : "stdout", text: new TextDecoder().decode(bytes.subarray(ends[index], end)) }));
+}
+
+/** Lines, each a list of pieces. */
+function linesOf(parts) {
+  const lines = [[]];
+  for (const { stream, text } of parts) {
+    text.split("\n").forEach((piece, index) => {
+      if (index) lines.push([]);
+      if (piece) lines.at(-1).push({ stream, piece });
+    });
+  }
+  return lines;
+}
+
+/** The lines as few pieces. */
+function joined(lines) {
+  const pieces = [];
+  for (const { stream, piece } of lines.flatMap((line, index) => (index ? [{ stream: "stdout", piece: "\n" }, ...line] : line))) {
+    if (pieces.at(-1)?.stream === stream) pieces.at(-1).text += piece;
+    else pieces.push({ stream, text: piece });
+  }
+  return pieces.length ? pieces : [{ stream: "stdout", text: "It has printed nothing." }];
+}
+
 function outputPart(card, output, context) {
-  const find = context.query.find || "";
-  const lines = (output.text || "").split("\n");
-  const found = find ? lines.filter((line) => line.toLowerCase().includes(find.toLowerCase())) : lines;
+  const { find = "", stream = "" } = context.query;
+  const go = (changed) => context.go(address("/app", { ...context.query, ...changed }), { replace: true });
+  const parts = (output.parts || []).filter((part) => !stream || part.stream === stream);
+  const lines = linesOf(parts);
+  const found = find ? lines.filter((line) => line.map((each) => each.piece).join("").toLowerCase().includes(find.toLowerCase())) : lines;
   const live = !card.endedAt;
   const need = output.problem && page.session.reasons.includes("private");
-  return h("div", { class: "output", key: "output" }, h("h3", {}, `Output of task ${output.task}`, live ? h("span", { class: "faint" }, " · followed") : null),
+  const what = output.task === "driver" ? "the driver" : `task ${output.task}`;
+  return h("div", { class: "output", key: "output" }, h("h3", {}, `Output of ${what}`, live ? h("span", { class: "faint" }, " · followed") : null),
     output.problem ? h("p", { class: "empty" }, output.problem, " ", need ? privatePart(card, context) : null) : [
-      h("label", {}, "Find ", h("input", { type: "search", value: find, onchange: (event) => context.go(address("/app", { ...context.query, find: event.target.value }), { replace: true }) }),
-        find ? h("span", { class: "faint" }, ` ${plural(found.length, "line")} of ${number(lines.length)}`) : null),
-      h("pre", { tabindex: 0, "aria-label": `Output of task ${output.task}` }, found.join("\n") || "It has printed nothing."),
+      h("p", { class: "filters" },
+        h("label", {}, "Find ", h("input", { type: "search", value: find, onchange: (event) => go({ find: event.target.value }) })),
+        h("label", {}, "Stream ", h("select", { value: stream, onchange: (event) => go({ stream: event.target.value }) },
+          [["", "both"], ["stdout", "stdout"], ["stderr", "stderr"]].map(([value, text]) => h("option", { value, key: value }, text)))),
+        !stream && parts.some((part) => part.stream === "stderr" && part.text) ? h("span", { class: "stderr", key: "colour" }, "in this colour: stderr") : null,
+        find ? h("span", { class: "faint", key: "found" }, `${plural(found.length, "line")} of ${number(lines.length)}`) : null),
+      h("pre", { tabindex: 0, "aria-label": `Output of ${what}` }, joined(found).map(({ stream: from, text }) => (from === "stderr" && !stream ? h("span", { class: "stderr" }, text) : text))),
     ]);
 }
 

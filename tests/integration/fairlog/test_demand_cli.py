@@ -63,3 +63,29 @@ def test_scaling_an_app_near_a_host_says_what_each_executor_reached(shell: Shell
     assert shell.run("scale", "--executors", "2", f"{host}=1").code == 2
     assert shell.run("scale", name, "--executors", "none").err.startswith("Error: app")
     shell.ok("kill", name)
+
+
+def test_tasks_run_on_the_hosts_that_they_prefer(shell: Shell) -> None:
+    """Four workers of one machine, each on a host of its own (semantics L7)."""
+    hosts = [f"h{number}" for number in range(4)]
+    shell.ok("settings", "set", "locality_wait_host_ms=600000")
+    offered = ("--cores", "1", "--memory", "1G", "--folders", str(shell.home))
+    agents = [shell.start("worker", "--id", host, "--host", host, *offered) for host in hosts]
+    try:
+        wait_until(lambda: all(host in shell.ok("workers") for host in hosts), "the workers")
+        near = shell.home / "near"
+        near.write_text("# tasks by host\nh0=10-12\nh1=13\nh1=14-15,h2=16-18\n")
+        about = ("--executor-cores", "1", "--executor-memory", "512M", "--cores", "4", "--array", "10-22")
+        script = "test $FAIRLOG_TASK_INDEX = 22 || echo $FAIRLOG_HOST"
+        name = shell.submit(*about, "--prefer", str(near), "--prefer", "h3=19-21", "--wait", "--", "sh", "-c", script)
+        tasks = shell.app(name)["taskStates"]
+        assert [task["locality"] for task in tasks] == [*["host"] * 12, None]
+        ran = shell.ok("logs", name, "--raw").split()
+        assert sorted(ran) == sorted(hosts * 3)
+        assert "12 of 12 on a preferred host, 100%" in shell.ok("app", name)
+        refused = shell.run("submit", *about, "--prefer", "h3=23", "--", "true")
+        assert (refused.code, "task 23, which is to prefer host 'h3', does not exist" in refused.err) == (2, True)
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.communicate()

@@ -208,7 +208,8 @@ def test_an_app_is_named_by_a_unique_beginning_of_its_id(here: Here) -> None:
 def test_logs_of_many_tasks_are_told_apart_cut_and_chosen(here: Here) -> None:
     name = f"many-{next(number)}"
     script = "echo one; echo task $FAIRLOG_TASK_INDEX; test $FAIRLOG_TASK_INDEX -ne 8"
-    app = here.submit("--array", "3,7-8", "--cores", "1", "--name", name, "sh", "-c", script)
+    one_by_one = ("--cores", "4", "--cores-per-task", "4")  # the failure of the last one ends the app
+    app = here.submit("--array", "3,7-8", *one_by_one, "--name", name, "sh", "-c", script)
     ended = here.run("logs", "--follow", "--prefix", app)
     assert sorted(ended.out.splitlines()) == sorted(
         f"[{index}] {line}" for index in (3, 7, 8) for line in ("one", f"task {index}")
@@ -228,13 +229,18 @@ def test_logs_of_many_tasks_are_told_apart_cut_and_chosen(here: Here) -> None:
 
 
 @both
-def test_an_app_is_submitted_again_with_the_values_of_its_variables(here: Here) -> None:
-    app = here.submit("--env", "A=b", "--retries", "1", "--wait", "sh", "-c", "echo $A")
+def test_an_app_is_submitted_again_with_its_variables_and_staged_files(here: Here, tmp_path: Path) -> None:
+    staged = tmp_path / "staged"
+    staged.write_text("of a file\n")
+    program = ("sh", "-c", "echo $A; cat $FAIRLOG_SCRATCH/staged")
+    app = here.submit("--env", "A=b", "--stage", str(staged), "--retries", "1", "--wait", *program)
     missing = here.run("resubmit", app)
     assert (missing.code, missing.out) == (2, "")
+    assert "give the staged files again with --stage FILE" in missing.err
+    missing = here.run("resubmit", app, "--stage", str(staged))
     assert "give the values of A again with --env NAME=VALUE or --env-file" in missing.err
-    again = here.run("resubmit", app, "--env", "A=c", "--wait")
-    assert re.fullmatch(r"app-\w+\nc\n", again.out)
+    again = here.run("resubmit", app, "--env", "A=c", "--stage", str(staged), "--wait")
+    assert re.fullmatch(r"app-\w+\nc\nof a file\n", again.out)
     assert json.loads(here.ok("app", again.out.splitlines()[0], "--json"))["retries"] == 1
     done = here.run("resubmit", app, "--failed")
     assert done.err == f"Error: every task of app {app!r} has succeeded; nothing is left to run again\n"

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from redis import Redis
 
-from tests.integration.cli_rig import Shell, is_gone, tree_of
+from tests.integration.cli_rig import Shell, is_gone, scraped, tree_of
 from tests.waiting import HOPELESS_S, wait_until
 
 
@@ -104,12 +105,17 @@ def test_killing_up_leaves_no_process_and_the_next_up_takes_over_its_data(shell:
 
 
 def test_an_interrupt_stops_a_foreground_up_in_order(shell: Shell, tmp_path: Path) -> None:
-    running = shell.start("up", "--data", str(tmp_path / "elsewhere"), "--masters", "1", "--workers", "1")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = ("--data", str(tmp_path / "elsewhere"), "--masters", "1", "--workers", "1")
+    running = shell.start("up", *here, "--metrics", str(port))
     assert running.stdout is not None
     first = running.stdout.readline()
     assert first.startswith("fairlog is up: 1 master, 1 workers")
     said = list(iter(running.stdout.readline, NEITHER))
-    assert len(said) < 5
+    assert f"metrics of its masters: http://127.0.0.1:{port}/metrics\n" in said
+    wait_until(lambda: scraped(port).get("fairlog_master_serving") == 1, "its metrics to say that the master serves")
     assert shell.status()["standbys"] == []
     everything = tree_of(running.pid)[1:]
     running.send_signal(signal.SIGINT)

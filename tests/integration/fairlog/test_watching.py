@@ -6,16 +6,14 @@ import json
 import os
 import signal
 import socket
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fairlog.watch.surroundings import audited_to
 from recovery.archive.archive import open_log
 from scheduler.store.keys import Keys
-from tests.integration.cli_rig import Service, Shell
+from tests.integration.cli_rig import Service, Shell, scraped
 from tests.unit.recorded import facts, put, without
 from tests.unit.recorded import stored as records_of
 from tests.unit.recovery.archive.archived import RECORDS
@@ -96,16 +94,11 @@ def test_metrics_of_a_master_are_served_by_a_process_that_ends_with_it(store: Em
     shell = Shell(tmp_path / "home")
     shell.env |= {"FAIRLOG_STORE": store.url, "FAIRLOG_CLUSTER": "measured"}
 
-    def scraped() -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=HOPELESS_S) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
-        return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
-
     with Service(shell, "master", "--metrics", str(port), "--lease", "1") as master:
         master.hear("READY=1")
         shell.ok("company", "add", "acme")
-        wait_until(lambda: scraped().get("fairlog_master_serving") == 1, "the master to say that it serves")
-        found = scraped()
+        wait_until(lambda: scraped(port).get("fairlog_master_serving") == 1, "the master to say that it serves")
+        found = scraped(port)
         assert found["fairlog_master_commands_total"] >= 1
         assert found["fairlog_master_commit_duration_seconds_count"] >= 1
         assert found["fairlog_master_log_position"] >= 3

@@ -63,6 +63,7 @@ def test_a_script_runs_by_its_path_or_by_its_interpreter() -> None:
     assert job("job.sh", "a")["command"] == ("/usr/bin/env", "python3", "./job.sh", "a")
     script("#FAIRLOG -n 3\necho\n", mode=0o644)
     assert job("./job.sh")["command"] == ("sh", "./job.sh")
+    assert job("/only/on/workers.sh", "a")["command"] == ("/only/on/workers.sh", "a")
     script("#!/bin/sh\n", name="true")
     assert job("true")["command"] == ("true",)
     assert job("./true")["command"] == ("./true",)
@@ -121,6 +122,9 @@ def test_an_array_says_how_many_tasks_there_are() -> None:
         ),
         ({"j.sh": "#FAIRLOG --name 'x\n"}, ["./j.sh"], "line 1 of ./j.sh cannot be read: No closing quotation"),
         ({"j.sh": "#FAIRLOG --file j\n"}, ["./j.sh"], "names a --file"),
+        ({}, ["nofile.sh"], "there is no script 'nofile.sh' in /"),
+        ({}, ["--", "nofile.sh", "x"], "and none on PATH; check its name, or give the absolute path"),
+        ({"job.sh": "echo"}, ["deep/job.sh"], "there is no script 'deep/job.sh' in /"),
         ({}, ["--env-file", "no", "true"], "no cannot be read"),
         ({"e": "A\n"}, ["--env-file", "e", "true"], "line 1 of e is not of the form NAME=VALUE: 'A'"),
         ({"e": "A='x\n"}, ["--env-file", "e", "true"], "line 1 of e cannot be read"),

@@ -147,7 +147,10 @@ def test_down_without_a_running_up_fails() -> None:
 def test_wrong_usage_is_one_sentence_and_exits_with_2(arguments: list[str]) -> None:
     answer = run(*arguments)
     assert answer.exit_code == 2
-    assert re.fullmatch(r"Error: .+; see `fairlog.* --help`\n", answer.output)
+    assert re.fullmatch(
+        r"Error: .+(; see `fairlog.* --help`|[?;] `fairlog.* --help` lists (all|the verbs))\n", answer.output
+    )
+    assert answer.output.count("--help") == 1
 
 
 @pytest.mark.parametrize("path", [(), ("company",)], ids=" ".join)

@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from msgspec.json import encode
 
 from fairlog.cli import render
-from fairlog.cli.follow import appended
 from fairlog.cli.params import (
     kinds_option,
     merge_counts,
@@ -141,28 +140,6 @@ def test_a_pair_needs_a_name_and_an_equals_sign(text: str) -> None:
 def test_a_text_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(click.BadParameter, match="not valid UTF-8"):
         read_text("\udcff")
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "new"),
-    [
-        (b"", b"one\n", b"one\n"),
-        (b"one\n", b"one\ntwo\n", b"two\n"),
-        (b"one\n", b"one\n", b""),
-        (b"one\ntwo\n", b"two\nsix\n", b"six\n"),
-        (b"one\nmore", b"else\n", b"lse\n"),
-        (b"one\nmore", b"nothing", b"nothing"),
-        (b"more", b"e", b"e"),
-        (b"aaaaaaab", b"aabaacaa", b"aacaa"),
-    ],
-)
-def test_what_was_appended_to_the_last_8_bytes_of_an_output_is_found(before: bytes, now: bytes, new: bytes) -> None:
-    assert appended(before, now, kept=8) == new
-
-
-def test_what_was_appended_to_a_long_output_is_found() -> None:
-    written = b"".join(b"%d\n" % number for number in range(10_000))
-    assert appended(written[:30_000][-20_000:], written[:45_000][-20_000:], kept=20_000) == written[30_000:45_000]
 
 
 def test_a_password_in_the_stores_url_is_not_shown() -> None:

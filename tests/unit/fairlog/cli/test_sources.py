@@ -42,7 +42,7 @@ def test_a_verb_shows_the_state_of_a_file_at_a_position_without_a_store(verb: st
         return
     assert (answer.exit_code, json.loads(answer.output)) == (
         0,
-        {**expected, "taskStates": []} if verb == "app" else expected,
+        {**expected, "links": {}, "taskStates": []} if verb == "app" else expected,
     )
     assert run(verb, *names, exported(tmp_path, LOG), "--at", to).exit_code == 0
 
