@@ -136,8 +136,8 @@ class Master:
         self._check = check
         self._outage = Outage(master=member.id)
         self._keep_every_s = lease_s / 3
-        self._kept_at = 0.0
-        self._appeared_at = 0.0
+        self._keep_at_s = 0.0
+        self._appear_at_s = 0.0
         self._archiver = archiver
         self._exporter: Exporter | None = None
 
@@ -219,13 +219,13 @@ class Master:
 
     def _due_in_s(self) -> float:
         """Seconds until the lease must be renewed or the scheduler has something due."""
-        return min(self._kept_at + self._keep_every_s - time.monotonic(), self.scheduler.quiet_s())
+        return min(self._keep_at_s - time.monotonic(), self.scheduler.quiet_s())
 
     def _stand_by(self) -> None:
         """Follow the log for a moment, to have its state ready when the lease is free."""
-        if time.monotonic() - self._appeared_at >= APPEAR_EVERY_S:
+        if time.monotonic() >= self._appear_at_s:
             self.lease.appear()
-            self._appeared_at = time.monotonic()
+            self._appear_at_s = time.monotonic() + APPEAR_EVERY_S
             self._tend_exporter(serving=False, seq=self.follower.position.seq)
         left_ms = self.lease.left_ms
         self.follower.follow(min(left_ms + 1, STANDBY_WAIT_MS) if left_ms >= 0 else STANDBY_WAIT_MS, self.lease.bell)
@@ -254,7 +254,7 @@ class Master:
 
     def _keep_lease(self) -> bool:
         """Renew the lease if due; whether this master holds it."""
-        if time.monotonic() - self._kept_at >= self._keep_every_s:
+        if time.monotonic() >= self._keep_at_s:
             notify(ALIVE)
             self.lease.appear()
             self.snapshotter.tend()
@@ -262,7 +262,7 @@ class Master:
             self._tend_exporter(serving=True, seq=self.scheduler.position.seq)
             if not self.lease.take():
                 return False
-            self._kept_at = time.monotonic()
+            self._keep_at_s = time.monotonic() + self._keep_every_s
         return True
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
