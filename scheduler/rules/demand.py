@@ -409,7 +409,9 @@ def _request(app: App, sizing: Fixed, executors: int | None) -> Resources:
     if not sizing.counted:
         most = cores // each.cores
         number = most if executors is None else min(executors, most)
-    request = each * number if sizing.counted or executors is not None else Resources(cores, each.memory_mb * number)
+    request = each * number
+    if not sizing.counted and executors is None:
+        request = Resources(cores, request.memory_mb, request.others)
     return request if app.spec.driver is None else request + app.spec.driver
 
 

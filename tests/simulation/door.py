@@ -214,8 +214,9 @@ class Door:
             self._start_server()
 
     def _knows(self, account: str) -> bool:
-        """Whether the log has the newest token of the account."""
-        return self.wallets[account][-1].id in self.world.witness.state.accounts.tokens
+        """Whether the log has the newest token of the account, which is valid."""
+        token = self.world.witness.state.accounts.tokens.get(self.wallets[account][-1].id)
+        return token is not None and token.expires > self.world.store.ms
 
     def reinstate(self) -> None:
         """Give new tokens to the admins that have lost theirs since `settle`."""

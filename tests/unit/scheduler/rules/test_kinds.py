@@ -187,6 +187,18 @@ def test_a_driver_has_addresses_of_its_own() -> None:
     assert made.state.apps["x"].requested.amount("gpu") == 2
 
 
+@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize("executors", [0, 1, 3, None])
+def test_a_demand_of_other_executors_requests_the_kinds_of_each(executors: int | None, limit: int) -> None:
+    """Semantics L1, R3; two executors at most, by the cores."""
+    made = cluster(gpus("w1", "0", "1", "2", "3"))
+    made.turn(asks("x", cores=8, executor_limit=limit))
+    made.turn(ScaleApp(app="x", executors=executors))
+    held = 2 if executors is None else min(executors, 2)
+    assert made.state.apps["x"].requested.amount("gpu") == held
+    assert len(made.state.apps["x"].executors) == max(min(limit, 2), held)
+
+
 @pytest.mark.parametrize("placement", ["spread", "pack", "classic-spread", "classic-pack"])
 @pytest.mark.parametrize("sizing", ["fixed", "one-per-worker", "computed"])
 def test_every_placement_and_sizing_keeps_to_the_addresses(placement: str, sizing: str) -> None:
