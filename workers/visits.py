@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = (0.02, 0.5)
 """The shortest and the longest pause between two calls of a thread."""
-_AWAY_S = 20.0
+_AWAY_S = 45.0
 """A visit ends if its thread has reached no server for so long."""
 _LAST_S = 2.0
 _KILLED = 128 + signal.SIGKILL

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from scheduler.store.keys import Keys
 
-GONE_S = 30
-ATTENDED_S = 15
+GONE_S = 60
+ATTENDED_S = 45
 """An executor that has not called for so long does not attend any more."""
 CHUNK_BYTES = 32_768
 MOST_CHUNKS = 64
