@@ -23,10 +23,9 @@ def packed(files: Mapping[str, bytes]) -> str:
     """The value of the variable. Raises: InvalidCommand for too many or too large ones, or names of no plain file."""
     if len(files) > MOST_FILES:
         raise InvalidCommand(f"at most {MOST_FILES} files can be staged, not {len(files)}; stage an archive of them")
-    size = sum(map(len, files.values()))
-    if size > MOST_BYTES:
+    if sum(map(len, files.values())) > MOST_BYTES:
         raise InvalidCommand(
-            f"the staged files have {size} bytes together, at most {MOST_BYTES} are possible; put larger ones into a "
+            f"the staged files have more than {MOST_BYTES} bytes together, which is the most; put larger ones into a "
             "folder that the workers share"
         )
     for name in files:

@@ -63,11 +63,13 @@ def read_address(text: str) -> tuple[str, int]:
 
 
 def _read_place(text: str) -> tuple[str, int]:
-    """As `read_address`, on this machine unless a host is named, with a port. Raises: click.BadParameter."""
-    host, port = read_address(text if ":" in text else f"127.0.0.1:{text}")
-    if port == 0:
-        raise click.BadParameter(f"metrics need a port that is known, from 1 to {MAX_PORT}, not 0")
-    return host, port
+    """Host and port, written [HOST:]PORT, on this machine unless a host is named. Raises: click.BadParameter."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
+        raise click.BadParameter(
+            f"metrics are served at [HOST:]PORT, with a port from 1 to {MAX_PORT}, not at {text!r}"
+        )
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _metrics_option(text: str) -> Callable[[Any], Any]:
@@ -421,7 +423,7 @@ def worker(
         for offer, addresses in zip(made, divided(resources, len(made)), strict=True)
     ]
     for offer in offers:
-        check_identifier("the worker id", offer.worker)
+        check_identifier("the worker id, by --id or else the name of the host,", offer.worker)
     if offers[0].cores < _SMALLEST_CORES or offers[0].memory_mb < _SMALLEST_MB:
         render.say(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "

@@ -84,7 +84,10 @@ def test_staged_files_lie_in_the_folder_of_each_executor_and_in_no_variable(clus
         assert api.output(app, 0) == b"said \xff\nnone\n2\n"
     (tmp_path / "large").write_bytes(b"x" * 50_000)
     refused = cluster.shell.run("submit", *who, "--stage", str(tmp_path / "large"), "--", "true")
-    assert (refused.code, "at most 40960 are possible; put larger ones into a folder" in refused.err) == (1, True)
+    assert (refused.code, "more than 40960 bytes together, which is the most; put larger ones" in refused.err) == (
+        1,
+        True,
+    )
 
 
 def test_a_dask_cluster_grows_from_nothing_and_ends_with_its_owner(cluster: Site) -> None:
