@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 from redis.exceptions import RedisError
 
-from recovery.replay.snapshot import CLAIMED_S, claim, positions, write
+from recovery.replay.snapshot import CLAIMED_S, BadSnapshot, claim, positions, write
 from scheduler.rules.state import ClusterState
 from scheduler.store.eventlog import EventLog, Position
 
@@ -107,7 +107,7 @@ def _write(log: EventLog, state: ClusterState, position: Position) -> int:
     """The child's exit code: 0 if the snapshot was written. redis-py opens a connection of its own after a fork."""
     try:
         snapshot = write(log, state, position)
-    except (RedisError, OSError) as error:
+    except (RedisError, OSError, BadSnapshot) as error:
         _log.warning("a snapshot could not be written", error=str(error))
         return 1
     _log.info("a snapshot was written", **snapshot._asdict())

@@ -51,7 +51,10 @@ class BadSnapshot(FairlogError):
 
 
 def write(log: EventLog, state: ClusterState, position: Position) -> Snapshot:
-    """Write `state`, the fold of the log up to `position`. If interrupted, only a draft remains, which expires."""
+    """Write `state`, the fold of the log up to `position`. If interrupted, only a draft remains, which expires.
+
+    Raises: BadSnapshot if the store lost parts of it meanwhile, as one does that fails over.
+    """
     store, keys = log.store, log.keys
     draft = f"{keys.snapshotting}:{uuid4().hex}"
     checksum = blake2b(digest_size=16)
@@ -86,6 +89,10 @@ def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
     before = min([snapshot.seq, *kept])
     kept += _seams(log, [seq for seq in others if seq < before], before)
     with log.store.pipeline(transaction=True) as together:
+        together.watch(draft)  # type: ignore[no-untyped-call]
+        if together.llen(draft) != snapshot.parts:
+            raise BadSnapshot(snapshot.seq, "the store lost parts of it while it was written")
+        together.multi()
         together.lpush(draft, json.dumps(snapshot._asdict()))
         together.rename(draft, keys.snapshot(snapshot.seq))
         together.persist(keys.snapshot(snapshot.seq))

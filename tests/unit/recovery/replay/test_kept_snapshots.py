@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -63,3 +64,20 @@ def test_what_is_no_snapshot_is_not_kept(log: EventLog) -> None:
     log.store.lset(log.keys.snapshot(seqs[0]), 0, "{")
     log.store.delete(log.keys.snapshot(seqs[1]))
     assert take(log, seqs[4:]) == seqs[2:]
+
+
+def test_a_snapshot_whose_parts_the_store_loses_is_not_published(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes over may lack what the one before it held of a draft."""
+    seqs, parts = ends(log), snapshot._parts
+    kept = take(log, seqs[:2])
+
+    def lost(state: ClusterState) -> Iterator[bytes]:
+        yield from parts(state)
+        log.store.delete(*log.store.keys(f"{log.keys.snapshotting}:*"))
+
+    monkeypatch.setattr(snapshot, "_parts", lost)
+    with pytest.raises(snapshot.BadSnapshot, match="the store lost parts of it"):
+        take(log, seqs[2:3])
+    assert sorted(snapshot.positions(log)) == kept
