@@ -12,7 +12,6 @@ import json
 import os
 import pwd
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -34,6 +33,7 @@ from workers.cell import last_line
 from workers.cgroups import delegate, make_leaf
 from workers.machine import helper_socket
 from workers.processes import is_same_process, kill_until_gone, started_s
+from workers.rundir import remove_tree
 from workers.sandbox import CellSettings, NoCell, python_inside, sandbox_command
 
 SMALLEST_UID = 10_000
@@ -169,7 +169,7 @@ class Server:
             about = {"executor": grant.executor, "pid": os.getpid(), "started_s": started_s(os.getpid())}
             write_private(record, json.dumps(about))
             scratch = Path(tempfile.mkdtemp(dir=self._state / "scratch"))
-            undo.callback(shutil.rmtree, scratch, ignore_errors=True)
+            undo.callback(remove_tree, scratch)
             for folder in (scratch / "scratch", scratch / "tmp"):
                 folder.mkdir(mode=0o700)
                 os.chown(folder, *who[:2])

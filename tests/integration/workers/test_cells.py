@@ -220,6 +220,33 @@ def test_a_scratch_folder_is_deleted_after_a_kill_whatever_its_modes(rig: Rig) -
     assert not rig.files.scratch(grant.executor).exists()
 
 
+DEEP = """
+import os
+os.chdir(os.environ["FAIRLOG_SCRATCH"])
+for _ in range(2000):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+os.mkfifo("f" * 255)
+os.symlink("/", "0")
+os.chmod(".", 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "launcher", ["plain", pytest.param("cell", marks=in_cells), pytest.param("account", marks=as_root)]
+)
+def test_a_scratch_folder_is_deleted_however_deep_it_is(launcher: str, request: pytest.FixtureRequest) -> None:
+    """Folders that nobody can name by a path must not end those who delete them: executor, forkserver and agent."""
+    rig: Rig = request.getfixturevalue("account_rig" if launcher == "account" else "rig")
+    grant = rig.grant((sys.executable, "-S", "-c", DEEP))
+    assert rig.run(grant, launcher=launcher).done
+    assert not rig.files.scratch(grant.executor).exists()
+    if launcher == "account":
+        state: Path = request.getfixturevalue("helper")
+        wait_until(lambda: not list((state / "scratch").iterdir()), "the end of its folder")
+    assert psutil.pid_exists(rig.launch(rig.grant(("sleep", "600"), number=1), launcher="plain"))
+
+
 @in_cells
 @pytest.mark.parametrize("name", ["", ".ssh", ".config/x"])
 def test_the_folder_of_an_app_is_not_the_home_of_the_workers_user(
