@@ -216,6 +216,7 @@ class Server:
             undo.callback(kill_until_gone, lambda: [pid] if is_same_process(pid, since_s) else [])
             _answer(line, {"pid": pid})
             _wait_for_end(line, bwrap)
+            _answer(line, {"out_of_memory": leaf is not None and leaf.has_killed()})
 
 
 def _child_pid(info: int) -> int:
