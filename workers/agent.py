@@ -101,7 +101,11 @@ class Agent:
         self._claim = self._files.claim_worker()
         if self._claim is None:
             raise WorkerBusy(offer.worker, self._files.path)
-        delegate()
+        delegate(
+            (self._files.lock_file(each.executor), each.memory_mb, each.cores)
+            for each in self._files.known()
+            if each.cores
+        )
         self._door: AgentDoor = (
             ApiAgentDoor(address, offer.worker, token, self._files.path)
             if is_api(address)

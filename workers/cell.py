@@ -80,8 +80,8 @@ class FirstProcess(NamedTuple):
     encloses: bool = False
     """Whether everything in the cell ends with it."""
     leaf: Leaf | None = None
-    release: Callable[[], object] = lambda: None
-    """Gives back what keeps it alive."""
+    release: Callable[[], bool] = lambda: False
+    """Gives back what keeps it alive; whether the kernel has killed in it, as who keeps it says."""
     errors: IO[bytes] | None = None
     """What it and its sandbox say about failures."""
     limits: Sequence[tuple[int, int, int]] = ()
@@ -245,8 +245,8 @@ class Cell:
             self._last_words = last_line(first.errors.read(_ERROR_BYTES))
             first.errors.close()
         first.line.close()
-        first.release()
-        self._was_out_of_memory = first.leaf is not None and first.leaf.has_killed()
+        released = first.release()
+        self._was_out_of_memory = released if first.leaf is None else first.leaf.has_killed()
         gone = first.encloses or kill_until_gone(lambda: descendants(first.pid), timeout_s=_END_S)
         since_s = self._since_s
         init = partial(is_same_process, first.pid, since_s)

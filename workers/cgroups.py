@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
@@ -118,10 +119,11 @@ def base_group(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/p
     return here if _is_ours(here, is_root=here == mount) else None
 
 
-def delegate() -> None:
+def delegate(running: Iterable[tuple[Path, int, int]] = ()) -> None:
     """Have the controllers of this process's group limit the groups below it, where that is permitted.
 
-    Its processes move into a group of their own.
+    Its processes move into a group of their own. The groups of `running` executors, lock file, MiB and cores of each,
+    get their limits again: they lose them where the service manager must take the controllers away to start this.
     """
     base = base_group()
     if base is None:
@@ -136,16 +138,27 @@ def delegate() -> None:
             for pid in (base / "cgroup.procs").read_text().split():
                 (base / AGENT / "cgroup.procs").write_text(pid)
             (base / "cgroup.subtree_control").write_text(enable)
+        for lock, memory_mb, cores in running:
+            Leaf(base / _name(lock)).limit(memory_mb, cores)
 
 
 def limits_in_force() -> list[str]:
     """Which of memory, cpu, pids and kill the kernel keeps for executors."""
+    return _limits("cgroup.subtree_control")
+
+
+def limits_to_be_had() -> list[str]:
+    """Which of them it would keep for the executors of an agent in this process's group."""
+    return _limits("cgroup.controllers")
+
+
+def _limits(listed: str) -> list[str]:
     base = base_group()
     if base is None:
         return []
     with contextlib.suppress(OSError):
-        enabled = (base / "cgroup.subtree_control").read_text().split()
-        return [*(name for name in _CONTROLLERS if name in enabled), "kill"]
+        controllers = (base / listed).read_text().split()
+        return [*(name for name in _CONTROLLERS if name in controllers), "kill"]
     return []
 
 

@@ -12,7 +12,6 @@ import json
 import os
 import pwd
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from workers.cell import last_line
 from workers.cgroups import delegate, make_leaf
 from workers.machine import helper_socket
 from workers.processes import is_same_process, kill_until_gone, started_s
+from workers.rundir import remove_tree
 from workers.sandbox import CellSettings, NoCell, python_inside, sandbox_command
 
 SMALLEST_UID = 10_000
@@ -147,13 +147,19 @@ class Server:
 
     def _cells(self) -> dict[str, int]:
         """The cells that run: executor -> the process that keeps its connection."""
-        found = {}
+        return {about["executor"]: about["pid"] for _, about in self._records()}
+
+    def sizes(self) -> Iterator[tuple[Path, int, int]]:
+        """The record, the memory in MiB and the cores of each cell that runs."""
+        for file, about in self._records():
+            yield file, about["memory_mb"], about["cores"]
+
+    def _records(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         for file in (self._state / "cells").iterdir():
             with suppress(OSError, ValueError, KeyError):
                 about = json.loads(file.read_text())
                 if is_same_process(about["pid"], about["started_s"]):
-                    found[about["executor"]] = about["pid"]
-        return found
+                    yield file, about
 
     def _start(self, line: socket.socket, asked: Start, theirs: int, told: int) -> None:
         """Start a cell, keep it while the connection is open, then end it and delete its folders."""
@@ -167,9 +173,10 @@ class Server:
             record = self._state / "cells" / str(os.getpid())
             undo.callback(record.unlink, missing_ok=True)
             about = {"executor": grant.executor, "pid": os.getpid(), "started_s": started_s(os.getpid())}
+            about |= {"memory_mb": grant.memory_mb, "cores": grant.cores}
             write_private(record, json.dumps(about))
             scratch = Path(tempfile.mkdtemp(dir=self._state / "scratch"))
-            undo.callback(shutil.rmtree, scratch, ignore_errors=True)
+            undo.callback(remove_tree, scratch)
             for folder in (scratch / "scratch", scratch / "tmp"):
                 folder.mkdir(mode=0o700)
                 os.chown(folder, *who[:2])
@@ -209,6 +216,7 @@ class Server:
             undo.callback(kill_until_gone, lambda: [pid] if is_same_process(pid, since_s) else [])
             _answer(line, {"pid": pid})
             _wait_for_end(line, bwrap)
+            _answer(line, {"out_of_memory": leaf is not None and leaf.has_killed()})
 
 
 def _child_pid(info: int) -> int:
@@ -258,7 +266,7 @@ def main() -> None:
         sys.exit(f"fairlog-launch: no user {error}; name one of this machine with --allow")
     except (OSError, ValueError) as error:
         sys.exit(f"fairlog-launch: the map of accounts cannot be read: {error}")
-    delegate()
+    delegate(server.sizes())
     server.serve(given.socket)
 
 

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 _FILES = (resource.RLIMIT_NOFILE, *resource.getrlimit(resource.RLIMIT_NOFILE))
 """The limit that tasks have: their executor raises its own."""
+
+
+_RELEASE_S = 5.0
 
 
 class Place(NamedTuple):
@@ -149,9 +153,18 @@ def account(place: Place, named: Callable[[int], object]) -> Cell:
                 raise NoCell(f"fairlog-launch starts no cell: {answer['error']}")
             on_failure.pop_all()
         limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
-        return FirstProcess(int(answer["pid"]), ours, encloses=True, release=helper.close, limits=limits)
+        return FirstProcess(int(answer["pid"]), ours, encloses=True, release=partial(_released, helper), limits=limits)
 
     return Cell(start, SCRATCH_INSIDE, _variables_inside(files.stop_at_file(executor)), named)
+
+
+def _released(helper: socket.socket) -> bool:
+    """Have the helper end the cell. Whether it says that the kernel has killed in it for memory."""
+    with helper, suppress(OSError, ValueError):
+        helper.shutdown(socket.SHUT_WR)
+        helper.settimeout(_RELEASE_S)
+        return bool(json.loads(helper.recv(4096)) == {"out_of_memory": True})
+    return False
 
 
 LAUNCHERS: dict[str, Launcher] = {"cell": cell, "account": account, "plain": plain}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scheduler.model.errors import FairlogError
-from workers.cgroups import limits_in_force
+from workers.cgroups import limits_in_force, limits_to_be_had
 from workers.sandbox import why_no_cell
 
 Verdict = Literal["ok", "missing", "off"]
@@ -116,7 +116,7 @@ def _mend_cells() -> str:
 
 
 def _groups() -> Iterator[Finding]:
-    kept = limits_in_force()
+    kept = limits_to_be_had()
     mend = "systemctl edit fairlog-worker, with Delegate=yes below [Service]"
     for name, subject, otherwise in (
         ("memory", "memory limit", "the memory of tasks is added up twice a second instead"),
@@ -127,7 +127,7 @@ def _groups() -> Iterator[Finding]:
         if name in kept:
             yield Finding(subject, "ok", "kept by a control group")
         else:
-            yield Finding(subject, "off", f"no control group (version 2) for it; {otherwise}", mend)
+            yield Finding(subject, "off", f"this process has no control group (version 2) for it; {otherwise}", mend)
 
 
 def _user() -> Finding:

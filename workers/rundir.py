@@ -12,7 +12,9 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
@@ -21,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Leaving, RuntimeWarn
 from scheduler.model.ids import app_of
-from scheduler.service.private import private_folder, write_private
+from scheduler.service.private import FOLDER, private_folder, write_private
 from workers.locks import is_locked, try_lock
 
 
@@ -95,10 +97,8 @@ class RunDir:
         return self.path / "scratch" / _file_name(executor)
 
     def remove_scratch(self, executor: str) -> None:
-        """Delete it, whatever its modes."""
-        folder = self.scratch(executor)
-        if not folder.is_symlink():
-            shutil.rmtree(folder, onerror=_make_removable)
+        """Delete it."""
+        remove_tree(self.scratch(executor))
 
     def told(self, executor: str) -> Path:
         """The folder with what the executor's tasks are told."""
@@ -255,18 +255,54 @@ def _holder(path: Path) -> Holder:
         return Holder(executor, app_of(executor), 0)
 
 
-def _make_removable(remove: Callable[[str], object], path: str, error: object) -> None:  # noqa: ARG001 - rmtree's
-    """Remove what its owner has forbidden to remove."""
-    with contextlib.suppress(OSError):
-        for each in (Path(path).parent, Path(path)):
-            if not each.is_symlink():
-                each.chmod(0o700)
-        if remove in {os.open, os.scandir, os.lstat}:
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            remove(path)
-
-
 def _file_name(name: str) -> str:
     quoted = quote(name, safe="")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder that programs have filled, whatever its modes and depth; what cannot be deleted stays.
+
+    What a folder in it contains moves to its top: paths may be too long, and trees too deep, for any other way.
+    """
+    if folder.is_symlink() or not folder.exists():
+        return
+    folder.chmod(FOLDER)
+    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fresh = (each for each in map(".{}".format, count()) if not _exists(each, top))
+    try:
+        names = deque(os.listdir(top))  # noqa: PTH208 - a descriptor
+        while names:
+            name = names.popleft()
+            with contextlib.suppress(OSError):
+                if _remove(name, top):
+                    continue
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+                try:
+                    for each in os.listdir(inner):  # noqa: PTH208 - likewise
+                        if not _remove(each, inner):
+                            os.rename(each, moved := next(fresh), src_dir_fd=inner, dst_dir_fd=top)
+                            names.append(moved)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _exists(name: str, folder: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(name, dir_fd=folder)
+        return True
+    return False
+
+
+def _remove(name: str, folder: int) -> bool:
+    """Remove an entry of this folder; False if it is a folder itself, which can then be read and moved."""
+    if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+        os.chmod(name, FOLDER, dir_fd=folder)
+        return False
+    os.unlink(name, dir_fd=folder)
+    return True

@@ -116,9 +116,10 @@ def sandbox_command(
     for bind in binds:
         source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
         command += ["--bind" if bind.writable else "--ro-bind", source, str(bind.inside)]
+    shown = [*binds, *(_Bind(Path(path), Path(path), writable=False) for path in (*_SHOWN, "/etc"))]
     hidden = {path.resolve() for path in (*settings.hidden, *_credentials())}
     for outermost in sorted(each for each in hidden if hidden.isdisjoint(each.parents)):
-        command += _masks(dict.fromkeys(_seen_at(outermost, binds)))
+        command += _masks(dict.fromkeys(_seen_at(outermost, shown)))
     descriptors.append(_compiled_init())
     command += ["--perms", "0644", "--ro-bind-data", str(descriptors[-1]), INIT_INSIDE]
     return [*command, "--remount-ro", "/dev", "--remount-ro", "/"], descriptors

@@ -336,7 +336,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
             "in_session": lambda pid: [pid],
             "descendants": lambda _: [],
             "end_remains": lambda *_: True,
-            "delegate": lambda: None,
+            "delegate": lambda _: None,
             "isolation": lambda _: {},
             "with_variable": lambda *_: [],
             "started_s": float,

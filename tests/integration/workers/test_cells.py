@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -21,6 +22,8 @@ from scheduler.model.grants import Leaving
 from tests.integration.workers.test_executor import outputs, shell
 from tests.integration.workers.worker_rig import WORKER, Rig
 from tests.waiting import wait_until
+from workers import sandbox, task_init
+from workers.cell import Cell, CellLost, FirstProcess
 from workers.forkserver import Forkserver
 from workers.launch_helper import AccountMap
 from workers.processes import started_s
@@ -218,6 +221,84 @@ def test_a_scratch_folder_is_deleted_after_a_kill_whatever_its_modes(rig: Rig) -
     os.kill(pid, signal.SIGKILL)
     rig.end_of(grant)
     assert not rig.files.scratch(grant.executor).exists()
+
+
+@in_cells
+def test_files_of_fairlog_are_hidden_below_folders_of_the_system(rig: Rig, tmp_path: Path) -> None:
+    """Such as the folder of runs, or a token, below /opt: a task has the agent's user. Others stand for them here."""
+    for name in ("tmp", "scratch"):
+        (tmp_path / name).mkdir()
+    settings = CellSettings(hidden=(Path("/usr/share"), Path("/usr/bin/env")))
+    command, kept = sandbox.sandbox_command(rig.grant(("true",)), settings, scratch=tmp_path, told=None)
+    look = "[ -s /usr/bin/env ] && echo file; ls /usr/share && echo folder; [ -s /usr/bin/id ] && echo other"
+    done = subprocess.run([*command, "--", "/bin/sh", "-c", look], pass_fds=kept, capture_output=True, check=False)
+    for descriptor in kept:
+        os.close(descriptor)
+    assert done.stdout.decode() in {"other\n", "folder\nother\n"}, done.stderr  # root may list the empty folder
+
+
+KEYS = """
+import ctypes
+print(ctypes.CDLL(None).syscall(250, 10, -3, b"user", b"fairlog-test", 0) > 0, flush=True)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="it calls the kernel by x86-64's number")
+def test_a_task_of_a_cell_has_no_keys_of_its_agents_session() -> None:
+    call = ctypes.CDLL(None).syscall
+
+    def with_key() -> None:
+        if call(250, 1, None) < 0 or call(248, b"user", b"fairlog-test", b"secret", 6, -3) < 0:
+            os._exit(77)
+        subprocess.run([sys.executable, "-c", KEYS], check=True)
+
+    def start() -> FirstProcess:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            program = [sys.executable, "-I", "-S", task_init.__file__, str(theirs.fileno())]
+            process = subprocess.Popen(program, preexec_fn=with_key, stdout=writer, pass_fds=[theirs.fileno()])  # noqa: PLW1509 - in one thread
+        return FirstProcess(process.pid, ours, process)
+
+    reader, writer = os.pipe()
+    cell = Cell(start, "/", {})
+    try:
+        cell.open()
+        cell.prepare((sys.executable, "-c", KEYS), {}, None)
+    except (CellLost, subprocess.SubprocessError):
+        pytest.skip("the kernel has no keys, or the container forbids them")
+    cell.start([(0, {}, (writer, writer))])
+    os.close(writer)
+    wait_until(cell.ended, "the task")
+    cell.kill()
+    assert os.read(reader, 100) == b"True\nFalse\n"
+    os.close(reader)
+
+
+DEEP = """
+import os
+os.chdir(os.environ["FAIRLOG_SCRATCH"])
+for _ in range(2000):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+os.mkfifo("f" * 255)
+os.symlink("/", "0")
+os.chmod(".", 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "launcher", ["plain", pytest.param("cell", marks=in_cells), pytest.param("account", marks=as_root)]
+)
+def test_a_scratch_folder_is_deleted_however_deep_it_is(launcher: str, request: pytest.FixtureRequest) -> None:
+    """Folders that nobody can name by a path must not end those who delete them: executor, forkserver and agent."""
+    rig: Rig = request.getfixturevalue("account_rig" if launcher == "account" else "rig")
+    grant = rig.grant((sys.executable, "-S", "-c", DEEP))
+    assert rig.run(grant, launcher=launcher).done
+    assert not rig.files.scratch(grant.executor).exists()
+    if launcher == "account":
+        state: Path = request.getfixturevalue("helper")
+        wait_until(lambda: not list((state / "scratch").iterdir()), "the end of its folder")
+    assert psutil.pid_exists(rig.launch(rig.grant(("sleep", "600"), number=1), launcher="plain"))
 
 
 @in_cells

@@ -70,6 +70,9 @@ def test_masters_and_workers_are_watched_and_run_a_verb_that_there_is(unit: Path
 def test_a_worker_that_stops_leaves_its_executors_and_their_cells_running(name: str) -> None:
     service = _service(FOLDER / f"fairlog-{name}.service")
     assert (service["KillMode"], service["Delegate"]) == ("process", "yes")
+    assert "echo -cpu -memory -pids >" in service["ExecStopPost"], (
+        "systemd starts nothing in a group that limits others"
+    )
 
 
 def test_the_helper_is_started_with_options_that_it_has_and_where_workers_look(monkeypatch: pytest.MonkeyPatch) -> None:
