@@ -59,6 +59,7 @@ def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> N
     command = executor_command(conf, java="/j", home="/s", driver="spark://d", app="app-1", heap_mb=512)
     assert command[3:7] == ("/j/bin/java", "-cp", f"{JAR}:/s/jars/*", "-Xmx512m")
     assert {"-Da=b", "-Dc=d", "-Dspark.network.timeout=9s", "-Dspark.authenticate=true"} <= set(command)
+    assert "-Dspark.decommission.enabled=true" in command  # else it stays when it is told to leave
     assert not any("hush" in word or "app.name" in word for word in command)
     assert command[-6:] == ("--driver-url", "spark://d", "--app-id", "app-1", "--resourceProfileId", "0")
 
