@@ -200,7 +200,7 @@ def test_the_helper_submits_scales_and_ends_the_app(owned: list[Owned], capsys: 
     assert app.secrets["_SPARK_AUTH_SECRET"] == "hush"
     assert app.secrets["A"] == "b\tc"
     stop = [f"{found.app}.0", f"{found.app}.4"]
-    assert app.said == [(5, [], {"h1": 2, "h2": 1}, 3), (5, stop, None, None), ()]
+    assert app.said == [(5, [], {"h1": 2, "h2": 1}, 3), (5, stop, {"h1": 2, "h2": 1}, 3), ()]
     assert capsys.readouterr().out == f"READY\t{found.app}\n"
 
 
