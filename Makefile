@@ -32,9 +32,10 @@ test-spark: $(VENV)/.test $(SPARK_PYTHON)
 	SPARK_HOME=$$($(SPARK_PYTHON) -c 'import pyspark; print(pyspark.__path__[0])') PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) \
 		FAIRLOG_TEST_SPARK=1 $(BIN)/python -m pytest --numprocesses=0 -rs tests/integration/fairlog/test_spark_run.py $(PYTEST_ARGS)
 
+# Spark 3.5 needs setuptools: Python 3.12 and later have no distutils.
 $(SPARK_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
-	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)"
+	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)" setuptools
 
 # SEEDS=2000 (default) or SEEDS=1000-2000: these seeds, on all cores. SEED=1234: this seed only, with a trace.
 simulate: $(VENV)/.test

@@ -55,9 +55,13 @@ class CellLost(FairlogError):
 
 
 class Prepared(NamedTuple):
-    """Whether the folder could be entered (0, or the error's number), and whether the program was found."""
+    """What failed (0, or the error's number): the file `unwritten`, or, if "", to enter the folder.
+
+    `found`: whether there is such a program.
+    """
 
     error: int
+    unwritten: str
     found: bool
 
 
@@ -160,8 +164,8 @@ class Cell:
             file.write(given)
             file.flush()
             self._send(("prepare",), file.fileno())
-            _, (error, found) = self._reply(prepared=2)
-        return Prepared(error, bool(found))
+            _, (error, number, found) = self._reply(prepared=3)
+        return Prepared(error, ["", *(files or ())][min(number, len(files or ()))], bool(found))
 
     def start(self, tasks: Sequence[tuple[int, Mapping[str, str], Sequence[int]]]) -> list[int | CannotStart]:
         """Start tasks: number, further variables, stdout and stderr of each.

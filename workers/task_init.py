@@ -8,7 +8,8 @@ everything below itself and ends.
 Requests are in the format of `marshal`, a tuple each; replies are text, which the executor need not trust:
 
 - `("prepare",)` with a file of (command, environment, folder, limits, files for its scratch folder): `prepared
-  ERRNO FOUND`, the error of entering the folder and whether there is such a program.
+  ERRNO FILE FOUND`, the first error, which of the files could not be written (1, 2 …; 0 = the folder could not be
+  entered), and whether there is such a program.
 - `("start", ((ID, environment), ...))` with the descriptors of stdout and stderr of each, at most `MOST_AT_ONCE`: a
   line for each, `started ID PID` or `refused ID ERRNO MISSING`.
 - `("visit", ID, command, environment, terminal)` with the descriptors of its input, output and errors: such a line.
@@ -126,15 +127,17 @@ class Init:
         self._environment = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         for limit, soft, hard in limits:
             resource.setrlimit(limit, (soft, hard))
-        error = 0
+        error = unwritten = 0
         try:
             for name, content in files.items():
+                unwritten += 1
                 _write(f"{environment['FAIRLOG_SCRATCH']}/{name}", content)
+            unwritten = 0
             os.chdir("/" if folder is None else folder)
         except (OSError, ValueError) as refused:
             error = getattr(refused, "errno", 0) or 22
         self._program = _find_program(self._command[0] if self._command else "", environment.get("PATH", ""))
-        self._say([f"prepared {error} {int(self._program is not None)}"])
+        self._say([f"prepared {error} {unwritten} {int(self._program is not None)}"])
 
     def _start(self, output: int, errors: int, identity: int, environment: dict[str, str]) -> str:
         actions = [

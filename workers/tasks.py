@@ -252,6 +252,9 @@ class TaskStarter:
             prepared = self._cell.prepare(grant.command, environment, self._cwd, self._staged)
         except (FairlogError, OSError) as error:
             return 126, f"{error} (worker {worker})"
+        if prepared.unwritten:
+            reason = os.strerror(prepared.error)
+            return 126, f"the staged file {prepared.unwritten!r} could not be written on worker {worker}: {reason}"
         if prepared.error:
             return 126, f"directory {self._cwd!r} does not exist or is not accessible on worker {worker}"
         if not prepared.found:

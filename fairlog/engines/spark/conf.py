@@ -18,6 +18,14 @@ _AT_START = re.compile(
     r"spark\.(rpc|network|ssl|io\.encryption|authenticate(?!\.secret)|driver\.port|.*\.port$)", re.DOTALL
 )
 """What an executor must know before it has asked its driver, but for the secret."""
+_LEAVES = {
+    "spark.decommission.enabled": "true",
+    "spark.storage.decommission.enabled": "true",
+    "spark.storage.decommission.replicationReattemptInterval": "1s",
+}
+"""Without these, an executor that is told to leave stays, or leaves half a minute after its blocks were handed over.
+
+The driver has none of them, so that it stops its idle executors itself. Values that it has hold for executors too."""
 _LEAST_OVERHEAD_MIB, _OVERHEAD = 384, 0.1
 
 
@@ -79,6 +87,7 @@ def executor_command(
         *("sh", "-c", script, f"{java}/bin/java", *options, "-cp", ":".join(filter(None, paths)), f"-Xmx{heap_mb}m"),
         *written.split(),
         *begun,
+        *(f"-D{name}={value}" for name, value in _LEAVES.items()),
         *("org.apache.spark.executor.CoarseGrainedExecutorBackend", "--driver-url", driver),
         *("--app-id", app, "--resourceProfileId", "0"),
     )

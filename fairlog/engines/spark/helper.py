@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote_plus, unquote_plus
 from uuid import uuid4
@@ -38,7 +38,8 @@ class Helper:
         self._variables: dict[str, str] = {}
         self._about: dict[str, str] = {}
         self._owned: OwnedApp | None = None
-        self._demand = 0
+        self._demand = self._preferring = 0
+        self._prefer: dict[str, int] = {}
         self._lock = threading.Lock()
         self._app = ""
 
@@ -53,9 +54,11 @@ class Helper:
                 case "START":
                     self._start(int(words[0]))
                 case "TOTAL":
-                    self._total(*map(int, words[:2]), hosts=dict(zip(words[2::2], map(int, words[3::2]), strict=True)))
-                case "KILL" if self._owned is not None:
-                    self._owned.scale(self._demand, [executor_id(self._app, int(number)) for number in words])
+                    self._demand, self._preferring = map(int, words[:2])
+                    self._prefer = dict(zip(words[2::2], map(int, words[3::2]), strict=True))
+                    self._state()
+                case "KILL":
+                    self._state([executor_id(self._app, int(number)) for number in words])
                 case "STOP":
                     if self._owned is not None:
                         self._owned.finish()
@@ -114,10 +117,10 @@ class Helper:
         self._tell("READY", self._app)
         say(f"the executors of {self._about['name']} are those of app {self._app}")
 
-    def _total(self, total: int, preferring: int, *, hosts: dict[str, int]) -> None:
+    def _state(self, stop: Sequence[str] = ()) -> None:
+        """State the demand that the driver stated last, and the executors to stop."""
         if self._owned is not None:
-            self._demand = total
-            self._owned.scale(total, prefer=hosts, preferring_tasks=preferring)
+            self._owned.scale(self._demand, stop, prefer=self._prefer, preferring_tasks=self._preferring)
 
     def _hear(self, event: Event) -> None:
         """Tell the driver who leaves and who is lost, once each."""

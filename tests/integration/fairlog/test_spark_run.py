@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +24,7 @@ from typing import Any
 import psutil
 import pytest
 
+from fairlog.engines.spark.demo import core_seconds
 from fairlog.engines.spark.driver import home_of_spark
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
@@ -55,9 +57,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield found
 
 
-def submission(cluster: Site) -> tuple[str, dict[str, str]]:
+def submission(cluster: Site, company: str = "acme") -> tuple[str, dict[str, str]]:
     """The path of spark-submit, and the variables with which it runs a driver here."""
-    lines = cluster.shell.ok("spark", "env", "--company", "acme", "--user", "ann").splitlines()
+    lines = cluster.shell.ok("spark", "env", "--company", company, "--user", "ann").splitlines()
     variables = dict(shlex.split(line.removeprefix("export "))[0].split("=", 1) for line in lines)
     return f"{variables['SPARK_HOME']}/bin/spark-submit", {**cluster.shell.env, **variables}
 
@@ -82,8 +84,8 @@ def test_pi_runs_with_driver_and_executors_on_workers(cluster: Site) -> None:
 class Driver:
     """A Spark driver in client mode that does what it is told."""
 
-    def __init__(self, cluster: Site, *conf: str) -> None:
-        submit, environment = submission(cluster)
+    def __init__(self, cluster: Site, *conf: str, company: str = "acme") -> None:
+        submit, environment = submission(cluster, company)
         self.folder = Path(environment["SPARK_CONF_DIR"])
         options = [word for each in conf for word in ("--conf", each)]
         said = self.folder / "said"
@@ -107,6 +109,11 @@ class Driver:
     def answer(self) -> Any:
         return literal_eval(self._line("ANSWER"))
 
+    def end(self) -> None:
+        """Let it come to its end."""
+        self._said.close()
+        assert self.process.wait() == 0
+
     def _line(self, kind: str) -> str:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -121,6 +128,10 @@ class Driver:
         self.process.communicate()
         self._said.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+NAPS = [(key, sum(range(key, 80, 4)), 0) for key in range(4)]
+"""What the story's tasks of half a second make."""
 
 
 def java_of(cluster: Site, app: str) -> list[psutil.Process]:
@@ -140,6 +151,10 @@ def refuses_without_the_secret(command: list[str]) -> str:
 @whole
 def test_executors_come_go_are_killed_and_exceed_their_memory(cluster: Site) -> None:
     """A single failure that counts would end a job (`spark.task.maxFailures` is 1)."""
+    local = Driver(cluster, "spark.master=local[2]")
+    local.ask("results")
+    expected = local.answer()
+    local.end()
     driver = Driver(
         cluster,
         "spark.dynamicAllocation.enabled=true",
@@ -158,25 +173,23 @@ def test_executors_come_go_are_killed_and_exceed_their_memory(cluster: Site) -> 
             return not found["executors"] and found["requestedCores"] == 0
 
         assert claims_nothing()
-        drawn = [random.Random(number) for number in range(5000)]
-        sums = {key: sum(range(key, 1000, 7)) for key in range(7)}
         driver.ask("results")
-        assert driver.answer() == [
-            sum(each.random() ** 2 + each.random() ** 2 < 1 for each in drawn),
-            sorted(sums.items()),
-            [(key, sum(range(key, 1000, 5)), sum(range(key, 1000, 5)) / 200) for key in range(5)],
-            sum(number * number for number in range(1000)),
-        ]
+        assert driver.answer() == expected
         wait_until(claims_nothing, "no executor without a task")
 
         driver.ask("naps")
-        wait_until(lambda: len(java_of(cluster, driver.app)) == 4, "four executors")
+        wait_until(lambda: len(cluster.app(driver.app)["executors"]) == 4, "four executors")
+        assert driver.answer() == NAPS
+        wait_until(claims_nothing, "no executor without a task")
+
+        driver.ask("naps")
+        wait_until(lambda: len(java_of(cluster, driver.app)) == 4, "four executors again")
         [command] = [each.cmdline() for each in java_of(cluster, driver.app)[:1]]
         java_of(cluster, driver.app)[0].kill()
         cluster.shell.ok("kill", "--executor", cluster.app(driver.app)["executors"][-1]["executor"])
         cluster.kill_api()
         cluster.kill_master()
-        assert driver.answer() == sorted((key, sum(range(key, 80, 4)), 0) for key in range(4))
+        assert driver.answer() == NAPS
         wait_until(claims_nothing, "no executor without a task")
 
         driver.ask("meal")
@@ -194,6 +207,46 @@ def test_executors_come_go_are_killed_and_exceed_their_memory(cluster: Site) -> 
     assert "follows its rules" in cluster.audit()
 
 
+@whole
+def test_two_companies_on_a_full_cluster_hold_their_parts_and_compute_the_same(cluster: Site) -> None:
+    """Executors leave for the company that comes later, and come back when it has gone."""
+    cores, drivers = 8, list[Driver]()
+
+    def hold(*numbers: int) -> bool:
+        return [cluster.app(driver.app)["grantedCores"] for driver in drivers] == list(numbers)
+
+    cluster.shell.ok("company", "add", "globex")
+    try:
+        for company in ("acme", "globex"):
+            drivers.append(
+                Driver(cluster, f"spark.executor.instances={cores}", "spark.task.maxFailures=1", company=company)
+            )
+            if company == "acme":
+                wait_until(lambda: hold(cores), "a full cluster")
+                drivers[0].ask("naps")
+        wait_until(lambda: hold(cores // 2, cores // 2), "both companies' parts")
+        began_s = time.time()
+        for driver in drivers:
+            driver.ask("naps")
+        assert [drivers[place].answer() for place in (0, 0, 1)] == [NAPS] * 3
+        ended_s = time.time()
+        events = [json.loads(line) for line in cluster.shell.ok("log", "--json").splitlines()]
+        held = core_seconds(events, round(began_s * 1000), round(ended_s * 1000))
+        assert held["acme"] == held["globex"] == pytest.approx(cores / 2 * (ended_s - began_s), rel=0.01)
+        taken = [each["data"] for each in events if each["type"] == "ExecutorRevoked"]
+        assert [(each["reason"], each["claimant_company"]) for each in taken] == [("reclaimed", "globex")] * 4
+        drivers[1].end()
+        wait_until(lambda: hold(cores, 0), "the executors that have come back")
+        drivers[0].ask("naps")
+        assert drivers[0].answer() == NAPS
+        drivers[0].end()
+        assert [cluster.wait_for_end(driver.app)["state"] for driver in drivers] == ["finished"] * 2
+    finally:
+        for driver in drivers:
+            driver.kill()
+    assert "follows its rules" in cluster.audit()
+
+
 CONNECTED = """
 import shutil, sys
 from pyspark.sql import SparkSession, functions
@@ -206,6 +259,8 @@ print([tuple(row) for row in rows])
 
 @whole
 def test_a_client_without_java_uses_executors_of_a_spark_connect_server(cluster: Site) -> None:
+    if not list(Path(home_of_spark(), "jars").glob("spark-connect_*.jar")):
+        pytest.skip("this Spark has no Spark Connect server; that of PyPI has one since 4.0")
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import grpc, pandas, pyarrow"], check=False, capture_output=True).returncode:
         pytest.skip("Spark Connect's client is not installed")

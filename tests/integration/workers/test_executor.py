@@ -15,6 +15,7 @@ from rq.serializers import JSONSerializer
 
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.grants import Leaving
+from scheduler.model.staged import FILES, packed
 from scheduler.service.keyring import Keyring
 from scheduler.store.secrets import seal
 from tests.integration.workers.worker_rig import ONE_STORE, WORKER, Rig, processes_of, tasks_of
@@ -167,6 +168,16 @@ def test_a_running_tasks_output_can_be_read(rig: Rig) -> None:
 def test_a_task_runs_in_the_apps_directory(rig: Rig, tmp_path: Path) -> None:
     rig.run(rig.grant(shell("pwd"), cwd=str(tmp_path)))
     assert outputs(rig, 1) == [f"{tmp_path}\n"]
+
+
+@ONE_STORE
+def test_a_staged_file_that_cannot_be_written_is_named(rig: Rig) -> None:
+    grant = rig.grant(shell("true"))
+    (rig.files.scratch(grant.executor) / "told.txt").mkdir(parents=True)
+    rig.connection.hset(rig.keys.secrets(rig.app), FILES, packed({"run.sh": b"", "told.txt": b"said"}))
+    rig.run(grant)
+    [state] = rig.work.states(rig.app)
+    assert state.message == f"the staged file 'told.txt' could not be written on worker {WORKER}: Is a directory"
 
 
 @ONE_STORE

@@ -59,6 +59,7 @@ def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> N
     command = executor_command(conf, java="/j", home="/s", driver="spark://d", app="app-1", heap_mb=512)
     assert command[3:7] == ("/j/bin/java", "-cp", f"{JAR}:/s/jars/*", "-Xmx512m")
     assert {"-Da=b", "-Dc=d", "-Dspark.network.timeout=9s", "-Dspark.authenticate=true"} <= set(command)
+    assert "-Dspark.decommission.enabled=true" in command  # else it stays when it is told to leave
     assert not any("hush" in word or "app.name" in word for word in command)
     assert command[-6:] == ("--driver-url", "spark://d", "--app-id", "app-1", "--resourceProfileId", "0")
 
@@ -199,7 +200,7 @@ def test_the_helper_submits_scales_and_ends_the_app(owned: list[Owned], capsys: 
     assert app.secrets["_SPARK_AUTH_SECRET"] == "hush"
     assert app.secrets["A"] == "b\tc"
     stop = [f"{found.app}.0", f"{found.app}.4"]
-    assert app.said == [(5, [], {"h1": 2, "h2": 1}, 3), (5, stop, None, None), ()]
+    assert app.said == [(5, [], {"h1": 2, "h2": 1}, 3), (5, stop, {"h1": 2, "h2": 1}, 3), ()]
     assert capsys.readouterr().out == f"READY\t{found.app}\n"
 
 
