@@ -248,8 +248,14 @@ class Agent:
     def _forget_foreign(self, held: Collection[str]) -> None:
         """Forget what ended and is not this worker's: an exit note counts only for a grant that the worker holds."""
         for executor in [name for name in self._ended if name not in held]:
-            self._files.forget(executor)
-            del self._ended[executor]
+            self._forget(executor)
+
+    def _forget(self, executor: str) -> None:
+        """Keep nothing of what has ended: after a failover of the store, the same grant may be there again."""
+        self._files.forget(executor)
+        self._told.pop(executor, None)
+        self._stopping.pop(executor, None)
+        del self._ended[executor]
 
     def _tell_to_leave(self, granted: Mapping[str, Grant]) -> None:
         """Tell executors that they are to leave for a claim, or need not any more (semantics E5)."""
@@ -409,10 +415,7 @@ class Agent:
             self._unsent.clear()
         for executor, (note, report_at_s) in list(self._ended.items()):
             if report_at_s and executor not in held.granted and executor not in held.revoked:
-                self._files.forget(executor)
-                self._told.pop(executor, None)
-                self._stopping.pop(executor, None)
-                del self._ended[executor]
+                self._forget(executor)
             elif self._clock() >= report_at_s:
                 self._door.ended(Ended.of(executor, note))
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 from uuid import uuid4
 
 import psutil
@@ -39,7 +39,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerSuspected,
 )
-from scheduler.model.grants import Leaving
+from scheduler.model.grants import Grant, Leaving
 from scheduler.service.heartbeats import Heartbeats
 from scheduler.service.keyring import Keyring
 from scheduler.store.doorbell import RING_LUA
@@ -634,6 +634,31 @@ def test_an_executor_that_found_no_task_is_replaced_if_the_store_lost_its_work(
 
         wait_until(ends, f"the end of {app}")
     assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
+
+
+@ONE_STORE
+def test_an_executor_whose_grant_comes_back_is_told_to_leave_again(cluster: Cluster, tmp_path: Path) -> None:
+    """As after a failover of the store, which lost the end of the executor."""
+    grants, files = cluster.keys.grants("w1"), RunDir(tmp_path / "run", "w1")
+    with closing(Agent(cluster.store.url, cluster.name, cluster.offer())) as agent:
+        agent.tick()
+        app = cluster.submit(("sleep", "600"), tasks=1)
+
+        def ticked(condition: Callable[[], object]) -> bool:
+            agent.tick()
+            return bool(condition())
+
+        wait_until(lambda: ticked(lambda: files.is_running(f"{app}.0")), "the executor")
+        os.kill(cluster.processes[0].pid, signal.SIGSTOP)
+        grant = Grant.model_validate_json(cast("bytes", cluster.connection.hget(grants, f"{app}.0")))
+        leaving = grant.model_copy(update={"leaving": Leaving(deadline=0, firm=False, grace_s=1, signal="")})
+        for _ in range(2):
+            cluster.connection.hset(grants, f"{app}.0", leaving.model_dump_json())
+            wait_until(lambda: ticked(lambda: files.is_running(f"{app}.0")), "the executor")
+            assert files.leaving(f"{app}.0") == leaving.leaving
+            cluster.connection.hdel(grants, f"{app}.0")
+            wait_until(lambda: ticked(lambda: not files.known()), "the end of the executor")
+        os.kill(cluster.processes[0].pid, signal.SIGCONT)
 
 
 @ONE_STORE
