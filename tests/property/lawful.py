@@ -58,8 +58,8 @@ def within_part(state: ClusterState, event: ExecutorRevoked) -> None:
         assert loser != event.claimant_company, event
     elif event.rule == "E3":
         assert reached(held, part), event
-        beyond: Resources = held - part
-        assert beyond.cores >= claimed.cores or beyond.memory_mb >= claimed.memory_mb, event
+        beyond = (held - part).by_kind()
+        assert any(beyond.get(kind, 0) >= asked for kind, asked in claimed.by_kind().items() if asked), event
     else:
         app = state.apps[event.app]
         going_on = sum(one.status != "stopping" for one in app.executors.values())

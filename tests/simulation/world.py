@@ -199,8 +199,8 @@ class World:
                 due.setdefault(app.spec.company, []).append(ScaleApp(app=name, executors=8))
             if app.on_hold:
                 due.setdefault(app.spec.company, []).append(ReleaseApp(app=name))
-        if self.door is not None:  # a caller may only now be heard
-            self._open_up()
+        self._open_up()  # a caller may only now be heard
+        if self.door is not None:
             self._replace_decommissioned()
             self.door.reinstate()
         for company, commands in due.items():
