@@ -150,7 +150,7 @@ def test_a_token_is_renewed_when_half_of_its_time_is_over(cluster: Served, tmp_p
     for command in (
         AddAccount(account="op/root"),
         AddAccount(account="worker/w1"),
-        IssueToken(token=given.id, account="worker/w1", hash=given.hash, lifetime_s=4),
+        IssueToken(token=given.id, account="worker/w1", hash=given.hash, lifetime_s=30),
     ):
         cluster.client.send(command)
     cluster.agent(token=given.text)
