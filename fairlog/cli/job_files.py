@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from fairlog.cli.params import file_text
+
 DIRECTIVE = "#FAIRLOG"
 _HEAD_BYTES = 64 * 1024
 _VARIABLE = re.compile(r"(?:export\s+)?([^\s=]+)=(.*)", re.DOTALL)
@@ -43,9 +45,7 @@ class JobCommand(click.Command):
         its = job.pop("command", None)
         yield from self._options_of(job, f"{file}")
         if not command and its is not None:
-            command = shlex.split(its) if isinstance(its, str) else [str(word) for word in its]
-            if not command:
-                raise click.UsageError(f"{file}: the command is empty")
+            command = _command_of(its, f"{file}")
             args = [*args, "--", *command]
         if command:
             for number, words in directives(command[0]):
@@ -64,10 +64,11 @@ class JobCommand(click.Command):
     def _options_of(self, job: Mapping[str, Any], file: str) -> Iterator[str]:
         """The options that the values of the file stand for."""
         known = {name: option for option in self.params for name in option.opts if name.startswith("--")}
+        known.pop("--file", None)
         for key, value in job.items():
             name = f"--{key.replace('_', '-')}"
             option = known.get(name)
-            if option is None or name == "--file":
+            if option is None:
                 near = get_close_matches(name, known, 1)
                 meant = (
                     f"did you mean {near[0][2:]}?" if near else "the names are those of the options of `fairlog submit`"
@@ -89,6 +90,22 @@ class JobCommand(click.Command):
                 yield from (name, str(each))
 
 
+def _command_of(said: object, file: str) -> list[str]:
+    """The words of the command that the job file states."""
+    if isinstance(said, str):
+        try:
+            words: list[object] = [*shlex.split(said)]
+        except ValueError as error:
+            raise click.UsageError(f"{file}: the command cannot be read: {error}") from None
+    else:
+        words = said if isinstance(said, list) else [said]
+    if not words:
+        raise click.UsageError(f"{file}: the command is empty")
+    if not all(isinstance(word, str) for word in words):
+        raise click.UsageError(f'{file}: the command is text or a list of texts, such as ["sleep", "60"]')
+    return [str(word) for word in words]
+
+
 def _words(given: Mapping[str, Any]) -> Sequence[str]:
     """The command among what click's parser has found, which marks what is not given in a way of its own."""
     found = given.get("command")
@@ -98,11 +115,16 @@ def _words(given: Mapping[str, Any]) -> Sequence[str]:
 def read_job(file: Path) -> dict[str, Any]:
     """The options of a job file. Raises: click.UsageError if it cannot be read."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(_text_of(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise click.UsageError(f"{file} is not TOML: {error}") from None
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file_text(file)
     except OSError as error:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{file} is not TOML: {error}") from None
 
 
 def directives(program: str) -> Iterator[tuple[int, list[str]]]:
@@ -112,7 +134,7 @@ def directives(program: str) -> Iterator[tuple[int, list[str]]]:
     """
     comments = takewhile(lambda line: not line.strip() or line.startswith("#"), _head(program).splitlines())
     for number, line in enumerate(comments, 1):
-        name, _, words = line.partition(" ")
+        name, words = [*line.split(maxsplit=1), "", ""][:2]
         if name != DIRECTIVE:
             continue
         try:
@@ -149,14 +171,15 @@ def _is_here(program: str) -> bool:
 
 
 def _head(program: str) -> str:
-    """The beginning of a text file; "" if it is none."""
+    """The beginning of a text file, in whatever encoding; "" if it is none."""
     try:
         if not os.path.isfile(program):  # noqa: PTH113 (Path.is_file raises for some names)
             return ""
         with open(program, "rb") as file:  # noqa: PTH123 (likewise)
-            return file.read(_HEAD_BYTES).decode()
+            head = file.read(_HEAD_BYTES)
     except (OSError, ValueError):
         return ""
+    return "" if b"\0" in head else head.decode(errors="surrogateescape")
 
 
 def read_variables(file: Path) -> dict[str, str]:
@@ -164,14 +187,8 @@ def read_variables(file: Path) -> dict[str, str]:
 
     Raises: click.UsageError naming the line that cannot be read.
     """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise click.UsageError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise click.UsageError(f"{file} is not UTF-8 text") from None
     found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_text_of(file).splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue

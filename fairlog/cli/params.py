@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -31,6 +32,7 @@ V = TypeVar("V")
 _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNORECASE | re.ASCII)
 _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
+_MAX_FILE_BYTES = 16 * 1024 * 1024
 _POINT = re.compile(r"([1-9]\d{0,17}):([0-9a-f]{64})", re.ASCII)
 
 
@@ -151,11 +153,11 @@ def read_near(text: str) -> list[tuple[str, str]]:
     if "=" in text:
         return _near_of(text, "")
     try:
-        lines = Path(text).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        lines = file_text(Path(text)).splitlines()
+    except OSError as error:
         raise click.BadParameter(
-            f"{_short(text)} is not of the form HOST=TASKS, nor a file that can be read: {why}; write it like h1=0-9,15"
+            f"{_short(text)} is not of the form HOST=TASKS, nor a file that can be read: {error.strerror}; "
+            "write it like h1=0-9,15"
         ) from None
     found = []
     for number, line in enumerate(lines, 1):
@@ -300,6 +302,20 @@ def read_text(text: str) -> str:
     except UnicodeEncodeError:
         raise click.BadParameter(f"{_short(text)} is not valid UTF-8") from None
     return text
+
+
+def file_text(path: Path) -> str:
+    """The text of a file of at most 16 MiB. Raises: OSError that says why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {_MAX_FILE_BYTES >> 20} MiB", str(path))
+        return content.decode()
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "it is not UTF-8 text", str(path)) from None
+    except ValueError:
+        raise OSError(errno.EINVAL, "a name has no null character", str(path)) from None
 
 
 EXPORT = click.File("rb")

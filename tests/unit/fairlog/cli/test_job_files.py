@@ -50,6 +50,13 @@ def script(text: str, name: str = "job.sh", mode: int = 0o755) -> None:
     Path(name).chmod(mode)
 
 
+def test_directives_follow_tabs_and_stand_in_scripts_of_any_encoding() -> None:
+    Path("job.sh").write_bytes(
+        "#!/bin/sh\n#FAIRLOG\t--cores\t2\n#FAIRLOG\n#FAIRLOGS --cores 3\n# caf\xe9\n".encode("latin-1")
+    )
+    assert job("job.sh")["cores"] == 2
+
+
 def test_the_directives_of_a_script_are_options_and_the_command_line_is_stronger() -> None:
     head = "#!/bin/sh\n# about\n#FAIRLOG --cores 4 --tasks 2\n\n#FAIRLOG -J nightly --env A=1 # why\n"
     script(f"{head}echo\n#FAIRLOG --hold\n")
@@ -125,6 +132,13 @@ def test_an_array_says_how_many_tasks_there_are() -> None:
         ({}, ["nofile.sh"], "there is no script 'nofile.sh' in /"),
         ({}, ["--", "nofile.sh", "x"], "and none on PATH; check its name, or give the absolute path"),
         ({"job.sh": "echo"}, ["deep/job.sh"], "there is no script 'deep/job.sh' in /"),
+        ({"j.toml": "file = 'x'\n"}, ["--file", "j.toml"], "there is no 'file'; did you mean env-file?"),
+        ({"j.toml": "command = [1]\n"}, ["--file", "j.toml"], "j.toml: the command is text or a list of texts"),
+        ({"j.toml": "command = true\n"}, ["--file", "j.toml"], "j.toml: the command is text or a list of texts"),
+        ({"j.toml": 'command = "\'"\n'}, ["--file", "j.toml"], "j.toml: the command cannot be read: No closing"),
+        ({}, ["--file", "/dev/zero", "true"], "/dev/zero cannot be read: it has more than 16 MiB"),
+        ({}, ["--env-file", "/dev/zero", "true"], "/dev/zero cannot be read: it has more than 16 MiB"),
+        ({}, ["--prefer", "/dev/zero", "true"], "nor a file that can be read: it has more than 16 MiB"),
         ({}, ["--env-file", "no", "true"], "no cannot be read"),
         ({"e": "A\n"}, ["--env-file", "e", "true"], "line 1 of e is not of the form NAME=VALUE: 'A'"),
         ({"e": "A='x\n"}, ["--env-file", "e", "true"], "line 1 of e cannot be read"),
