@@ -24,7 +24,7 @@ from fairlog.api.routes import ROUTES
 from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
-from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
+from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotAuthenticated, refusal_of
 from scheduler.model.sender import By
 from scheduler.service.client import Receipt
 from scheduler.service.receipts import SignedReceipt
@@ -212,6 +212,8 @@ class _Base:
             if not url.startswith((UNIX, "http://", "https://")):
                 raise Refused("NoServer", f"the URL of an API begins with http://, https:// or http+unix:, not {url!r}")
         token = os.environ.get(TOKEN_VARIABLE) if token is None else token
+        if token and not (token.isascii() and token.isprintable()):
+            raise NotAuthenticated("this is not a token, or it was not copied in full")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._talk = _Talk(len(self._urls), timeout_s)
         self._bases = ["http://fairlog" if url.startswith(UNIX) else url.rstrip("/") for url in self._urls]

@@ -88,12 +88,15 @@ def written(url: str) -> Iterator[IO[bytes]]:
 def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
     """A draft that replaces the file `path`, synced, when the block ends without error; if `private`, with mode 0600.
 
-    Raises: Unreachable if `path` has no file name or its folder does not exist; OSError if it cannot be written.
+    Raises: Unreachable if `path` has no file name, is no file, or its folder does not exist; OSError if it cannot be
+    written.
     """
     if not path.name:
         raise Unreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it has no file name")
     if not path.parent.is_dir():
         raise Unreachable(f"{path} cannot be written: folder {path.parent} does not exist")
+    if path.exists() and not path.is_file():
+        raise Unreachable(f"{path} cannot be written: it is a folder or a device; name a file")
     draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}{DRAFT}")
     try:
         draft.touch(mode=0o600 if private else 0o666, exist_ok=False)

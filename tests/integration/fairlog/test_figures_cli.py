@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,17 @@ def test_a_page_that_cannot_be_written_is_one_sentence(store: EmbeddedStore, fil
     assert answer.exit_code == 1
     assert re.fullmatch(r"Error: .+\n", answer.output)
     assert why in answer.output
+
+
+def test_a_page_takes_the_place_of_no_special_file(store: EmbeddedStore, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    answer = run(store, "fairness", "--html", str(pipe))
+    assert (answer.exit_code, answer.output) == (
+        1,
+        f"Error: {pipe} cannot be written: it is a folder or a device; name a file\n",
+    )
+    assert pipe.is_fifo()
 
 
 def test_fairness_writes_a_page(store: EmbeddedStore, tmp_path: Path) -> None:

@@ -153,6 +153,14 @@ def test_wrong_usage_is_one_sentence_and_exits_with_2(arguments: list[str]) -> N
     assert answer.output.count("--help") == 1
 
 
+@pytest.mark.parametrize("text", ["fl_1234\x07", "fl_12\nfl_34", "fl_é"])
+def test_a_text_that_is_no_token_is_refused_before_it_is_sent_and_not_shown(text: str) -> None:
+    answer = CliRunner().invoke(cli, ["login", "--api", "http://127.0.0.1:1"], input=text)
+    assert answer.exit_code == 1
+    assert answer.stderr.startswith("Error: this is not a token, or it was not copied in full; ")
+    assert "fl_" not in answer.output
+
+
 @pytest.mark.parametrize("path", [(), ("company",)], ids=" ".join)
 def test_a_group_without_a_verb_shows_its_help_and_exits_with_2(path: tuple[str, ...]) -> None:
     answer = run(*path)
