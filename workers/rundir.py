@@ -267,8 +267,11 @@ def remove_tree(folder: Path) -> None:
     """
     if folder.is_symlink() or not folder.exists():
         return
-    folder.chmod(FOLDER)
-    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        folder.chmod(FOLDER)
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
     fresh = (each for each in map(".{}".format, count()) if not _exists(each, top))
     try:
         names = deque(os.listdir(top))  # noqa: PTH208 - a descriptor
