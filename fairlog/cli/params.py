@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shlex
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -13,7 +14,7 @@ from functools import partial, wraps
 from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import IO, Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 import click
 
@@ -318,7 +319,23 @@ def file_text(path: Path) -> str:
         raise OSError(errno.EINVAL, "a name has no null character", str(path)) from None
 
 
-EXPORT = click.File("rb")
+class InputFile(click.File):
+    """A file to read, or - for stdin; no device, which may have no end."""
+
+    name = "filename"
+
+    def convert(
+        self, value: str | os.PathLike[str] | IO[Any], param: click.Parameter | None, ctx: click.Context | None
+    ) -> IO[Any]:
+        """As click's. Raises: click.BadParameter."""
+        file = super().convert(value, param, ctx)
+        if isinstance(value, str) and value != "-" and stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+            file.close()
+            self.fail(f"{value!r} is a device; name a file, or - for stdin", param, ctx)
+        return file
+
+
+EXPORT = InputFile("rb")
 """A log in a file, as `fairlog log --json` writes it; - is stdin."""
 
 

@@ -13,7 +13,7 @@ from fairlog.cli import render
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_log
 from fairlog.cli.follow import follow
-from fairlog.cli.params import as_json, check_extra, file_option, flag, span_options, text_option
+from fairlog.cli.params import InputFile, as_json, check_extra, file_option, flag, span_options, text_option
 from fairlog.cli.target import in_the_past
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
@@ -98,7 +98,7 @@ def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[L
 
 
 @click.command()
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=InputFile("rb"))
 @as_json
 def simulate(*, file: IO[bytes], as_json: bool) -> None:
     """Run a scenario file through the rules, without a store.

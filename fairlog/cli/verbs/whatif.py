@@ -11,7 +11,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, matched, range_option, read_pair, read_size, read_text, text_option
+from fairlog.cli.params import InputFile, as_json, matched, range_option, read_pair, read_size, read_text, text_option
 from fairlog.cli.verbs.cluster import read_value
 from scheduler.model.commands import RegisterWorker
 from witness.swf import read_trace
@@ -59,7 +59,7 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
     help="Workers to add at the start. Can be repeated.",
 )
 @click.option(
-    "--trace", type=click.File("r", errors="replace"), metavar="FILE.swf", help="Trace to use instead of the log."
+    "--trace", type=InputFile("r", errors="replace"), metavar="FILE.swf", help="Trace to use instead of the log."
 )
 @range_option(
     "--companies", 1, 1000, default=4, show_default=True, help="Number of companies that share a trace's users."

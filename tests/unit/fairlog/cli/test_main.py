@@ -153,6 +153,15 @@ def test_wrong_usage_is_one_sentence_and_exits_with_2(arguments: list[str]) -> N
     assert answer.output.count("--help") == 1
 
 
+@pytest.mark.parametrize(
+    "words", ["log {}", "audit {}", "audit - --receipts {}", "replay {}", "simulate {}", "whatif --trace {}"]
+)
+def test_a_device_which_may_have_no_end_is_not_read(words: str) -> None:
+    answer = run(*words.format("/dev/zero").split())
+    assert answer.exit_code == 2
+    assert "'/dev/zero' is a device; name a file, or - for stdin; see `fairlog " in " ".join(answer.output.split())
+
+
 @pytest.mark.parametrize("text", ["fl_1234\x07", "fl_12\nfl_34", "fl_é"])
 def test_a_text_that_is_no_token_is_refused_before_it_is_sent_and_not_shown(text: str) -> None:
     answer = CliRunner().invoke(cli, ["login", "--api", "http://127.0.0.1:1"], input=text)
