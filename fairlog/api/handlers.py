@@ -497,7 +497,7 @@ class Handlers:
         states, start = self.work.states(app), _number(cursor, -1) + 1
         page = [Raw(_to_json(task._asdict())) for task in states[start : start + max(1, min(limit, PAGE))]]
         end = start + len(page)
-        return Viewed(self.replica.read(lambda _: None)[0], page, str(end - 1) if page and end < len(states) else None)
+        return Viewed(self.replica.seen(), page, str(end - 1) if page and end < len(states) else None)
 
     def whoami(self, who: By) -> Viewed:
         """The caller's account, role, token and company; the token's scopes, end (ms) and whether it is an invitation.
@@ -534,7 +534,7 @@ class Handlers:
     def exec_call(self, who: By, app: str, visit: str, rules: Call) -> Viewed:
         """Exchange its input and output (`Visits.call`). Raises: UnknownApp; InvalidCommand if it is over."""
         self.check_app(who, app)
-        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json(self._visits.call(visit, who.account, rules))))
+        return Viewed(self.replica.seen(), Raw(_to_json(self._visits.call(visit, who.account, rules))))
 
     def beat(self, who: By, app: str) -> Viewed:
         """A sign of life of the app's owner (semantics G4). `state` says whether it goes on.
@@ -562,7 +562,7 @@ class Handlers:
         """The message of that name in the app's mailbox, `text` null if there is none. Raises: as `publish`."""
         self._check_mail(who, app, passed=passed)
         text = self.mailbox.read(app, name)
-        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json({"name": name, "text": text})))
+        return Viewed(self.replica.seen(), Raw(_to_json({"name": name, "text": text})))
 
     def _check_mail(self, who: By, app: str, *, passed: bool) -> None:
         if not passed:
@@ -571,7 +571,7 @@ class Handlers:
     def links(self, who: By, app: str) -> Viewed:
         """The addresses of the app's user interfaces, by name. Raises: UnknownApp, NotAllowed."""
         self.check_app(who, app)
-        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json(self.mailbox.links(app))))
+        return Viewed(self.replica.seen(), Raw(_to_json(self.mailbox.links(app))))
 
     def outputs(
         self, who: By, app: str, *, task: str = "", cursor: str = "", limit: int = PAGE, reason: str = ""
@@ -585,7 +585,7 @@ class Handlers:
         self._note(who, "output", _named(who, app, owner), reason)
         if task:
             number = None if task == "driver" else int(task)
-            return Viewed(self.replica.read(lambda _: None)[0], [_printed(number, self.work.tail(app, number))])
+            return Viewed(self.replica.seen(), [_printed(number, self.work.tail(app, number))])
         start = _number(cursor, -1) + 1
         tasks = [each for each in self.work.written(app) if each >= start]
         page: list[Raw] = []
@@ -595,8 +595,8 @@ class Handlers:
             size += len(tail.text())
             if len(page) == min(limit, PAGE) or size > OUTPUTS_BYTES:
                 following = None if each == tasks[-1] else str(each)
-                return Viewed(self.replica.read(lambda _: None)[0], page, following)
-        return Viewed(self.replica.read(lambda _: None)[0], page)
+                return Viewed(self.replica.seen(), page, following)
+        return Viewed(self.replica.seen(), page)
 
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""

@@ -119,6 +119,10 @@ class Replica:
             return "the log is being read again"
         return self._trouble
 
+    def seen(self) -> Seen:
+        """The present state's position. Raises: NotReady if the log cannot be read now."""
+        return self.read(lambda _: None)[0]
+
     def read(self, look: Callable[[ClusterState], T], *, at: int | None = None, after: int = 0) -> tuple[Seen, T]:
         """What `look` makes of the present state, or of that at position `at`; that state's position.
 
