@@ -112,7 +112,8 @@ class Driver:
     def end(self) -> None:
         """Let it come to its end."""
         self._said.close()
-        assert self.process.wait() == 0
+        self.process.communicate()
+        assert self.process.returncode == 0
 
     def _line(self, kind: str) -> str:
         assert self.process.stdout is not None
@@ -125,7 +126,8 @@ class Driver:
         """Kill it, with its helper."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            self.process.communicate()
         self._said.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
