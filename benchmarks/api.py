@@ -1,8 +1,9 @@
 """Submitting through the API beside submitting to the store directly, in one run; printed as JSON.
 
 `api.py [SECONDS]` loads the cluster for SECONDS (default 20) each way, in turns of store and API, as `throughput.py`
-does. A master and one API server run on the embedded store with fsync on every write. Clients reach the API over its
-Unix socket, in batches. Last, one client reads 5,000 pending apps again and again while another submits.
+does, each on a cluster of its own: a master and one API server on the embedded store with fsync on every write. Clients
+reach the API over its Unix socket, in batches. In another, four clients read 5,000 pending apps again and again while
+one submits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
@@ -59,31 +62,38 @@ def beside_readers(api: str) -> dict[str, float]:
     return {**found, "reads_of_5000_apps_per_s": round(sum(reads) / lasted, 1)}
 
 
-def main() -> None:
-    """Run the benchmark and print the figures."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 20
+@contextmanager
+def cluster() -> Iterator[tuple[str, str]]:
+    """A cluster of its own, so that each load begins with an empty log: the URLs of its store and of its API."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder) / "store") as store:
         path = Path(folder) / "api.sock"
-        api = f"{UNIX}{path}"
         processes = [
             context.Process(target=serve, args=(store.url,), daemon=True),
             context.Process(target=serve_api, args=(store.url, path), daemon=True),
         ]
         for process in processes:
             process.start()
-        client = Client(store.url)
-        prepare(client)
+        prepare(Client(store.url))
         wait_for(path.exists, "the API's socket")
-        lone = {"store": lone_submits(store.url), "api": lone_submits(api, "door")}
-        load: dict[str, list[float]] = {"store": [], "api": []}
-        for number in range(ROUNDS):
-            load["store"].append(sustained(store.url, seconds, prefix=f"s{number}-")["apps_per_s"])
-            load["api"].append(sustained(store.url, seconds, through=api, prefix=f"a{number}-")["apps_per_s"])
-        read = beside_readers(api)
+        yield store.url, f"{UNIX}{path}"
         for process in processes:
             process.terminate()
             process.join(timeout=10)
+
+
+def main() -> None:
+    """Run the benchmark and print the figures."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 20
+    with cluster() as (store, api):
+        lone = {"store": lone_submits(store), "api": lone_submits(api, "door")}
+        read = beside_readers(api)
+    load: dict[str, list[float]] = {"store": [], "api": []}
+    for _ in range(ROUNDS):
+        for name, rates in load.items():
+            with cluster() as (store, api):
+                through = api if name == "api" else store
+                rates.append(sustained(store, seconds, through=through)["apps_per_s"])
     show(
         lone_submit=lone,
         lone_submit_p50_api_to_store=round(lone["api"]["p50_ms"] / lone["store"]["p50_ms"], 2),

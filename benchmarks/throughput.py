@@ -109,14 +109,17 @@ def prepare(client: Client) -> None:
     client.send_many([worker(number, **shape) for number in range(WORKERS)])
 
 
-def sustained(url: str, seconds: float, *, through: str = "", prefix: str = "app") -> dict[str, float]:
-    """Apps granted per second over `seconds` under full load; clients submit to the store, or `through` another URL."""
+def sustained(url: str, seconds: float, *, through: str = "") -> dict[str, float]:
+    """Apps granted per second over `seconds` of full load on a cluster without apps.
+
+    Clients submit to the store, or `through` another URL.
+    """
     context = multiprocessing.get_context("spawn")
     granted: Synchronized[int] = context.Value("q", 0)
     stop = context.Event()
     others = [context.Process(target=end_what_is_granted, args=(url, granted, stop), daemon=True)]
     others += [
-        context.Process(target=submit_until, args=(through or url, f"{prefix}{number}", granted, stop), daemon=True)
+        context.Process(target=submit_until, args=(through or url, f"app{number}", granted, stop), daemon=True)
         for number in range(CLIENTS)
     ]
     for process in others:
