@@ -88,7 +88,7 @@ def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
     for app in state.waiting.values():
         if app.owed and not app.wanted and reference.still(state, app)[0]:
             assert not has_room(state, reference.smallest(state, app), app), f"{app.spec.app} is owed an executor"
-        if app.spec.driver is not None and app.driver is None and not app.expired_at:
+        if app.spec.driver is not None and app.driver is None and not app.expired_at and app.driver_after <= state.at:
             assert not driver_fits(state, app), f"{app.spec.app} is owed its driver"
     eligible = {name: reference.heads(state, company, past, borrows=False) for name, company in state.companies.items()}
     able = {name for name, apps in eligible.items() if any(could_use(state, app) for app in apps)}
