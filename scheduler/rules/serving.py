@@ -29,9 +29,10 @@ Grants = Iterator["list[ExecutorAllocated]"]
 def served(state: ClusterState, at: int) -> Iterator[Event]:
     """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9, Z1).
 
-    Where grants are smaller than what was claimed for them, admission and demands come again (A3, L1). The caller folds
-    each event before it asks for the next.
+    Where grants are smaller than what was claimed for them, admission and demands come again until nobody enters (A3,
+    L1). The caller folds each event before it asks for the next.
     """
+    changed = False
     while True:
         if state.holds:
             yield from void(state, at)
@@ -41,9 +42,10 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
                 yield event
                 if state.holds:
                     yield from ended_by_grant(state, event)
-        placed = state.head
-        yield from _entering(state, at, changed=state.claims.total.claimed != claimed)
+        placed, changed = state.head, changed or state.claims.total.claimed != claimed
+        yield from _entering(state, at, changed=changed)
         if state.head > placed:
+            changed = True
             yield from place_drivers(state, at)
         elif len(state.holds) == ended and not (state.holds and any(void(state, at))):
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.commands import Command, DecommissionWorker, EndedExecutor, RegisterCompany
@@ -17,7 +17,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from tests.property import reference
 from tests.property.given import Cluster, submission, worker
-from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
+from tests.property.histories import BUILD_UP, HISTORIES, History, command_for, seeded
 
 CHOICES = st.fixed_dictionaries(
     {
@@ -30,7 +30,18 @@ CHOICES = st.fixed_dictionaries(
 )
 
 
+ENTER_AFTER_PLACEMENT = {
+    "company_policy": "dominant-share",
+    "user_policy": "balanced",
+    "placement": "spread",
+    "reclaim": "none",
+    "max_driver_share": "1/1",
+}
+"""With `seeded(16, 40)`: two apps enter one after the other because grants were smaller than claims."""
+
+
 @given(history=HISTORIES, chosen=CHOICES)
+@example(history=seeded(16, 40), chosen=ENTER_AFTER_PLACEMENT)
 @settings(max_examples=250)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
     watched = Watched(chosen)
