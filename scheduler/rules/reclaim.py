@@ -12,7 +12,7 @@ from scheduler.model.resources import NOTHING, Resources, Share, aligned
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.demand import lowered_by_loss
 from scheduler.rules.failures import has_room_now, kept_from
-from scheduler.rules.holds import claimed_by_company, claims_of, leaving_by_company
+from scheduler.rules.holds import claimed_by_company, claims_of, leaving_by_company, void
 from scheduler.rules.placement.sizing import smallest_cores
 
 if TYPE_CHECKING:
@@ -44,10 +44,13 @@ def reclaim(state: ClusterState, at: int) -> Iterator[Event]:
     """Claims of apps whose companies have not reached their parts, in the order of placement (semantics E1, P6).
 
     First what stays within the company's part, then the one executor that takes it there or beyond, until there is no
-    claim more, or there are 16. The caller folds each event before it asks for the next.
+    claim more, or there are 16. An elastic app that lost an executor to another one of its company asks for less, so
+    a claim of its own may be void then (E5). The caller folds each event before it asks for the next.
     """
     if state.settings.reclaim != "none" and state.settings.admission == "fair" and state.owed.lists:
         yield from _Reclaiming(state, at).events()
+        if state.holds:
+            yield from void(state, at)
 
 
 def is_unlawful(state: ClusterState, app: App) -> bool:

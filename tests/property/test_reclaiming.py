@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec import convert
 from msgspec.structs import replace
@@ -155,6 +155,7 @@ class _Checked(Turn):
 
 
 @given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))
+@example(6988, [None, (16, 32768), (32, 65536)], "gentle")  # an elastic app claims, and loses an executor by E7
 @settings(max_examples=150, deadline=None)
 def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
     seed: int, quotas: list[tuple[int, int] | None], mode: str
