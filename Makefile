@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-spark simulate chaos lint bench lock clean
+.PHONY: demo demo-spark test test-spark properties simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
@@ -36,6 +36,11 @@ test-spark: $(VENV)/.test $(SPARK_PYTHON)
 $(SPARK_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
 	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)" setuptools
+
+# Each property on so many examples: the suite tries 12 to 250 of each.
+EXAMPLES ?= 20000
+properties: $(VENV)/.test
+	EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --numprocesses=auto tests/property $(PYTEST_ARGS)
 
 # SEEDS=2000 (default) or SEEDS=1000-2000: these seeds, on all cores. SEED=1234: this seed only, with a trace.
 simulate: $(VENV)/.test

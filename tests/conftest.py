@@ -25,10 +25,11 @@ REDIS_SERVER = shutil.which("redis-server")
 os.environ["TZ"] = "UTC"  # what the tests read and write as local time, wherever they run
 time.tzset()
 
-settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile(
+    "default", deadline=None, print_blob=True, max_examples=int(os.environ.get("EXAMPLES", "100"))
+)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
-settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
+settings.load_profile("ci" if "CI" in os.environ else "default")
 
 
 @pytest.fixture(scope="session", autouse=True)

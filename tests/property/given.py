@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import NamedTuple
 
+from hypothesis import settings
 from msgspec.json import decode, encode
 
 from scheduler.model.commands import (
@@ -35,6 +37,11 @@ from scheduler.rules.turn import Turn
 from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn, told
 
 GIB = 1024
+
+
+def examples(usual: int) -> settings:
+    """The settings of a property that is tried on so many examples, or on as many as the variable EXAMPLES says."""
+    return settings(max_examples=int(os.environ.get("EXAMPLES", usual)))
 
 
 class Logged(NamedTuple):

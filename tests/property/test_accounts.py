@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.service import seals
 from scheduler.service.keyring import Keyring
 from scheduler.store.eventlog import Position
-from tests.property.given import Cluster, Logged, _Turn
+from tests.property.given import Cluster, Logged, _Turn, examples
 from tests.unit.recorded import facts, rechained
 from witness.audit.audit import audit
 
@@ -372,7 +372,7 @@ def played(steps: Sequence[Step]) -> Asked:
 
 
 @given(STEPS)
-@settings(max_examples=80)
+@examples(80)
 def test_what_is_accepted_is_allowed_by_the_table_and_the_audit_finds_nothing(steps: list[Step]) -> None:
     cluster = played(steps)
     assert audit(facts(cluster)) == []
@@ -380,7 +380,7 @@ def test_what_is_accepted_is_allowed_by_the_table_and_the_audit_finds_nothing(st
 
 
 @given(STEPS)
-@settings(max_examples=12)
+@examples(12)
 def test_a_snapshot_at_any_position_and_the_tail_are_the_whole_log(steps: list[Step]) -> None:
     """With accounts, tokens, keys and seals."""
     cluster = played(steps)
@@ -392,7 +392,7 @@ def test_a_snapshot_at_any_position_and_the_tail_are_the_whole_log(steps: list[S
 
 
 @given(STEPS, st.integers(0, 1 << 16), st.integers(0, 63))
-@settings(max_examples=80)
+@examples(80)
 def test_an_edited_sender_who_may_not_is_found_at_its_position(steps: list[Step], number: int, other: int) -> None:
     """Although the chain is made anew."""
     cluster = Asked()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from scheduler.model.events import Fixed
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact, read_export
+from tests.property.given import examples
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played
 from tests.unit.recorded import exported, facts, rechained, said
 from witness.audit.audit import audit
@@ -19,13 +20,13 @@ from witness.explain import explain
 
 
 @given(HISTORIES)
-@settings(max_examples=150)
+@examples(150)
 def test_audit_agrees_with_every_decision_of_any_history(history: History) -> None:
     assert audit(facts(played(history))) == []
 
 
 @given(HISTORIES, st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_an_entry_removed_from_any_history_is_missed_at_its_position(history: History, data: st.DataObject) -> None:
     lines = exported(played(history).records).encode().splitlines(keepends=True)
     gone = data.draw(st.integers(1, len(lines) - 1))
@@ -34,7 +35,7 @@ def test_an_entry_removed_from_any_history_is_missed_at_its_position(history: Hi
 
 
 @given(HISTORIES, st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_two_swapped_entries_of_any_history_are_missed_at_the_first(history: History, data: st.DataObject) -> None:
     lines = exported(played(history).records).encode().splitlines(keepends=True)
     one, other = sorted(data.draw(st.lists(st.integers(1, len(lines)), min_size=2, max_size=2, unique=True)))
@@ -88,7 +89,7 @@ DECIDED = {"AppAdmitted", "DriverAllocated", "ExecutorAllocated"}
 
 
 @given(DENSE, RULES, st.integers(0, 1 << 16))
-@settings(max_examples=15)
+@examples(15)
 def test_a_changed_decision_is_found_at_its_position_under_a_valid_chain(
     history: History, rules: dict[str, object], number: int
 ) -> None:
@@ -106,7 +107,7 @@ def test_a_changed_decision_is_found_at_its_position_under_a_valid_chain(
 
 
 @given(HISTORIES)
-@settings(max_examples=40)
+@examples(40)
 def test_the_causes_of_an_apps_wait_add_up_to_its_whole_wait(history: History) -> None:
     cluster = played(history)
     log = facts(cluster)

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import fakeredis
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
@@ -20,6 +20,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact, Record, stored
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
+from tests.property.given import examples
 from tests.property.histories import DENSE, History, played, seeded
 from tests.property.test_audit import FAULTS
 from tests.unit.recorded import facts, rechained, said
@@ -105,7 +106,7 @@ def cuts(records: Sequence[Record], random: Random) -> list[int]:
 
 @given(DENSE, st.randoms(use_true_random=False), st.sampled_from([None, *FAULTS, "digest"]), st.sampled_from(DAMAGES))
 @example(seeded(3, 40), Random(1), None, "none")
-@settings(max_examples=60)
+@examples(60)
 def test_several_processes_say_what_one_says(history: History, random: Random, fault: str | None, how: str) -> None:
     honest = facts(played(history))
     log, records = honest, written(honest)
@@ -144,7 +145,7 @@ def _break(log: EventLog, record: Record) -> None:
 
 
 @given(DENSE, st.integers(0, 1 << 16))
-@settings(max_examples=60)
+@examples(60)
 def test_ledgers_that_begin_with_any_state_are_those_of_its_events(history: History, cut: int) -> None:
     log = facts(played(history))
     cut %= len(log) + 1

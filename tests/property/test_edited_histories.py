@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -13,11 +13,12 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import Event
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
+from tests.property.given import examples
 from tests.property.histories import HISTORIES, History, played
 
 
 @given(HISTORIES, st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_a_random_edit_of_a_history_folds_to_a_valid_state_or_is_refused(history: History, data: st.DataObject) -> None:
     log = [(entry.event, entry.at) for entry in played(history).log]
     if not log:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.commands import DecommissionWorker
@@ -13,7 +13,7 @@ from scheduler.model.events import Event, ExecutorAllocated
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
 from tests.property import reference
-from tests.property.given import Cluster
+from tests.property.given import Cluster, examples
 from tests.property.histories import BUILD_UP, HISTORIES, SEVEN, History, command_for
 
 CHOICES: dict[str, st.SearchStrategy[object]] = {
@@ -25,7 +25,7 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
 
 
 @given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
-@settings(max_examples=60)
+@examples(60)
 def test_no_app_gets_anything_where_it_is_excluded_and_few_workers_are_suspected(
     history: History, chosen: dict[str, object]
 ) -> None:

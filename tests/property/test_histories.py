@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import get_args
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.commands import RegisterCompany
@@ -48,7 +48,7 @@ from scheduler.rules.turn import Turn
 from scheduler.store.codec import facts
 from scheduler.store.eventlog import GENESIS
 from tests.property import reference
-from tests.property.given import Cluster, Logged
+from tests.property.given import Cluster, Logged, examples
 from tests.property.histories import HISTORIES, SEVEN, History, Step, command_for, played, seeded
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ Written = dict[str, str]
 
 
 @given(HISTORIES)
-@settings(max_examples=150)
+@examples(150)
 def test_every_decision_respects_quotas_offers_and_requests(
     history: History,
 ) -> None:
@@ -104,7 +104,7 @@ def test_every_decision_respects_quotas_offers_and_requests(
 
 
 @given(HISTORIES)
-@settings(max_examples=60)
+@examples(60)
 def test_folding_a_prefix_and_then_the_rest_is_folding_all(history: History) -> None:
     cluster = played(history)
     middle = len(cluster.log) // 2
@@ -114,7 +114,7 @@ def test_folding_a_prefix_and_then_the_rest_is_folding_all(history: History) -> 
 
 
 @given(HISTORIES)
-@settings(max_examples=40)
+@examples(40)
 def test_a_history_read_from_its_records_has_the_same_events_and_state(history: History) -> None:
     cluster = played(history)
     read = [Logged(fact.event, fact.at, fact.cause, fact.private, fact.by) for fact in facts(cluster.records, *GENESIS)]
@@ -123,7 +123,7 @@ def test_a_history_read_from_its_records_has_the_same_events_and_state(history: 
 
 
 @given(HISTORIES)
-@settings(max_examples=60)
+@examples(60)
 def test_what_a_turn_changes_of_the_grants_leads_from_those_before_to_those_after(history: History) -> None:
     cluster = Cluster()
     for turn in history:
@@ -141,7 +141,7 @@ def test_what_a_turn_changes_of_the_grants_leads_from_those_before_to_those_afte
 
 
 @given(HISTORIES, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 59), st.integers(0, 59)), max_size=6))
-@settings(max_examples=40)
+@examples(40)
 def test_deciding_never_changes_the_state_it_is_given(history: History, more: list[tuple[int, int, int]]) -> None:
     state = played(history).state
     facts, digest = deepcopy(state.dump()), state.digest()
@@ -160,7 +160,7 @@ def test_deciding_never_changes_the_state_it_is_given(history: History, more: li
 
 
 @given(HISTORIES)
-@settings(max_examples=60)
+@examples(60)
 def test_executors_of_an_app_are_numbered_from_0_without_reuse(history: History) -> None:
     """Semantics P6."""
     so_far: dict[str, int] = {}
@@ -173,7 +173,7 @@ def test_executors_of_an_app_are_numbered_from_0_without_reuse(history: History)
 
 
 @given(HISTORIES)
-@settings(max_examples=60)
+@examples(60)
 def test_a_worker_is_removed_only_after_each_of_its_executors(history: History) -> None:
     held: dict[str, set[str]] = {}
     for entry in played(history).log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from fractions import Fraction
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.model.commands import Command, DecommissionWorker, EndedExecutor, RegisterCompany
@@ -16,7 +16,7 @@ from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from tests.property import reference
-from tests.property.given import Cluster, submission, worker
+from tests.property.given import Cluster, examples, submission, worker
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for, seeded
 
 CHOICES = st.fixed_dictionaries(
@@ -42,7 +42,7 @@ ENTER_AFTER_PLACEMENT = {
 
 @given(history=HISTORIES, chosen=CHOICES)
 @example(history=seeded(16, 40), chosen=ENTER_AFTER_PLACEMENT)
-@settings(max_examples=250)
+@examples(250)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
     watched = Watched(chosen)
     for turn in (*BUILD_UP, *history):
@@ -54,7 +54,7 @@ OFFERS = st.tuples(st.sampled_from([1, 4, 7, 8, 16, 32]), st.sampled_from([2048,
 
 
 @given(st.lists(OFFERS, max_size=5), st.lists(APPS, max_size=10), st.lists(st.integers(0, 99), max_size=12))
-@settings(max_examples=100)
+@examples(100)
 def test_with_one_user_no_core_is_idle_that_an_admissible_app_could_use(
     offers: list[tuple[int, int]], apps: list[tuple[int, int | None]], ends: list[int]
 ) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
 
@@ -19,7 +19,7 @@ from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from tests.property.given import submission, worker
+from tests.property.given import examples, submission, worker
 
 EVERY_POLICY = pytest.mark.parametrize(
     "policies",
@@ -115,7 +115,7 @@ TIMES: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
 
 @EVERY_POLICY
 @given(works=WORKS, times=TIMES, quotas=st.tuples(*[st.integers(1, 20)] * 3), factor=st.sampled_from([2, 3, 7]))
-@settings(max_examples=15)
+@examples(15)
 def test_scaling_all_quotas_that_do_not_bind_changes_nothing(
     *,
     policies: dict[str, object],
@@ -143,7 +143,7 @@ QUOTAS = st.sampled_from(
 
 @EVERY_POLICY
 @given(works=WORKS, times=TIMES, quotas=st.tuples(*[QUOTAS] * 3), names=st.permutations(["zeta", "alpha", "mu"]))
-@settings(max_examples=15)
+@examples(15)
 def test_other_names_for_the_companies_change_nothing_but_the_names(
     *,
     policies: dict[str, object],
@@ -168,7 +168,7 @@ def test_other_names_for_the_companies_change_nothing_but_the_names(
 
 @EVERY_POLICY
 @given(works=WORKS, times=TIMES, quotas=st.tuples(*[QUOTAS] * 3), sizes=st.tuples(*[st.sampled_from([4, 8, 24])] * 3))
-@settings(max_examples=15)
+@examples(15)
 def test_a_user_who_goes_by_two_names_takes_nothing_from_the_other_companies(
     *,
     policies: dict[str, object],
@@ -210,7 +210,7 @@ RIVALS = st.lists(st.tuples(st.sampled_from([4, 8, 12, 20]), st.integers(1, 4)),
     wanted=st.sampled_from([8, 20, 32]),
     times=TIMES.map(lambda times: {**times, "half_life_s": 20}),
 )
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_nobody_waits_for_ever_nor_does_an_app_that_fits_its_quota_alone(
     *,
     policies: dict[str, object],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from scheduler.model.events import (
     AppAdmitted,
@@ -16,6 +16,7 @@ from scheduler.model.events import (
     Condition,
     Event,
 )
+from tests.property.given import examples
 from tests.property.histories import HISTORIES, History, played
 
 MEETS: dict[Condition, set[str]] = {
@@ -79,7 +80,7 @@ class Reader:
 
 
 @given(HISTORIES)
-@settings(max_examples=100)
+@examples(100)
 def test_apps_become_ready_or_end_in_the_turn_that_decides_it(history: History) -> None:
     reader, at = Reader(), 0
     for event, now, cause, *_ in played(history).log:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec import convert
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from scheduler.rules.admission.queue import reached
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from tests.property.given import Cluster
+from tests.property.given import Cluster, examples
 from tests.property.histories import HISTORIES, History, played
 from tests.property.lawful import held_by, is_lawful
 
@@ -156,7 +156,7 @@ class _Checked(Turn):
 
 @given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))
 @example(6988, [None, (16, 32768), (32, 65536)], "gentle")  # an elastic app claims, and loses an executor by E7
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
     seed: int, quotas: list[tuple[int, int] | None], mode: str
 ) -> None:
@@ -179,7 +179,7 @@ MODES = st.fixed_dictionaries(
 
 
 @given(HISTORIES, MODES)
-@settings(max_examples=250)
+@examples(250)
 def test_over_any_history_only_what_is_beyond_a_part_is_taken(history: History, chosen: dict[str, object]) -> None:
     played(history, chosen, before=is_lawful)
 
@@ -199,7 +199,7 @@ BOUGHT: tuple[dict[str, object], ...] = (
     st.sampled_from([4, 16]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=150)
+@examples(150)
 def test_every_company_reaches_its_part_within_as_many_ends_as_there_are_executors(
     bought: list[dict[str, object]], offers: list[int], mode: str, largest: int, seed: int
 ) -> None:

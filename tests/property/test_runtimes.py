@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
@@ -21,7 +21,7 @@ from scheduler.model.events import (
     ExecutorRemoved,
 )
 from scheduler.model.ids import app_of
-from tests.property.given import Cluster
+from tests.property.given import Cluster, examples
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
 
 
@@ -90,7 +90,7 @@ class Clock:
 
 
 @given(HISTORIES)
-@settings(max_examples=60)
+@examples(60)
 def test_an_app_runs_as_long_as_it_may_and_no_longer(history: History) -> None:
     clock, cluster = Clock(), Cluster(each_refusal=False)
     for turn in (*BUILD_UP, *history):

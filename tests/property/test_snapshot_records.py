@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.errors import CommandRejected
@@ -15,11 +15,12 @@ from scheduler.rules.invariants import check
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from tests.property.given import examples
 from tests.property.histories import HISTORIES, History, command_for, played, seeded
 
 
 @given(HISTORIES, st.integers(0, 1 << 16))
-@settings(max_examples=120)
+@examples(120)
 def test_a_state_read_back_and_then_the_tail_is_the_full_replay(history: History, cut: int) -> None:
     cluster = played(history)
     cut %= len(cluster.log) + 1
@@ -39,7 +40,7 @@ def test_a_state_read_back_and_then_the_tail_is_the_full_replay(history: History
 
 
 @given(HISTORIES, HISTORIES)
-@settings(max_examples=60)
+@examples(60)
 def test_a_state_read_back_decides_what_the_state_decides(history: History, more: History) -> None:
     state = played(history).state
     again = restored(list(lines(state)))
