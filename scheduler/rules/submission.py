@@ -199,8 +199,9 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
     """
     if not state.workers or state.settings.never_fits == "wait":
         return
-    if app.programs and isinstance(app.sizing, Fixed):
-        _check_fit(state, "an executor", app.sizing.each)
+    if app.executor_limit == 0:  # it asks for executors later (L1, L6)
+        alone = state.claims.need(replace(app, driver=None), app.sizing, app.requested, None, NOTHING)
+        _check_fit(state, "an executor", alone.least)
     need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
     if need.hostable:
         return

@@ -141,3 +141,16 @@ def test_with_no_worker_registered_an_app_is_accepted_whatever_is_remembered() -
     assert said(run(*lost, submit("x", cores=16, **fixed(16))), "refused") == []
     assert said(run(*lost, worker("w2", 4), submit("x", cores=16, **fixed(16))), "refused") == [4]
     assert said(run(*lost, worker("w2", 4), submit("x", cores=8, **fixed(8))), "refused") == []
+
+
+def test_an_app_that_asks_for_executors_later_only_is_refused_where_these_fit_nowhere() -> None:
+    """Semantics N3."""
+    begin = [company("a"), worker("w1", 4)]
+    never = [
+        submit("x", cores=16, executor_limit=0, **fixed(16)),
+        submit("x", cores=16, executor_limit=0, cores_per_task=16),
+        submit("x", driver=True, elastic=[0, 4], tasks=0, **fixed(16)),
+    ]
+    assert [said(run(*begin, app), "refused") for app in never] == [[2], [2], [2]]
+    assert said(run(*begin, submit("x", driver=True, elastic=[0, 4], tasks=0, **fixed(2))), "refused") == []
+    assert said(run(*begin, submit("x", driver=True, cores=0)), "refused") == []
