@@ -84,7 +84,7 @@ def test_an_app_that_is_next_waits_for_the_cluster_and_who_fills_it_is_named() -
     ]
 
 
-def test_where_memory_fills_the_cluster_the_companies_are_named_by_their_memory() -> None:
+def test_where_memory_fills_the_cluster_companies_are_named_by_their_memory() -> None:
     """Semantics Z2: the claims on what is full; each task needs a quarter of the 65536 MiB that the worker has."""
     cluster = Cluster()
     cluster.company("acme", 32, 98304)

@@ -105,7 +105,7 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_it_takes_no_port_that_another_cluster_on_this_machine_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_takes_no_port_that_another_cluster_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: FairlogCluster, _: Client, __: Grants) -> None:
         assert cluster.scheduler.http_server.port != 8787
 

@@ -118,7 +118,7 @@ def test_tasks_that_return_in_the_turn_of_the_last_report_get_an_executor_again(
     assert said(decisions, "executor") == ["x.0", "x.1", "x.2"]
 
 
-def test_an_app_claims_what_its_company_lent_although_one_alike_waits_that_may_not() -> None:
+def test_an_app_claims_what_was_lent_although_one_alike_waits_that_may_not() -> None:
     """Semantics E7: x was admitted on room that there was, and then lost its worker; y on what e has beyond MIN."""
     decisions = run(
         company("a"),
@@ -143,7 +143,7 @@ def test_with_no_worker_registered_an_app_is_accepted_whatever_is_remembered() -
     assert said(run(*lost, worker("w2", 4), submit("x", cores=8, **fixed(8))), "refused") == []
 
 
-def test_an_app_that_asks_for_executors_later_only_is_refused_where_these_fit_nowhere() -> None:
+def test_an_app_that_asks_for_executors_later_is_refused_where_these_fit_nowhere() -> None:
     """Semantics N3."""
     begin = [company("a"), worker("w1", 4)]
     never = [
