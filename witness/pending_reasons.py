@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
-from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text
@@ -128,7 +128,7 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
     head = (queue.first if borrows else queue.head) or _kept_out(company, queue, borrows=borrows)
     if head is not None and head.app != spec.app:
-        return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app))
+        return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app, head))
     return None
 
 
@@ -193,12 +193,13 @@ def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
     return text, {"app": reserver.app, "heldBackSince": since}
 
 
-def _queued(queue: UserQueue, app: App) -> Told:
+def _queued(queue: UserQueue, app: App, head: Pending) -> Told:
+    """Who is before it, and its user's head, which need not be the first of them: that may be no head (C4, N2, N3)."""
     place = next(number for number, one in enumerate(queue.by_policy) if one.app == app.spec.app)
     ahead = queue.by_policy[:place]
-    text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0].app}"
+    text = f"{place} of {app.spec.user}'s apps {'is' if place == 1 else 'are'} before it; the next is {head.app}"
     if any(one.priority != app.priority for one in ahead):
-        text += f", with priority {ahead[0].priority}; its own is {app.priority}"
+        text += f", with priority {head.priority}; its own is {app.priority}"
     names = [one.app for one in ahead[:100]]
     return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": names, "priority": app.priority}
 
@@ -307,22 +308,25 @@ def _cluster(state: ClusterState, request: Resources) -> Told:
     for kind, _ in request.others:
         text += f" and {claimed.amount(kind)} of {fleet.total.amount(kind)} {kind}"
     names = sorted(state.companies, key=lambda name: (-cluster.share_of(claims.of(name).claimed).rounded, name))
-    companies = []
-    for name in names:
-        claim = claims.of(name).claimed
-        beyond = (claim - state.queue.part(name)).at_least(NOTHING)
-        if claim != NOTHING:
-            companies.append(
-                {
-                    "company": name,
-                    "claimCores": claim.cores,
-                    "claimMemory": claim.memory_mb,
-                    "beyondCores": beyond.cores,
-                    "beyondMemory": beyond.memory_mb,
-                    **_others(claim=claim, beyond=beyond),
-                }
-            )
-    told = [f"{one['company']} {one['claimCores']} cores, {one['beyondCores']} beyond its part" for one in companies]
+    parts = [
+        (name, claim, (claim - state.queue.part(name)).at_least(NOTHING))
+        for name in names
+        if (claim := claims.of(name).claimed) != NOTHING
+    ]
+    companies = [
+        {
+            "company": name,
+            "claimCores": claim.cores,
+            "claimMemory": claim.memory_mb,
+            "beyondCores": beyond.cores,
+            "beyondMemory": beyond.memory_mb,
+            **_others(claim=claim, beyond=beyond),
+        }
+        for name, claim, beyond in parts
+    ]
+    asked = ("cores", "memory_mb", *(kind for kind, _ in request.others))
+    full = [kind for kind in asked if _amount(claimed, kind) >= _amount(fleet.total, kind)]
+    told = [f"{name} {_beyond_part(claim, beyond, full)}" for name, claim, beyond in parts]
     facts = {
         "claimCores": claimed.cores,
         "claimMemory": claimed.memory_mb,
@@ -335,6 +339,18 @@ def _cluster(state: ClusterState, request: Resources) -> Told:
         return f"it will be admitted in the next turn: {text}", facts
     more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
     return f"{text}: {', '.join(told[:_NAMED])}{more}", facts
+
+
+def _amount(amounts: Resources, kind: str) -> int:
+    return amounts.by_kind().get(kind, 0)
+
+
+def _beyond_part(claim: Resources, beyond: Resources, kinds: Sequence[str]) -> str:
+    """What is claimed of these kinds, and how much of that is beyond the company's part, in words."""
+    units = {"memory_mb": "MiB"}
+    return " and ".join(
+        f"{_amount(claim, kind)} {units.get(kind, kind)}, {_amount(beyond, kind)} beyond its part" for kind in kinds
+    )
 
 
 def _for_executors(state: ClusterState, app: App) -> Wait | None:
@@ -567,5 +583,5 @@ def _turn(seq: int | None, at: int | None = None) -> str:
 
 
 def exact(amount: int, denominator: int) -> str:
-    """A quota's amount, as "n/d" unless it is whole (semantics C2)."""
-    return str(amount // denominator) if amount % denominator == 0 else f"{amount}/{denominator}"
+    """A quota's amount, as "n/d" in lowest terms unless it is whole (semantics C2)."""
+    return str(amount // denominator) if amount % denominator == 0 else str(Share(amount, denominator))

@@ -83,7 +83,9 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
             cwd=own_folder(),
         )
         self.app = self._request.app
-        options.setdefault("scheduler", {"cls": Scheduler, "options": {"host": self._host, "dashboard_address": None}})
+        # Any port for its web server: at Dask's, 8787, a second cluster on this machine gets a warning.
+        listens = {"host": self._host, "dashboard": False, "dashboard_address": f"{self._host}:0"}
+        options.setdefault("scheduler", {"cls": Scheduler, "options": listens})
         super().__init__(workers={}, name=self.app, **options)
 
     async def _start(self) -> None:

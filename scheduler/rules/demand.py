@@ -384,7 +384,7 @@ def _others_wait(state: ClusterState, app: App) -> bool:
         return True
     return any(
         need.least.cores and not state.fleet.has_room(need.least) and positions != [app.admitted]
-        for (company, need, holder), positions in state.owed.lists.items()
+        for (company, need, holder, _), positions in state.owed.lists.items()
         if company == app.spec.company and not (holder and state.fits_where_held(state.apps[holder]))
     )
 

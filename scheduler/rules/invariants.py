@@ -13,14 +13,14 @@ from scheduler.rules.claims import usable_executors
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
-from scheduler.rules.placement.owed import key_of
+from scheduler.rules.placement.owed import Key, key_of
 from scheduler.rules.timers import Timer
 from scheduler.rules.trouble import suspicion_timers
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.limits import Ceiling
     from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.entities import Allocation, App, Need, Pending, Worker
+    from scheduler.rules.entities import Allocation, App, Pending, Worker
     from scheduler.rules.ledger import Standing
     from scheduler.rules.state import ClusterState
 
@@ -253,7 +253,7 @@ def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     owing = [app for app in state.waiting.values() if state.wants_executors(app)]
-    owed: dict[tuple[str, Need, str], list[int]] = {}
+    owed: dict[Key, list[int]] = {}
     for app in owing:
         owed.setdefault(key_of(app), []).append(app.admitted)
     if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:

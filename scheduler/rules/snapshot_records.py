@@ -51,7 +51,8 @@ class _Cluster(_Record):
     configured: bool
     settings: ClusterConfigured
     balance: Balance
-    refused: int = 0
+    refused: dict[str, int] | int = {}
+    """By account; older versions wrote how many there were of all."""
     refused_minute: int = 0
     kinds: list[str] = []
     forgotten_at: int = 0
@@ -187,6 +188,8 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
         case "cluster":
             for name, value in values.items():
                 setattr(state, name, value)
+            if isinstance(record.refused, int):
+                state.refused = {"": record.refused}
         case "companies":
             name = values.pop("name")
             state.companies[name] = Company(**values)

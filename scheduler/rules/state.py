@@ -120,8 +120,9 @@ class ClusterState:
         """When the newest command was carried out whose id is forgotten (ms); 0 if none is."""
         self.refusals: dict[str, tuple[str, str]] = {}
         """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
-        self.refused = self.refused_minute = 0
-        """How many refusals are logged in the minute since 1970 in which the last one was."""
+        self.refused: dict[str, int] = {}
+        self.refused_minute = 0
+        """Account -> how many of its refusals are logged in the minute since 1970 in which the last one was."""
         self.public_keys: dict[str, str] = {}
         """The keys by which masters sign, id -> public half in hex; the last one signs (semantics I6)."""
         self.sealed = self.sealed_at = 0
@@ -191,6 +192,7 @@ class ClusterState:
             self._remember(cause)
             if type(event) is CommandRefused:
                 self.refusals[cause] = event.error, event.message
+                self._count_refusal(by.account)
         fold(self, event)
         if self.queue.to_review:
             self.queue.review()
@@ -477,9 +479,15 @@ class ClusterState:
         commands[command] = self.head
         self.command_times[command] = self.at
 
-    def may_log_refusal(self, at: int) -> bool:
-        """Whether one more refusal at time `at` (ms) is logged (semantics T3)."""
-        return at // MINUTE_MS != self.refused_minute or self.refused < REFUSALS_A_MINUTE
+    def may_log_refusal(self, at: int, account: str) -> bool:
+        """Whether one more refusal of a command of the account at time `at` (ms) is logged (semantics T3)."""
+        return at // MINUTE_MS != self.refused_minute or self.refused.get(account, 0) < REFUSALS_A_MINUTE
+
+    def _count_refusal(self, account: str) -> None:
+        minute = self.at // MINUTE_MS
+        if minute != self.refused_minute:
+            self.refused, self.refused_minute = {}, minute
+        self.refused[account] = self.refused.get(account, 0) + 1
 
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
@@ -1285,10 +1293,7 @@ class ClusterState:
             del self.apps[oldest]
 
     def _command_refused(self, _: CommandRefused) -> None:
-        """One more refusal of this minute is logged (semantics T3)."""
-        minute = self.at // MINUTE_MS
-        self.refused = self.refused + 1 if minute == self.refused_minute else 1
-        self.refused_minute = minute
+        """It is counted with its sender (`_count_refusal`)."""
 
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""

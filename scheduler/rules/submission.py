@@ -168,7 +168,7 @@ def check_stated_size(state: ClusterState, sizing: Fixed) -> None:
     """Raises: InvalidCommand or NeverFits for a size of executors that is out of bounds (S5) or fits nowhere (N3)."""
     if state.settings.admission == "fair":
         check_size(state, sizing, None)
-        if state.offers and state.settings.never_fits == "refuse":
+        if state.workers and state.settings.never_fits == "refuse":
             _check_fit(state, "an executor", sizing.each)
 
 
@@ -193,11 +193,15 @@ def check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimi
 
 
 def _check_fits(state: ClusterState, app: AppRegistered) -> None:
-    """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
-    if not state.offers or state.settings.never_fits == "wait":
+    """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3).
+
+    With no worker registered nobody is refused.
+    """
+    if not state.workers or state.settings.never_fits == "wait":
         return
-    if app.programs and isinstance(app.sizing, Fixed):
-        _check_fit(state, "an executor", app.sizing.each)
+    if app.executor_limit == 0:  # it asks for executors later (L1, L6)
+        alone = state.claims.need(replace(app, driver=None), app.sizing, app.requested, None, NOTHING)
+        _check_fit(state, "an executor", alone.least)
     need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
     if need.hostable:
         return

@@ -133,17 +133,17 @@ class Turn:
         return events
 
     def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: By = NOBODY) -> bool:
-        """Log that `command` of the id `cause` is refused, if few are this minute; whether it is logged (semantics T3).
+        """Log that `command` of the id `cause` is refused, if few of the sender are this minute; whether it is (T3).
 
         A turn that only refuses settles nothing.
         """
         self._quiet = True
-        if not self.state.may_log_refusal(self.at):
+        if not self.state.may_log_refusal(self.at, by.account):
             return False
         if not self._begun:
             self._begin()
         begin = len(self.entries)
-        self.record(CommandRefused(error=type(refusal).__name__, message=str(refusal)), cause)
+        self.record(CommandRefused(error=type(refusal).__name__, message=str(refusal)), cause, by=by)
         self.commands.append(Taken(begin, 1, cause, by, command))
         return True
 

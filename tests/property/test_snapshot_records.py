@@ -70,6 +70,15 @@ def test_a_snapshot_without_a_field_that_has_a_default_is_read() -> None:
     assert restored(older).digest() == state.digest()
 
 
+def test_a_snapshot_that_counted_the_refusals_of_all_together_is_read() -> None:
+    """Semantics T3: versions before counted no accounts; who refused is not known any more."""
+    first, *others = lines(played(seeded(7, 20)).state)
+    kind, (record,) = json.loads(first)
+    older = json.dumps([kind, [{**record, "refused": 60, "refused_minute": 7}]])
+    state = restored([older, *others])
+    assert (state.refused, state.refused_minute) == ({"": 60}, 7)
+
+
 def _without_field(text: str, of: str, name: str) -> str:
     kind, records = json.loads(text)
     return json.dumps([kind, [{k: v for k, v in one.items() if (kind, k) != (of, name)} for one in records]])

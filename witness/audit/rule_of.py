@@ -35,7 +35,7 @@ def caused(state: ClusterState, first: Fact) -> list[Event]:
     """The events that the command of this entry causes on `state` by itself, or its refusal (semantics T3).
 
     A logged refusal of the same class is taken as logged, whatever its sentence. It is believed where the private part
-    of the command, which may be the reason, is withheld. Beyond the refusals of a minute nothing is logged.
+    of the command, which may be the reason, is withheld. Beyond its sender's refusals of a minute nothing is logged.
     """
     command = first.command
     if command is None or first.cause in state.commands:
@@ -49,7 +49,7 @@ def caused(state: ClusterState, first: Fact) -> list[Event]:
         except CommandRejected as error:
             if refusal is None or refusal.error != type(error).__name__:
                 refusal = CommandRefused(error=type(error).__name__, message=str(error))
-    return [refusal] if state.may_log_refusal(first.at) else []
+    return [refusal] if state.may_log_refusal(first.at, first.by.account) else []
 
 
 def rule_of_input(command: commands.Command | None, done: Event | None, due: Event | None) -> str:

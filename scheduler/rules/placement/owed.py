@@ -11,9 +11,15 @@ if TYPE_CHECKING:
     from scheduler.rules.entities import App, Need
 
 
-def key_of(app: App) -> tuple[str, Need, str]:
-    """Apps of equal keys are all served now, or none is: company, need, and the app if room is held for it."""
-    return app.spec.company, app.need, app.spec.app if app.holds else ""
+Key = tuple[str, "Need", str, bool]
+
+
+def key_of(app: App) -> Key:
+    """Apps of equal keys are all served now, or none is.
+
+    Company, need, the app if room is held for it, and whether it was admitted on what is lent (semantics E7).
+    """
+    return app.spec.company, app.need, app.spec.app if app.holds else "", app.on_lent
 
 
 class Owed:
@@ -23,8 +29,8 @@ class Owed:
     """
 
     def __init__(self) -> None:
-        self.lists: dict[tuple[str, Need, str], list[int]] = {}
-        """Company, need, and the app if room is held for it -> positions of admission, in order."""
+        self.lists: dict[Key, list[int]] = {}
+        """Key -> positions of admission, in order."""
         self._by_admission: dict[int, App] = {}
 
     def add(self, app: App) -> None:
@@ -48,12 +54,12 @@ class Owed:
 
     def companies(self) -> dict[str, None]:
         """The companies that are owed anything."""
-        return {company: None for company, _, _ in self.lists}
+        return {company: None for company, *_ in self.lists}
 
     def serve(self, wanted: Callable[[App], bool]) -> Iterator[App]:
         """Those that are wanted when it is their turn, in the order of admission.
 
-        Of apps of the same company and need, for which no room is held, all are wanted or none is.
+        Of apps of equal keys all are wanted or none is.
         The caller folds what it grants one before it asks for the next.
         """
         if len(self.lists) == 1:

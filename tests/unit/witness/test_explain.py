@@ -12,10 +12,12 @@ from msgspec.structs import asdict, replace
 
 from fairlog.cli.main import cli
 from scheduler.model.commands import (
+    ChangeCompany,
     ConfigureCluster,
     DrainWorker,
     EndApp,
     KillApp,
+    RegisterCompany,
     ReleaseApp,
     RemoveWorker,
     ScaleApp,
@@ -82,6 +84,31 @@ def test_an_app_that_is_next_waits_for_the_cluster_and_who_fills_it_is_named() -
     ]
 
 
+def test_where_memory_fills_the_cluster_companies_are_named_by_their_memory() -> None:
+    """Semantics Z2: the claims on what is full; each task needs a quarter of the 65536 MiB that the worker has."""
+    cluster = Cluster()
+    cluster.company("acme", 32, 98304)
+    cluster.company("bolt", 32, 98304)
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 4, per_task_mb=12288)
+    cluster.submit("b1", 4, per_task_mb=8192, company="bolt")
+    cluster.submit("b2", 4, per_task_mb=8192, company="bolt")
+    assert waits(cluster, "b2")[2] == (
+        "the apps in waitingApps claim 8 of 16 cores and 81920 of 65536 MiB: "
+        "acme 49152 MiB, 16384 beyond its part, bolt 32768 MiB, 0 beyond its part"
+    )
+
+
+def test_the_next_of_a_users_apps_is_the_head_of_the_queue() -> None:
+    """Semantics C4, F1: an app that is beyond the quota by itself stands before it, and is no head."""
+    cluster = full()
+    cluster.submit("a2", 32)
+    cluster.submit("a3", 8)
+    cluster.submit("a4", 8)
+    cluster.turn(ChangeCompany(company="acme", cores=28, memory_mb=65536))
+    assert waits(cluster, "a4")[2] == "2 of ann's apps are before it; the next is a3"
+
+
 def test_an_app_that_its_company_is_assured_room_for_waits_for_the_workers() -> None:
     """Semantics A3: whatever others hold."""
     cluster = full()
@@ -102,6 +129,15 @@ def test_an_app_waits_for_its_companys_quota_and_both_numbers_are_told() -> None
     )
 
 
+def test_a_quota_that_is_not_whole_is_told_in_lowest_terms() -> None:
+    """Semantics C2: a quarter of 6 cores is 3/2 of them."""
+    cluster = Cluster()
+    cluster.turn(RegisterCompany(company="acme", part="25%"))
+    cluster.worker("w1", 6)
+    cluster.submit("a1", 4)
+    assert waits(cluster, "a1")[2].endswith("company acme cannot exceed its quota of 3/2 cores and 16384 MiB")
+
+
 def test_an_app_waits_for_a_company_with_a_smaller_share() -> None:
     cluster = shared_out()
     cluster.submit("a2", 8)
@@ -114,7 +150,7 @@ def test_an_app_waits_behind_one_of_higher_priority() -> None:
     """Semantics Q1."""
     cluster = full()
     cluster.turn(submission("a2", 8), replace(submission("a3", 8), priority=2))
-    text = "1 of ann's apps are before it; the next is a3, with priority 2; its own is 0"
+    text = "1 of ann's apps is before it; the next is a3, with priority 2; its own is 0"
     assert waits(cluster, "a2") == ("queue", "F1", text)
 
 

@@ -105,6 +105,13 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+def test_it_takes_no_port_that_another_cluster_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(cluster: FairlogCluster, _: Client, __: Grants) -> None:
+        assert cluster.scheduler.http_server.port != 8787
+
+    run(monkeypatch, story)
+
+
 def test_it_scales_to_workers_cores_and_memory_and_ends_its_app(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: FairlogCluster, client: Client, grants: Grants) -> None:
         await cluster.scale(2)

@@ -78,3 +78,26 @@ def test_a_refusal_is_an_event_that_the_audit_works_out_again(command: Command, 
     again = refusal_of(error, str(refused.value))
     assert (type(again), str(again)) == (type(refused.value), str(refused.value))
     assert audit(facts(cluster)) == []
+
+
+def test_an_accounts_refusals_of_a_minute_keep_nobody_elses_out_of_the_log() -> None:
+    """Semantics T3: at most 60 a minute of each account."""
+    cluster = busy()
+
+    def logged(account: str, at: int, number: int) -> list[bool]:
+        turn, by = Turn(cluster.state, at), By(account)
+        found = []
+        for each in range(number):
+            command, cause = ReleaseApp(app="nobody"), f"{account} {at} {each}"
+            with pytest.raises(CommandRejected) as refused:
+                turn.take(command, cause, by)
+            found.append(turn.refuse(command, refused.value, cause, by))
+        turn.settle()
+        cluster._note(turn)
+        return found
+
+    assert logged("acme/ann", 120_000, 61) == [True] * 60 + [False]
+    assert logged("bolt/bo", 120_001, 1) == [True]
+    assert logged("acme/ann", 179_999, 1) == [False]
+    assert logged("acme/ann", 180_000, 1) == [True]
+    assert audit(facts(cluster)) == []

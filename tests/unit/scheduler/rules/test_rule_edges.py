@@ -116,3 +116,41 @@ def test_tasks_that_return_in_the_turn_of_the_last_report_get_an_executor_again(
         },
     )
     assert said(decisions, "executor") == ["x.0", "x.1", "x.2"]
+
+
+def test_an_app_claims_what_was_lent_although_one_alike_waits_that_may_not() -> None:
+    """Semantics E7: x was admitted on room that there was, and then lost its worker; y on what e has beyond MIN."""
+    decisions = run(
+        company("a"),
+        worker("w1", 11),
+        worker("w2", 12),
+        submit("e", elastic=[1, 4], tasks=100, at=1000),
+        submit("x", cores=4),
+        {"op": "worker_lost", "worker": "w1", "at": 30_000},
+        submit("y", cores=4),
+    )
+    assert decisions[-3:-1] == [
+        {"held": "w2", "app": "y", "cores": 4, "memory_mb": 2048, "reason": "reclaim"},
+        {"revoked": "e.3", "claimant": "y", "rule": "E7"},
+    ]
+
+
+def test_with_no_worker_registered_an_app_is_accepted_whatever_is_remembered() -> None:
+    """Semantics N3: the offer of a lost worker refuses only while another worker is registered."""
+    lost = [company("a"), worker("w1", 8), {"op": "worker_lost", "worker": "w1"}]
+    assert said(run(*lost, submit("x", cores=16, **fixed(16))), "refused") == []
+    assert said(run(*lost, worker("w2", 4), submit("x", cores=16, **fixed(16))), "refused") == [4]
+    assert said(run(*lost, worker("w2", 4), submit("x", cores=8, **fixed(8))), "refused") == []
+
+
+def test_an_app_that_asks_for_executors_later_is_refused_where_these_fit_nowhere() -> None:
+    """Semantics N3."""
+    begin = [company("a"), worker("w1", 4)]
+    never = [
+        submit("x", cores=16, executor_limit=0, **fixed(16)),
+        submit("x", cores=16, executor_limit=0, cores_per_task=16),
+        submit("x", driver=True, elastic=[0, 4], tasks=0, **fixed(16)),
+    ]
+    assert [said(run(*begin, app), "refused") for app in never] == [[2], [2], [2]]
+    assert said(run(*begin, submit("x", driver=True, elastic=[0, 4], tasks=0, **fixed(2))), "refused") == []
+    assert said(run(*begin, submit("x", driver=True, cores=0)), "refused") == []
