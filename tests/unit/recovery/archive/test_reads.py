@@ -11,7 +11,9 @@ import fsspec
 import pytest
 
 from recovery.archive import reads as archive
+from recovery.archive.archive import open_log
 from recovery.archive.archiver import is_due, run
+from recovery.archive.backup import backup, restore
 from recovery.archive.reads import archive_reads, left, recorded
 from recovery.archive.segment import checksum, get, put
 from scheduler.model.errors import UnreadableRecord
@@ -208,3 +210,30 @@ def test_a_reader_overtaken_by_a_drop_goes_on_behind_it(fake: Redis, monkeypatch
     record(fake, 21, 21)
     found += reading
     assert [number for number, _ in found] == [1, 2, 3, 4, *range(7, 22)]
+
+
+def test_a_backup_holds_the_record_of_reads(fake: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = commit(fake)
+    monkeypatch.setattr(store_reads, "MOST", 20)
+    monkeypatch.setattr(store_reads, "DROPPED", 6)
+    record(fake, 1, 21)
+    list(archive_reads(fake, KEYS, URL))
+    record(fake, 22, 23)
+    backup(log, "memory://backup")
+    other = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    restore(open_log(other, KEYS), "memory://backup")
+    assert left(other, KEYS) == left(fake, KEYS)
+    assert other.xlen(KEYS.reads) == fake.xlen(KEYS.reads)
+    assert told(other) == told(fake) == numbered(7, 23)
+    record(other, 24, 24)
+    assert told(other) == numbered(7, 24)
+    assert {name for name in other.keys("*draft*") if other.ttl(name) == -1} == set()
+    assert other.ttl(KEYS.reads) == other.ttl(KEYS.reads_archive) == -1
+
+
+def test_a_backup_without_reads_leaves_those_of_the_store_it_is_restored_to(fake: Redis) -> None:
+    backup(commit(fake), "memory://backup")
+    other = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    record(other, 1, 2)
+    restore(open_log(other, KEYS), "memory://backup")
+    assert told(other) == numbered(1, 2)
