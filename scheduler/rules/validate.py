@@ -142,11 +142,13 @@ def check_new_names(command: Command) -> None:
 
     Checked when a command arrives, never by `decide`: logs of earlier versions have such companies and users.
     """
-    if isinstance(command, RegisterCompany) and (not PART.fullmatch(command.company) or command.company in RESERVED):
-        raise InvalidCommand(
-            "a company's name has 1 to 63 lower-case letters, digits, '.', '_' or '-', begins with a letter or digit "
-            f"and is none of {', '.join(RESERVED)}; it cannot be {shorten(command.company)}"
-        )
+    if isinstance(command, RegisterCompany):
+        check_name("the company", command.company)
+        if not PART.fullmatch(command.company) or command.company in RESERVED:
+            raise InvalidCommand(
+                "a company's name has 1 to 63 lower-case letters, digits, '.', '_' or '-', begins with a letter or "
+                f"digit and is none of {', '.join(RESERVED)}; it cannot be {shorten(command.company)}"
+            )
     if isinstance(command, SubmitApp) and re.search(r"[\s/]", command.user):
         raise InvalidCommand(f"a user's name has neither blanks nor '/'; it cannot be {shorten(command.user)}")
 
