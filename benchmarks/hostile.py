@@ -134,7 +134,7 @@ def main() -> None:
         ]
         for process in processes:
             process.start()
-        ann, eves = _set_up(Client(store.url, keyring=keyring))
+        ann, eves = set_up(Client(store.url, keyring=keyring))
         wait_for(path.exists, "the API's socket")
         api = f"{UNIX}{path}"
 
@@ -164,7 +164,7 @@ def main() -> None:
     show(submits_beside_nobody=quiet, beside_junk=commands, beside_reads=asked, elections=elections)
 
 
-def _set_up(client: Client) -> tuple[str, list[str]]:
+def set_up(client: Client) -> tuple[str, list[str]]:
     """Two companies, each with a user, and apps to read; the token of one user, and those of the other."""
     root = local(0)
     client.send(ConfigureCluster(settings={"worker_timeout_s": 3600}), by=root)

@@ -27,7 +27,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
-from starlette.routing import compile_path
 
 from fairlog.api.audit_file import MAX_FILE
 from fairlog.api.board import Board
@@ -541,14 +540,16 @@ class Door:
         if route.name == "pulse":
             await self.read(who, partial(self.board.check, who))
             beats = self.feed.pulse(handlers.replica, again)
-            return _stream(self._counted(owner, beats), {})
+            return _stream(request, self._counted(owner, beats), {})
         reason = values.get("reason", "")
         # Who has an answer of another server may follow what this one has not folded yet.
         await self.reach(await self.head())
         await self.read(who, partial(handlers.open_stream, who, path, reason))
 
+        of = next(iter(path), "")
+
         def wanted(told: Told) -> bool:
-            return all(getattr(told, name) == value for name, value in path.items())
+            return not of or getattr(told, of) == path[of]
 
         def allowed() -> Callable[[str, str], bool]:
             who = again()
@@ -558,7 +559,7 @@ class Door:
         start = values.get("Last-Event-ID") or values.get("after")
         after = handlers.replica.head if start is None else int(start)
         events = self.feed.stream(handlers.replica, after, wanted=wanted, allowed=allowed, limiter=self._catching_up)
-        return _stream(self._counted(owner, events), {POSITION: str(after)})
+        return _stream(request, self._counted(owner, events), {POSITION: str(after)})
 
     async def _counted(self, owner: str, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The events, as a stream of the owner's."""
@@ -572,8 +573,10 @@ class Door:
                 del self._streams[owner]
 
 
-def _stream(events: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
+def _stream(request: Request, events: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+    if request.method == "HEAD":  # whose answer has an end
+        return Response(media_type="text/event-stream", headers=headers)
     return StreamingResponse(_until_refused(events), media_type="text/event-stream", headers=headers)
 
 
@@ -634,10 +637,10 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     """What no route takes: an unknown path, or a method that the path does not have."""
     raised = cast("HTTPException", error)
     if raised.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = ", ".join(
-            route.method for route in ROUTES if compile_path(_pattern(route))[0].match(request.url.path)
-        )
-        made = await _problem(request, NoSuchMethod(f"{request.url.path} takes {allowed}, not {request.method}"))
+        path = request.url.path
+        found = [each for each in request.app.routes if each.path_regex.match(path)]
+        allowed = ", ".join(dict.fromkeys(method for each in found for method in sorted(each.methods)))
+        made = await _problem(request, NoSuchMethod(f"{path} takes {allowed}, not {request.method}"))
         made.headers["allow"] = allowed
         return made
     if raised.status_code == HTTPStatus.NOT_FOUND and (document := lost(request)) is not None:
@@ -696,10 +699,14 @@ def _values(params: tuple[Param, ...], request: Request) -> dict[str, Any]:
     for name in request.query_params:
         if name not in known:
             raise BadRequest(f"there is no parameter {name[:40]!r} here; there are {', '.join(known) or 'none'}")
+        if len(request.query_params.getlist(name)) > 1:
+            raise BadRequest(f"give {name} once")
     found = {name: _value(known[name], text) for name, text in request.query_params.items()}
     for param in params:
-        if param.place == "header" and (text := request.headers.get(param.name)) is not None:
-            found[param.name] = _value(param, text)
+        if param.place == "header" and (texts := request.headers.getlist(param.name)):
+            if len(texts) > 1 and param.name != "If-None-Match":
+                raise BadRequest(f"send one {param.name} header")
+            found[param.name] = _value(param, ", ".join(texts))
     return found
 
 

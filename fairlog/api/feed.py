@@ -147,22 +147,24 @@ class Feed:
         try:
             yield b": fairlog\n\n"
             while not self.closed:
-                readable = allowed()
                 if lost != self._lost:
                     lost = self._lost
                     if after > replica.head:
                         after = replica.head
+                        allowed()
                         yield b'event: rewound\ndata: {"seq":%d}\n\n' % after
                 kept = self._since(replica, after)
                 if kept is None:
                     kept = await to_thread.run_sync(partial(_read, replica, after), limiter=limiter)
                 last, found = kept
                 if last > after:
+                    readable = allowed()
                     part = b"".join(each.shown(readable) for each in found if each.seq > after and wanted(each))
                     after = last
                     if part:
                         yield part
                 elif not await self.wait(HEARTBEAT_S):
+                    allowed()
                     yield b":\n\n"
         finally:
             self.streams -= 1

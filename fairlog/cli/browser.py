@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import webbrowser
 from base64 import urlsafe_b64encode
@@ -73,7 +74,8 @@ def sign_in(client: ApiClient, token: NewToken) -> str:
         }
         url = f"{about['authorize']}{'&' if urlsplit(about['authorize']).query else '?'}{urlencode(query)}"
         click.echo(f"sign in with the browser of this machine: {url}", err=True)
-        webbrowser.open(url)
+        # One that runs in a terminal ends only after it has shown the page of this server.
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         deadline = time.monotonic() + WAIT_S
         while not (server.code or server.error):
             server.timeout = deadline - time.monotonic()

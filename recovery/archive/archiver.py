@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from recovery.archive.allowed import check_allowed
 from recovery.archive.archive import archive, archived_to, open_log
+from recovery.archive.reads import archive_reads, are_due
 from scheduler.model.errors import FairlogError, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.service.child import Child, die_with_parent
@@ -91,11 +92,11 @@ class Archiver:
 
 
 def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str = "") -> bool:
-    """Whether the store holds at least `archive_after_events` events besides the retained ones."""
+    """Whether the store holds at least `archive_after_events` events besides the retained ones, or many reads."""
     if not settings.archive_after_events or not (settings.archive_url or elsewhere):
         return False
     old = head - max(1, settings.archive_retain_events) - archived_to(log.store, log.keys).seq
-    return old >= settings.archive_after_events
+    return old >= settings.archive_after_events or are_due(log.store, log.keys)
 
 
 def claim(log: EventLog) -> bool:
@@ -104,9 +105,11 @@ def claim(log: EventLog) -> bool:
 
 
 def run(log: EventLog, url: str, retain: int) -> None:
-    """Move all but the last `retain` events to segments under `url`, renewing the claim meanwhile."""
+    """Move all but the last `retain` events, and old reads, to segments under `url`, renewing the claim meanwhile."""
     for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records)):
         _log.info("archived a part of the log", first=segment.first, last=segment.last, url=segment.url)
+    for segment in archive_reads(log.store, log.keys, url):
+        _log.info("archived a part of the reads", first=segment.first, last=segment.last, url=segment.url)
 
 
 def _claimed(log: EventLog, records: Iterable[Record]) -> Iterator[Record]:

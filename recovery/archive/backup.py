@@ -5,7 +5,8 @@ the last entry at the start of a backup is consistent. By default the file lists
 contain their entries; a restore reads these segments. The last snapshot is included, so a restored cluster starts
 quickly.
 
-The file is gzip over JSON lines: a header, one line per turn, then the parts of the snapshot in base64.
+The file is gzip over JSON lines: a header, one line per turn, then the parts of the snapshot in base64, then the
+entries of the record of reads that are in the store, each with its id.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 from recovery.archive.archive import Watched, listed
 from recovery.archive.files import names, opened, written
 from recovery.archive.publish import Draft
+from recovery.archive.reads import left
 from recovery.archive.segment import Segment, check
 from recovery.replay import snapshot as snapshots
 from recovery.replay.snapshot import BadSnapshot, Snapshot
@@ -29,6 +31,7 @@ from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.store import codec
 from scheduler.store.codec import Record
 from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.reads import Values, in_store
 
 FORMAT = "fairlog backup 3"
 """The format in the header. Earlier formats held a log of schema 1."""
@@ -39,13 +42,18 @@ class BadBackup(FairlogError):
 
 
 class Header(NamedTuple):
-    """The first line of a backup: its cluster, the end of the log, the archived segments and the snapshot."""
+    """The first line of a backup: its cluster, the end of the log, the archived segments and the snapshot.
+
+    `left` and `reads` are the parts of the record of reads that have left the store, and the number of entries in it.
+    """
 
     cluster: str
     seq: int
     digest: str
     archive: Sequence[Segment] = ()
     snapshot: Snapshot | None = None
+    left: Sequence[Segment] = ()
+    reads: int = 0
 
     @property
     def after(self) -> Position:
@@ -65,7 +73,7 @@ class Copied(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """JSON values; `archived` is the number of entries that are in the archive and not in the file."""
-        cluster, seq, digest, _, snapshot = self.header
+        cluster, seq, digest, _, snapshot, *_ = self.header
         return {
             "cluster": cluster,
             "seq": seq,
@@ -91,16 +99,20 @@ def backup(log: EventLog, url: str, *, whole: bool = False, elsewhere: str = "",
     if not seq:
         raise BadBackup(f"the log of the cluster {log.keys.cluster} is empty: there is nothing to back up")
     _check_archive([segment.under(elsewhere) for segment in segments])
-    header = Header(log.keys.cluster, seq, digest, segments, taken and taken[0])
+    parts, reads = _reads(log)  # after the head, whose seals cover them
+    header = Header(log.keys.cluster, seq, digest, segments, taken and taken[0], parts, len(reads))
     at = 0
     with written(url) as raw, gzip.open(raw, "wb") as file:
         lists = {"archive": [segment._asdict() for segment in segments], "snapshot": taken and taken[0]._asdict()}
+        lists["left"] = [part._asdict() for part in parts]
         _write_line(file, {"format": FORMAT, **header._asdict(), **lists})
         for record in watched(log.read(header.after, to=seq)):
             file.write(codec.entry_line(record))
             at = record.at
         for part in taken[1] if taken else ():
             _write_line(file, b64encode(part).decode())
+        for entry in reads:
+            _write_line(file, entry)
     return Copied(header, at)
 
 
@@ -132,23 +144,43 @@ def restore(
             raise BadBackup(
                 f"{url} is incomplete: it ends at log position {draft.end.seq}, not at {header.seq}; use another backup"
             )
-        parts = _snapshot_parts(file, url, header)
+        parts, reads = _end(file, url, header)
+        draft.add_reads([part.under(elsewhere) if part.folder else part for part in header.left], reads)
         if header.snapshot is not None:
             draft.add_snapshot(header.snapshot, parts)
         draft.publish(archive=segments, snapshot=header.snapshot)
         return Copied(header, draft.at, draft.withheld)
 
 
-def _snapshot_parts(file: GzipFile, url: str, header: Header) -> list[bytes]:
-    """The parts of the snapshot at the end of the file; none without a snapshot."""
+def _end(file: GzipFile, url: str, header: Header) -> tuple[list[bytes], list[tuple[str, Values]]]:
+    """The parts of the snapshot and the entries of the record of reads, at the end of the file."""
     try:
         number = header.snapshot.parts if header.snapshot else 0
         parts = [b64decode(json.loads(file.readline()), validate=True) for _ in range(number)]
+        reads = [_read_of(json.loads(file.readline())) for _ in range(header.reads)]
         if file.read(1):
             raise BadBackup(f"{url} is not a backup: it continues after its end")
     except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
         raise BadBackup(f"{url} is incomplete: its end cannot be read ({error}); use another backup") from error
-    return parts
+    return parts, reads
+
+
+def _read_of(line: Sequence[Any]) -> tuple[str, Values]:
+    identity, values = line
+    return identity, values
+
+
+def _reads(log: EventLog) -> tuple[list[Segment], list[tuple[str, Values]]]:
+    """The parts of the record of reads that have left the store, and the entries in it."""
+    parts = left(log.store, log.keys)
+    while True:
+        entries, start = list[tuple[str, Values]](), "-"
+        while page := in_store(log.store, log.keys, start):
+            entries += page
+            start = f"({page[-1][0]}"
+        known, parts = parts, left(log.store, log.keys)
+        if parts == known:
+            return parts, entries
 
 
 def _header(file: GzipFile, url: str) -> Header:
@@ -156,6 +188,7 @@ def _header(file: GzipFile, url: str) -> Header:
         stated = json.loads(file.readline())
         if stated.pop("format") == FORMAT:
             stated["archive"] = [Segment(**each) for each in stated.get("archive", ())]
+            stated["left"] = [Segment(**each) for each in stated.get("left", ())]
             stated["snapshot"] = Snapshot(**stated["snapshot"]) if stated.get("snapshot") else None
             return Header(**stated)
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, zlib.error):

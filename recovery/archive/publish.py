@@ -22,8 +22,10 @@ from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Record, facts, stored
 from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.reads import FIELDS, Values
 
 PAGE = 100
+_PARTS = ":snapshot", ":reads", ":left"
 KEPT_S = 3_600
 """A draft expires this long after its last addition."""
 
@@ -43,16 +45,26 @@ if ARGV[3] ~= '' then
   redis.call('LPUSH', KEYS[5], ARGV[3])
 end
 for n = 4, #ARGV do redis.call('RPUSH', KEYS[4], ARGV[n]) end
+if redis.call('EXISTS', KEYS[8]) == 1 then
+  redis.call('DEL', KEYS[11])
+  for n = 8, 10, 2 do
+    if redis.call('EXISTS', KEYS[n]) == 1 then
+      redis.call('RENAME', KEYS[n], KEYS[n+1])
+      redis.call('PERSIST', KEYS[n+1])
+    end
+  end
+end
 return 'done'
 """
-"""KEYS: log, name of the current draft, draft, archive, list of snapshots, draft of a snapshot, that snapshot.
+"""KEYS: log, name of the current draft, draft, archive, list of snapshots, draft of a snapshot, that snapshot, draft of
+the reads, reads, draft of the list of reads that left the store, that list.
 ARGV: the last entry's id and digest, the snapshot's position (or empty), the archived segments."""
 
 DISCARD_LUA = """
-redis.call('UNLINK', KEYS[2], KEYS[3])
+redis.call('UNLINK', unpack(KEYS, 2))
 if redis.call('GET', KEYS[1]) == KEYS[2] then redis.call('DEL', KEYS[1]) end
 """
-"""KEYS: the name of the current draft, draft, draft of a snapshot."""
+"""KEYS: the name of the current draft, draft, its further parts."""
 
 
 class NotPublished(FairlogError):
@@ -80,18 +92,19 @@ class Draft:
         if self._store.exists(self._keys.log):
             raise NotPublished(self._in_the_way())
         self._name = f"{self._keys.draft}:{uuid4().hex}"
-        self._snapshot = f"{self._name}:snapshot"
+        self._snapshot, self._reads, self._left = (f"{self._name}{part}" for part in _PARTS)
         self._state = ClusterState()
         self.end, self.at = GENESIS, 0
 
     def __enter__(self) -> Self:
         earlier = cast("bytes | None", self._store.set(self._keys.draft, self._name, ex=KEPT_S, get=True))
         if earlier:
-            self._store.unlink(earlier, earlier + b":snapshot")
+            self._store.unlink(earlier, *(earlier + part.encode() for part in _PARTS))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._store.eval(DISCARD_LUA, 3, self._keys.draft, self._name, self._snapshot)
+        names = self._keys.draft, self._name, self._snapshot, self._reads, self._left
+        self._store.eval(DISCARD_LUA, len(names), *names)
 
     @property
     def withheld(self) -> int:
@@ -137,6 +150,17 @@ class Draft:
             together.expire(self._snapshot, KEPT_S)
             together.execute()
 
+    def add_reads(self, left: Sequence[Segment], entries: Sequence[tuple[str, Values]]) -> None:
+        """Add the record of reads, unchecked: the parts that have left the store, and the entries in it."""
+        with self._store.pipeline(transaction=True) as together:
+            for identity, values in entries:
+                together.xadd(self._reads, dict(zip(FIELDS, values, strict=True)), id=identity)
+            for part in left:
+                together.rpush(self._left, json.dumps(part._asdict()))
+            together.expire(self._reads, KEPT_S)
+            together.expire(self._left, KEPT_S)
+            together.execute()
+
     def publish(self, *, archive: Sequence[Segment] = (), snapshot: Snapshot | None = None) -> None:
         """Rename the draft to the log. The next elected master reconciles grants and heartbeats with it.
 
@@ -146,6 +170,7 @@ class Draft:
         check(self._state)
         keys, seq = self._keys, snapshot.seq if snapshot else 0
         names = [keys.log, keys.draft, self._name, keys.archive, keys.snapshots, self._snapshot, keys.snapshot(seq)]
+        names += [self._reads, keys.reads, self._left, keys.reads_archive]
         segments = [json.dumps(segment._asdict()) for segment in archive]
         id_ = f"{self.end.seq}-0"
         answer = self._store.eval(PUBLISH_LUA, len(names), *names, id_, self.end.digest, str(seq or ""), *segments)

@@ -64,7 +64,7 @@ def segment_of(records: Sequence[Record], before: str, folder: str) -> tuple[Seg
     """The segment with these records, which follow the digest `before`, and its lines."""
     lines = b"".join(map(codec.entry_line, records))
     first, last = records[0], records[-1]
-    return Segment(folder, first.first, last.last, before, last.digest, len(lines), _checksum(lines)), lines
+    return Segment(folder, first.first, last.last, before, last.digest, len(lines), checksum(lines)), lines
 
 
 def put(segment: Segment, lines: bytes) -> None:
@@ -92,8 +92,8 @@ def get(segment: Segment) -> list[bytes]:
         lines: bytes = zstandard.ZstdDecompressor().decompress(squeezed)
     except zstandard.ZstdError as error:
         raise segment.unusable(f"{segment.url} is damaged: {error}") from error
-    if _checksum(lines) != segment.checksum:
-        raise segment.unusable(f"{segment.url} is damaged: its checksum is {_checksum(lines)}, not {segment.checksum}")
+    if checksum(lines) != segment.checksum:
+        raise segment.unusable(f"{segment.url} is damaged: its checksum is {checksum(lines)}, not {segment.checksum}")
     return lines[:-1].split(b"\n")
 
 
@@ -132,5 +132,6 @@ def check(segment: Segment, lines: bytes | None = None) -> list[Record]:
     return records
 
 
-def _checksum(lines: bytes) -> str:
+def checksum(lines: bytes) -> str:
+    """BLAKE2b-128 of the lines, in hex."""
     return blake2b(lines, digest_size=16).hexdigest()

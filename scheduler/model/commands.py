@@ -492,13 +492,17 @@ def without_private(command: SubmitApp) -> SubmitApp:
 
 
 def check_variables(parts: Iterable[str], number: int) -> None:
-    """Raises: InvalidCommand for more environment variables, or longer ones, than an app may have.
+    """Raises: InvalidCommand for more environment variables, or longer ones, than an app may have, or with NUL in them.
 
     `parts` are their names, and their values where they are known.
     """
     if number > MAX_VARIABLES:
         raise InvalidCommand(f"an app can have at most {MAX_VARIABLES} environment variables, not {number}")
-    size = sum(len(part.encode(errors="surrogatepass")) + 1 for part in parts)
+    size = 0
+    for part in parts:
+        if "\0" in part:
+            raise InvalidCommand("environment variables must not contain NUL characters")
+        size += len(part.encode(errors="surrogatepass")) + 1
     if size > MAX_VARIABLES_BYTES:
         raise InvalidCommand(
             f"the environment variables of an app can take at most {MAX_VARIABLES_BYTES} bytes, not {size}"

@@ -11,10 +11,20 @@ from msgspec import ValidationError, convert, json
 from msgspec.structs import asdict, replace
 
 from scheduler.model.arrays import indexes
-from scheduler.model.commands import Command, EndApp, EndedDriver, EndedExecutor, Private, check_variables
+from scheduler.model.commands import (
+    Command,
+    EndApp,
+    EndedDriver,
+    EndedExecutor,
+    Private,
+    RegisterCompany,
+    SubmitApp,
+    check_variables,
+)
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.text import MAX_DETAIL, one_line
+from scheduler.rules.accounts import PART, RESERVED
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -127,6 +137,22 @@ def check_name(what: str, value: str) -> None:
         raise InvalidCommand(f"{what} must not start or end with a space: {shorten(value)}")
 
 
+def check_new_names(command: Command) -> None:
+    """Raises: InvalidCommand for a name by which no account could be added: COMPANY/NAME (semantics I2).
+
+    Checked when a command arrives, never by `decide`: logs of earlier versions have such companies and users.
+    """
+    if isinstance(command, RegisterCompany):
+        check_name("the company", command.company)
+        if not PART.fullmatch(command.company) or command.company in RESERVED:
+            raise InvalidCommand(
+                "a company's name has 1 to 63 lower-case letters, digits, '.', '_' or '-', begins with a letter or "
+                f"digit and is none of {', '.join(RESERVED)}; it cannot be {shorten(command.company)}"
+            )
+    if isinstance(command, SubmitApp) and re.search(r"[\s/]", command.user):
+        raise InvalidCommand(f"a user's name has neither blanks nor '/'; it cannot be {shorten(command.user)}")
+
+
 def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:
     """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
     if value is not None and not lowest <= value <= highest:
@@ -165,11 +191,11 @@ def check_private(private: Private) -> None:
             f"a command with its arguments can take at most {MAX_LINE_BYTES} bytes as JSON, not {size}; pass what is "
             "longer in a file"
         )
-    if env:
-        check_variables(env, len(env))
     for name in env:
         if not name or "=" in name or not name.isprintable():
             raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
+    if env:
+        check_variables(env, len(env))
     _check_place(private)
 
 

@@ -29,7 +29,7 @@ from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.rules.programs import check_programs
 from scheduler.rules.submission import with_preferences
-from scheduler.rules.validate import check_private, trimmed
+from scheduler.rules.validate import check_new_names, check_private, trimmed
 from scheduler.service.signing import UNSIGNED, Gate
 from scheduler.store.keys import OPERATORS, WORKERS
 
@@ -167,10 +167,14 @@ class Lanes:
 
 
 def received(body: bytes) -> Command:
-    """The decoded command, trimmed. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
+    """The decoded command, trimmed. Raises: InvalidCommand if it, a new name or its private part is invalid.
+
+    Nothing of such a command is logged.
+    """
     if len(body) > MAX_COMMAND_BYTES:
         raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
     command = trimmed(read_command(body))
+    check_new_names(command)
     private = private_of(command)
     if private is not None and isinstance(command, SubmitApp):
         check_private(private)

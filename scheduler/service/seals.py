@@ -7,7 +7,7 @@ A log without a key has none. A seal is due after 10,000 events or a minute, if 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 
 from scheduler.model.events import Event, KeyChanged, LogSealed
 from scheduler.rules.state import ClusterState
@@ -41,10 +41,18 @@ def is_sound(event: LogSealed, public: str) -> bool:
     return is_signed(public, event.signature, _sealed(event.seq, event.digest, event.reads))
 
 
-def lost_reads(events: Iterable[Event], digests: Container[str]) -> int | None:
-    """The position of the first seal of a record of reads whose end is none of the digests; None without such."""
-    seals = (event for event in events if isinstance(event, LogSealed) and event.reads)
-    return next((event.seq for event in seals if event.reads not in digests), None)
+def lost_reads(events: Iterable[Event], numbers: Mapping[str, int], dropped: int = 0) -> int | None:
+    """The position of the first seal of a record of reads whose end is not recorded; None without such.
+
+    `numbers` are those of the entries by their digest; of entries up to the number `dropped`, some are not there.
+    """
+    number = 0
+    for event in events:
+        if isinstance(event, LogSealed) and event.reads:
+            if event.reads not in numbers and number >= dropped:
+                return event.seq
+            number = numbers.get(event.reads, number)
+    return None
 
 
 def key_change(ring: Keyring, state: ClusterState) -> KeyChanged | None:

@@ -27,6 +27,7 @@ class Keys:
         """The operators' lane of the inbox."""
         self.dead = f"{self.prefix}dead"
         self.reads = f"{self.prefix}reads"
+        self.reads_archive = f"{self.prefix}reads-archive"
         self.lease = f"{self.prefix}lease"
         self.lease_term = f"{self.prefix}lease-term"
         self.handover = f"{self.prefix}handover"

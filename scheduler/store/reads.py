@@ -2,12 +2,17 @@
 
 The fields of an entry are `at` (ms), `by` (JSON, as in the log), `what`, `subject`, `reason`, `key` and `mac` (those of
 the door, or ""), and `digest`, over the digest of the entry before and all fields before it.
+
+The oldest entries leave the stream: they are moved to the archive (`recovery.archive.reads`) or, where nobody archives,
+dropped. A list says which did: a JSON object a part, with the numbers of its `first` and `last` entry, counted from 1,
+the digest `before` it and that of its last entry. The `folder` of a part that was dropped is "".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -17,22 +22,44 @@ from scheduler.store.codec import GENESIS_DIGEST, digest_of
 from scheduler.store.connection import clock_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from redis import Redis
 
     from scheduler.store.keys import Keys
 
 FIELDS = ("at", "by", "what", "subject", "reason", "key", "mac", "digest")
+MOST = 100_000
+"""The most entries in the store; then the oldest `DROPPED` are dropped."""
+DROPPED = 10_000
 _TRIES = 100
 _APPEND_LUA = """
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-if (last and last[2][#last[2]] or ARGV[2]) ~= ARGV[1] then return 0 end
+if (last and last[2][#last[2]] or ARGV[2]) ~= ARGV[1] then return {0, ''} end
 redis.call('XADD', KEYS[1], '*', unpack(ARGV, 3))
-return 1
+return {redis.call('XLEN', KEYS[1]), redis.call('LINDEX', KEYS[2], -1) or ''}
 """
-"""KEYS: the stream. ARGV: the digest of the last entry, that of an empty stream, the fields and values.
--> 1 if it was appended, 0 if another entry is the last one."""
+"""KEYS: the stream, the list of parts that left. ARGV: the digest of the last entry, that of an empty stream, the
+fields and values. -> the number of entries, 0 if it was not appended because another entry is the last one; the last
+part of the list or ""."""
+_LEAVE_LUA = """
+if (redis.call('LINDEX', KEYS[2], -1) or '') ~= ARGV[1] then return 'others have left meanwhile' end
+local last = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
+if not last or last[2][#last[2]] ~= ARGV[3] then return 'the record has another entry at the end of the part' end
+local stays = redis.call('XRANGE', KEYS[1], '(' .. ARGV[2], '+', 'COUNT', 1)[1]
+if not stays then return 'the last entry must stay' end
+redis.call('RPUSH', KEYS[2], ARGV[4])
+redis.call('XTRIM', KEYS[1], 'MINID', stays[1])
+return ''
+"""
+"""KEYS: the stream, the list of parts that left. ARGV: the last part of the list or "", the id and the digest of the
+last entry that leaves, the part. -> "" or the reason for refusing."""
 Sign = Callable[[bytes], tuple[str, str]]
 """The text of an entry -> the id of a door key and its MAC."""
+IsSigned = Callable[[bytes, str, str], bool]
+"""The text of an entry, the id of a door key, a MAC -> whether that is the MAC."""
+Values = Sequence[str]
+"""The values of an entry in the order of `FIELDS`."""
 
 
 class Read(NamedTuple):
@@ -61,7 +88,11 @@ def record_read(  # noqa: PLR0917 - an entry's fields in order
         values = [*stated, key, mac]
         digest = digest_of(before.encode(), *(value.encode() for value in values))
         flat = [part for pair in zip(FIELDS, (*values, digest), strict=True) for part in pair]
-        if script(keys=[keys.reads], args=[before, GENESIS_DIGEST, *flat]):
+        answer: Any = script(keys=[keys.reads, keys.reads_archive], args=[before, GENESIS_DIGEST, *flat])
+        number, known = answer
+        if number > MOST:
+            _drop(store, keys, known)
+        if number:
             return
     raise RuntimeError("others kept recording reads")
 
@@ -72,25 +103,67 @@ def last_read(store: Redis, keys: Keys) -> str:
     return str(last[0][1].get(b"digest", b""), "utf-8", "replace") if last else ""
 
 
-def reads(store: Redis, keys: Keys, is_signed: Callable[[bytes, str, str], bool] | None = None) -> Iterator[Read]:
-    """The entries in order; with `is_signed` (text, key, MAC), their signatures are checked.
+def in_store(store: Redis, keys: Keys, start: str = "-", count: int = 500) -> list[tuple[str, Values]]:
+    """Up to `count` entries from the id `start` on, with their ids.
+
+    A field that is missing is ""; an entry with one too many has no digest. Raises: redis-py's errors.
+    """
+    found: list[tuple[str, Values]] = []
+    page: Any = store.xrange(keys.reads, start, count=count)
+    for identity, fields in page:
+        values = [fields.get(name.encode(), b"").decode(errors="replace") for name in FIELDS]
+        found.append((identity.decode(), values if len(fields) == len(FIELDS) else [*values[:-1], ""]))
+    return found
+
+
+def checked(
+    entries: Iterable[Values], number: int, before: str, is_signed: IsSigned | None = None
+) -> Iterator[tuple[int, Read]]:
+    """The entries with their numbers; they follow the entry `number` with the digest `before`.
+
+    With `is_signed`, their signatures are checked.
 
     Raises: UnreadableRecord naming the number of the first entry that was altered, or is not signed.
     """
-    before, start, number = GENESIS_DIGEST, "-", 0
-    while page := store.xrange(keys.reads, start, count=500):
-        entries: Any = page
-        for identity, fields in entries:
-            number += 1
-            values = [fields.get(name.encode(), b"").decode(errors="replace") for name in FIELDS]
-            *stated, key, mac, digest = values
-            if len(fields) != len(FIELDS) or digest != digest_of(before.encode(), *(v.encode() for v in values[:-1])):
-                raise UnreadableRecord(number, "the entry of the reads was altered, or one before it is missing")
-            if is_signed is not None and not is_signed(_text(before, stated), key, mac):
-                raise UnreadableRecord(number, "the entry of the reads is not signed by a door")
-            before, start = digest, f"({identity.decode()}"
-            at, who, what, subject, reason = stated
-            yield Read(int(at), msgspec.json.decode(who, type=By), what, subject, reason, key, mac, digest)
+    for values in entries:
+        number += 1
+        *stated, key, mac, digest = values
+        if digest != digest_of(before.encode(), *(value.encode() for value in values[:-1])):
+            raise UnreadableRecord(number, "the entry of the reads was altered, or one before it is missing")
+        if is_signed is not None and not is_signed(_text(before, list(stated)), key, mac):
+            raise UnreadableRecord(number, "the entry of the reads is not signed by a door")
+        before = digest
+        at, who, what, subject, reason = stated
+        yield number, Read(int(at), msgspec.json.decode(who, type=By), what, subject, reason, key, mac, digest)
+
+
+def last_left(store: Redis, keys: Keys) -> bytes | None:
+    """The last part of the list of those that left the store, as it is written there. Raises: redis-py's errors."""
+    return cast("bytes | None", store.lindex(keys.reads_archive, -1))
+
+
+def end_of(part: bytes | None) -> tuple[int, str]:
+    """The number and the digest of the last entry of a part; those before the first entry without one."""
+    return (json.loads(part)["last"], json.loads(part)["digest"]) if part else (0, GENESIS_DIGEST)
+
+
+def leave(store: Redis, keys: Keys, known: bytes | None, last: tuple[str, Values], part: Mapping[str, object]) -> str:
+    """Remove the oldest entries, up to `last`, and list them as the `part` after the part `known`; all or nothing.
+
+    Returns "" or why it was refused. Raises: redis-py's errors.
+    """
+    identity, values = last
+    names = (keys.reads, keys.reads_archive)
+    answer: Any = store.eval(_LEAVE_LUA, len(names), *names, known or b"", identity, values[-1], json.dumps(part))
+    return str(answer, "utf-8")
+
+
+def _drop(store: Redis, keys: Keys, known: bytes) -> None:
+    """Drop the oldest entries, unless others have left since the part `known`."""
+    oldest = in_store(store, keys, count=DROPPED)
+    number, before = end_of(known)
+    span = {"first": number + 1, "last": number + len(oldest), "before": before, "digest": oldest[-1][1][-1]}
+    leave(store, keys, known, oldest[-1], {"folder": "", **span, "size": 0, "checksum": ""})
 
 
 def _text(before: str, stated: list[str]) -> bytes:

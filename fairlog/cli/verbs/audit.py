@@ -20,6 +20,7 @@ from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
 from fairlog.local.running import find_running
 from recovery.archive import seal_files
+from recovery.archive.reads import left, recorded
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
@@ -30,7 +31,6 @@ from scheduler.service.receipts import read_receipts
 from scheduler.service.seals import lost_reads
 from scheduler.store.codec import read_export
 from scheduler.store.eventlog import EventLog
-from scheduler.store.reads import reads as recorded
 from witness.audit import spans
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
@@ -327,13 +327,22 @@ def reads(session: Session, *, as_json: bool) -> None:
     """List who read what is private: outputs and private parts of the log.
 
     The list is kept in the store beside the log, chained by digests and signed by API servers; its end is sealed with
-    the log's. All of it is checked.
+    the log's, and its oldest entries are archived with the log's. All of it is checked. Where nothing is archived, the
+    oldest entries are dropped once there are 100,000, which this verb says.
     """
     ring = session.keyring
     told = [fact.event for fact in session.facts()]  # first, so that all that they seal is recorded
-    found = list(recorded(session.store, session.keys, None if ring is None else ring.is_signed))
-    if (lost := lost_reads(told, {each.digest for each in found})) is not None:
+    signed = None if ring is None else ring.is_signed
+    numbered = list(recorded(session.store, session.keys, elsewhere=session.target.archive, is_signed=signed))
+    parts = left(session.store, session.keys)
+    dropped = [part for part in parts if not part.folder]
+    numbers = {part.digest: part.last for part in parts} | {each.digest: number for number, each in numbered}
+    if (lost := lost_reads(told, numbers, max((part.last for part in dropped), default=0))) is not None:
         raise UnreadableRecord(lost, "the seal of this position covers a read that is no longer recorded")
+    if dropped:
+        number = sum(part.last - part.first + 1 for part in dropped)
+        render.say(f"{number} reads were dropped, because nobody archived them; see `fairlog archive`")
+    found = [each for _, each in numbered]
     rows = [{**each._asdict(), "by": asdict(each.by)} for each in found]
     shown = [{**each._asdict(), "at": render.moment(each.at), **asdict(each.by)} for each in found]
     render.print_records(

@@ -121,12 +121,14 @@ def archive(
 
     URL is a folder that masters and readers can reach: a path, file:// or any location that fsspec supports, such as
     s3://. It defaults to the setting archive_url. Each file is read back and compared before its entries leave the
-    store. Verbs that read the log read both parts. Archiving can be interrupted at any time.
+    store. Verbs that read the log read both parts. Archiving can be interrupted at any time. All but
+    the last 1,000 entries of the record of reads move as well.
     """
     if listing or checking:
         _print_archive(session, checking=checking, as_json=as_json)
         return
     from recovery.archive.archive import archive as move  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.reads import archive_reads  # noqa: PLC0415 (likewise)
 
     settings = session.ask("settings")
     if url and "://" not in url:
@@ -135,6 +137,9 @@ def archive(
     kept = settings["archive_retain_events"] if retain is None else retain
     folded = lambda seq: render.progress(f"folded {seq} entries for a snapshot")  # noqa: E731
     moved = list(move(session.log, folder, retain=kept, watched=render.counted, folded=folded))
+    of_reads = list(archive_reads(session.store, session.keys, folder))
+    if of_reads and not as_json:
+        render.say(f"reads {of_reads[0].first} to {of_reads[-1].last} moved to {folder}")
     if as_json:
         render.print_json([_segment(each) for each in moved])
     elif moved:
@@ -146,11 +151,14 @@ def archive(
 
 def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
     from recovery.archive.archive import listed  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.reads import recorded  # noqa: PLC0415 (likewise)
     from recovery.archive.segment import check  # noqa: PLC0415 (likewise)
 
     segments = [segment.under(session.target.archive) for segment in listed(session.store, session.keys)]
     for segment in render.counted(segments, of="segments") if checking else ():
         check(segment)
+    for _ in recorded(session.store, session.keys, elsewhere=session.target.archive) if checking else ():
+        pass
     if as_json:
         render.print_json([_segment(each) for each in segments])
         return

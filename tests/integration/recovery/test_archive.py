@@ -15,8 +15,11 @@ from click.testing import CliRunner
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
 from recovery.archive import archive as archiving
+from recovery.archive import reads
 from scheduler.model.commands import EndApp
+from scheduler.model.sender import By
 from scheduler.store.keys import Keys
+from scheduler.store.reads import record_read
 from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster, recorded
 from tests.unit.recovery.archive.archived import RECORDS, assert_whole, first_staying, in_stream, put_records, staying
@@ -71,6 +74,7 @@ READERS: list[list[object]] = [
     ["workers", "--at", "1970-01-01T00:00:05"],
     ["status", "--at", 12],
     ["settings", "--json"],
+    ["reads", "--json"],
 ]
 
 
@@ -78,6 +82,9 @@ def test_verbs_print_the_same_before_and_after_archiving(
     store: EmbeddedStore, connection: Redis, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiving, "SEGMENT_EVENTS", 15)
+    monkeypatch.setattr(reads, "RETAINED", 2)
+    for number in range(5):
+        record_read(connection, keys, By("op/root", "t1", "operator"), "output", f"a{number}", "fire")
     records = recorded(history())
     log = put_records(connection, keys, records)
     before = [said(store, *reader) for reader in READERS]
@@ -86,6 +93,7 @@ def test_verbs_print_the_same_before_and_after_archiving(
     assert [each["from"] for each in segments] == [1, *(each["to"] + 1 for each in segments[:-1])]
     assert len(segments) > 2
     assert in_stream(log) == staying(10, records)
+    assert connection.xlen(keys.reads) == 2
     for key in connection.keys(keys.snapshot(0)[:-1] + "*"):
         connection.delete(key)
     connection.delete(keys.snapshots)
@@ -135,6 +143,7 @@ _KILLED = """
 import os, sys
 from recovery.archive.archive import archive, open_log
 from recovery.archive import archive as archiving
+from recovery.archive import reads
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
 url, folder, left = sys.argv[1], sys.argv[2], int(sys.argv[3])

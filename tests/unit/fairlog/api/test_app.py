@@ -7,12 +7,13 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import httpx
 import pytest
 from msgspec import to_builtins
 from redis.exceptions import ConnectionError as StoreGone
+from starlette.requests import Request
 
 from fairlog.api.app import MAX_BODY, READS_AT_ONCE, Door, make_app
 from fairlog.api.feed import Feed
@@ -21,14 +22,17 @@ from fairlog.api.openapi import description
 from fairlog.api.problems import TooMany, status_of
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
-from scheduler.model.commands import Command, LoseOwner, LoseWorker, Report
+from scheduler.model.commands import AddAccount, Command, IssueToken, LoseOwner, LoseWorker, Report, RevokeToken
 from scheduler.model.sender import By
 from scheduler.rules.views import VIEWS
+from scheduler.service.tokens import new_token
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
+    from starlette.responses import StreamingResponse
 
     from fairlog.api.handlers import Handlers
 
@@ -268,6 +272,81 @@ def test_a_company_has_no_more_than_its_part_of_the_streams(api: Handlers, monke
 def test_a_path_with_a_slash_too_many_is_none(api: Handlers) -> None:
     async def story(client: httpx.AsyncClient) -> None:
         check_problem(await client.get("/v1/apps/"), 404, "NotFound")
+
+    run(api, story)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/", "GET, HEAD"), ("/v1/apps", "POST, GET, HEAD"), ("/v1/accounts/acme/ann", "PATCH, DELETE")],
+)
+def test_a_method_that_a_path_does_not_have_is_answered_with_those_it_has(
+    api: Handlers, path: str, allowed: str
+) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        answer = await client.options(path)
+        check_problem(answer, 405, "NoSuchMethod")
+        assert answer.headers["allow"] == allowed
+        assert answer.json()["detail"] == f"{path} takes {allowed}, not OPTIONS"
+
+    run(api, story)
+
+
+@pytest.mark.parametrize("path", ["/v1/log/events", "/v1/pulse"])
+def test_the_head_of_a_stream_has_an_end_and_takes_no_streams_place(api: Handlers, path: str) -> None:
+    async def told() -> None:
+        async with opened(api) as (client, door):
+            answer = await asyncio.wait_for(client.head(path), HOPELESS_S)
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert (door.feed.streams, door._streams.total()) == (0, 0)
+
+    asyncio.run(told())
+
+
+def test_a_stream_ends_when_the_token_that_opened_it_is_revoked(api: Handlers) -> None:
+    async def told() -> None:
+        async with opened(api) as (_, door):
+            token = new_token()
+            for command in (
+                ACME,
+                AddAccount(account="acme/ann"),
+                IssueToken(token=token.id, account="acme/ann", hash=token.hash),
+            ):
+                seq = (await asyncio.to_thread(api.send, ROOT, command)).seq
+            await asyncio.to_thread(api.replica.wait_for, seq, HOPELESS_S)
+            request = Request({"type": "http", "method": "GET", "path_params": {}, "headers": []})
+            route = next(each for each in ROUTES if each.name == "logEvents")
+            again = lambda: api.principal(token.text, at_home=False)  # noqa: E731
+            answer = cast("StreamingResponse", await door._events(route, request, again, {"after": 0}))
+            parts = aiter(answer.body_iterator)
+            async with asyncio.timeout(HOPELESS_S):
+                heard = b""
+                while b"id: %d\n" % seq not in heard:
+                    heard += cast("bytes", await anext(parts))
+                await asyncio.to_thread(api.send, ROOT, RevokeToken(token=token.id))
+                last = b"".join([cast("bytes", part) async for part in parts])
+            assert last.startswith(b"event: end\ndata: ")
+            assert b'"status":401' in last
+            assert b"TokenRevoked" not in last
+            assert (door.feed.streams, door._streams.total()) == (0, 0)
+
+    asyncio.run(told())
+
+
+def test_what_is_said_twice_is_refused_as_a_proxy_may_have_heard_the_other(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        for path in ("/v1/apps?limit=1&limit=2", "/v1/apps?limit=1&limit=1"):
+            answer = await client.get(path)
+            check_problem(answer, 400, "BadRequest")
+            assert answer.json()["detail"] == "give limit once"
+        keys = [("idempotency-key", "a"), ("idempotency-key", "b")]
+        answer = await client.post("/v1/companies", json=body(ACME), headers=keys)
+        check_problem(answer, 400, "BadRequest")
+        assert answer.json()["detail"] == "send one Idempotency-Key header"
+        tag = (await client.get("/v1/apps")).headers["etag"]
+        known = await client.get("/v1/apps", headers=[("if-none-match", '"x"'), ("if-none-match", tag)])
+        assert known.status_code == 304
 
     run(api, story)
 

@@ -17,6 +17,7 @@ from fairlog.api.handlers import TOLD_BURST, Handlers, Viewed, read_request
 from fairlog.api.past import NotReady
 from fairlog.api.questions import Added, Bought, OtherRules
 from fairlog.api.replica import NotThatLong
+from recovery.archive.reads import recorded
 from scheduler.model.commands import (
     AddAccount,
     HoldApp,
@@ -39,7 +40,6 @@ from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
-from scheduler.store.reads import reads
 from scheduler.store.tails import STREAMS, Tail
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served, submission
@@ -376,7 +376,10 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
         api.open_stream(root, {}, "fire")
         api.open_stream(root, {})
     api.output(root, "a", 0, reason="water")
-    found = [(each.by.account, each.what, each.subject, each.reason) for each in reads(api.store, KEYS, RING.is_signed)]
+    found = [
+        (each.by.account, each.what, each.subject, each.reason)
+        for _, each in recorded(api.store, KEYS, is_signed=RING.is_signed)
+    ]
     assert found == [
         ("acme/ann", "app", "acme/ann", ""),
         ("op/root", "app", "a", "fire"),

@@ -16,7 +16,6 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from click.testing import CliRunner
-from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from fairlog.api.app import Door, make_app
@@ -28,60 +27,15 @@ from fairlog.credentials import kept
 from scheduler.model.commands import AddAccount, IssueToken
 from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import authenticate, new_token
+from tests.unit.fairlog.api.idp import ISSUER, KEY, Idp, unsigned
 from tests.unit.fairlog.api.served import ACME, ROOT, served
 
 if TYPE_CHECKING:
     import fakeredis
 
-ISSUER = "https://id.example"
-KEY, OTHER = ECKey.generate_key("P-256", {"kid": "k1"}), ECKey.generate_key("P-256", {"kid": "k1"})
+OTHER = ECKey.generate_key("P-256", {"kid": "k1"})
 REDIRECT = "http://127.0.0.1:4321/"
 VERIFIER, NONCE = "v" * 43, "n" * 32
-
-
-class Idp:
-    """The provider: it gives a code for each authorization, and an ID token for each code with its verifier, once."""
-
-    def __init__(self) -> None:
-        self.codes: dict[str, dict[str, str]] = {}
-        self.claims: dict[str, Any] = {"fairlog_account": "acme/ann", "sub": "1"}
-        self.lies: dict[str, Any] = {}
-        """Claims that replace those that are due; None leaves one out."""
-        self.header: dict[str, Any] = {"alg": "ES256", "kid": "k1"}
-        self.key: Any = KEY
-        self.about = {
-            "issuer": ISSUER,
-            "authorization_endpoint": f"{ISSUER}/authorize",
-            "token_endpoint": f"{ISSUER}/token",
-            "jwks_uri": f"{ISSUER}/keys",
-        }
-        self.asked: list[httpx.Request] = []
-
-    def authorize(self, **query: str) -> str:
-        code = f"code{len(self.codes)}"
-        self.codes[code] = query
-        return code
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
-        match request.url.path:
-            case "/.well-known/openid-configuration":
-                return httpx.Response(200, json=self.about)
-            case "/keys":
-                return httpx.Response(200, json={"keys": [KEY.as_dict(private=False, use="sig")]})
-            case "/token":
-                return self._token({name: each[0] for name, each in parse_qs(request.content.decode()).items()})
-        return httpx.Response(404)
-
-    def _token(self, form: dict[str, str]) -> httpx.Response:
-        about = self.codes.pop(form["code"], None)
-        challenge = urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
-        if about is None or about["code_challenge"] != challenge or about["redirect_uri"] != form["redirect_uri"]:
-            return httpx.Response(400, json={"error": "invalid_grant"})
-        now = int(time.time())
-        due = {"iss": ISSUER, "aud": "fairlog", "iat": now, "exp": now + 300, "nonce": about["nonce"], **self.claims}
-        claims = {name: value for name, value in {**due, **self.lies}.items() if value is not None}
-        return httpx.Response(200, json={"access_token": "a", "id_token": jwt.encode(self.header, claims, self.key)})
 
 
 @pytest.fixture
@@ -208,10 +162,6 @@ def test_an_id_token_that_is_wrong_in_anything_issues_nothing(api: Handlers, idp
 
 
 def test_an_unsigned_id_token_is_refused(api: Handlers, idp: Idp, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsigned(header: dict[str, Any], claims: dict[str, Any], _: object) -> str:
-        parts = [json.dumps(part).encode() for part in ({**header, "alg": "none"}, claims)]
-        return ".".join(urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts) + "."
-
     monkeypatch.setattr("joserfc.jwt.encode", unsigned)
     (answer,) = ask(door(api, idp), request(idp))
     assert answer.status_code == 401
@@ -270,6 +220,16 @@ def test_a_provider_that_is_away_or_another_is_no_reason_to_believe_anybody(api:
     idp.about = {**idp.about, "issuer": ISSUER, "token_endpoint": "http://evil.example/token"}
     assert [answer.status_code for answer in ask(door(api, idp), request(idp))] == [503]
     assert not tokens_of(api, "acme/ann")
+
+
+def test_a_provider_may_change_its_key_and_the_old_one_then_proves_nothing(api: Handlers, idp: Idp) -> None:
+    asking = door(api, idp)
+    assert [answer.status_code for answer in ask(asking, request(idp))] == [200]
+    idp.rotate()
+    assert [answer.status_code for answer in ask(asking, request(idp))] == [200]
+    by_an_unknown(idp)
+    idp.header, idp.key = {"alg": "ES256", "kid": "k1"}, KEY
+    assert [answer.status_code for answer in ask(asking, request(idp))] == [401]
 
 
 def test_a_server_whose_own_token_has_ended_says_so(api: Handlers, idp: Idp) -> None:

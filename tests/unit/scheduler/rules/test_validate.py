@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, Private
+from scheduler.model.commands import (
+    EndApp,
+    EndedDriver,
+    EndedExecutor,
+    Private,
+    RegisterCompany,
+    SubmitApp,
+    check_variables,
+    write_command,
+)
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import (
@@ -21,6 +30,8 @@ from scheduler.rules.validate import (
     shorten,
     trimmed,
 )
+from scheduler.service.inbox import received
+from tests.property.given import Cluster
 
 DEFAULTS = ClusterConfigured()
 
@@ -311,3 +322,33 @@ def test_a_report_within_the_bounds_is_as_it_was() -> None:
 def test_an_id_of_a_command_is_one_printable_line(identity: str) -> None:
     with pytest.raises(InvalidCommand, match="the id of a command"):
         check_command_id(identity)
+
+
+@pytest.mark.parametrize("name", ["a", "acme", "0", "a.b_c-d", "x" * 63])
+def test_a_company_may_be_named_as_accounts_are(name: str) -> None:
+    assert received(write_command(RegisterCompany(company=name)).encode()) == RegisterCompany(company=name)
+
+
+@pytest.mark.parametrize("name", ["A", "A B", "a/b", ".a", "-a", "é", "x" * 64, "op", "auditor", "worker", "local"])
+def test_a_company_that_could_have_no_account_is_not_added(name: str) -> None:
+    with pytest.raises(InvalidCommand, match=r"a company's name has 1 to 63 lower-case letters"):
+        received(write_command(RegisterCompany(company=name)).encode())
+
+
+@pytest.mark.parametrize("user", ["a/b", "a b", "a\tb", "/"])
+def test_a_user_with_a_slash_or_a_blank_submits_nothing(user: str) -> None:
+    with pytest.raises(InvalidCommand, match="a user's name has neither blanks nor '/'"):
+        received(write_command(SubmitApp(app="a", company="acme", user=user, command=("true",))).encode())
+
+
+def test_names_of_earlier_logs_are_decided_as_before() -> None:
+    cluster = Cluster()
+    cluster.company("A B")
+    cluster.submit("a", 1, company="A B", user="a/b")
+    assert cluster.state.apps["a"].spec.user == "a/b"
+
+
+@pytest.mark.parametrize("part", ["\0", "a\0b"])
+def test_a_variable_with_nul_is_refused_before_a_worker_fails_to_set_it(part: str) -> None:
+    with pytest.raises(InvalidCommand, match="environment variables must not contain NUL"):
+        check_variables(("A", part), 1)
