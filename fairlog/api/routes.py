@@ -425,7 +425,7 @@ ROUTES: tuple[Route, ...] = (
         Param("before", _SEQ, "Events before this log position."),
         _COMPANY,
         _APP,
-        Param("kind", _NAMED, "Only events of this type."),
+        Param("kind", {**_NAMED, "maxLength": 400}, "Only events of this type, or of these, separated by commas."),
         _MOST,
     ),
     Route(

@@ -317,12 +317,38 @@ def test_a_company_sees_its_queue_its_statement_and_whether_it_was_treated_fairl
     has(page.locator(".card"), "← chosen")
 
 
+def test_all_decisions_about_a_company_come_in_pages(page: Page, rig: Rig) -> None:
+    apps = [f"one-of-many-{number}" for number in range(30)]
+    for app in apps:
+        rig.submit(app, company="globex")
+    wait_until(lambda: rig.api.view("app", app=apps[-1])["state"] == "finished", "the end of the last app")
+    decided = [each for each in rig.api.log() if each["type"] in ("AppAdmitted", "ExecutorAllocated")]
+    wanted = {each["seq"] for each in decided if each["data"]["app"] in apps}
+    show(page, rig, "/company?name=globex")
+    found: list[int] = []
+    while True:
+        links = page.locator("details .decisions a").evaluate_all("links => links.map(link => link.href)")
+        found += [int(link.rpartition("=")[2]) for link in links]
+        if not (earlier := page.get_by_role("link", name="Earlier")).count():
+            break
+        where = (earlier.get_attribute("href") or "").removeprefix(rig.url)
+        earlier.click()
+        playwright.expect(page.locator("main")).to_have_attribute("data-address", where, timeout=PATIENCE_MS)
+    assert len(wanted) == 2 * len(apps)
+    assert wanted <= set(found)
+    assert len(set(found)) == len(found)
+    page.get_by_role("link", name="Newest").click()
+    has(page.get_by_role("navigation", name="Pages of decisions"), "Earlier")
+
+
 def test_a_worker_is_drained_and_returned(page: Page, rig: Rig) -> None:
     show(page, rig, "/workers?group=state")
     card = page.locator(".worker").filter(has_text="worker-1")
     card.get_by_role("button", name="Drain").click()
+    page.get_by_label("Reason").fill("a <b>noisy</b> fan")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     has(card, "draining")
+    has(card, re.compile(r"draining since .*: a <b>noisy</b> fan"))
     show(page, rig, "/settings")
     has(page.locator("tbody").first.locator("tr").first, "draining")
     show(page, rig, "/workers")
