@@ -512,6 +512,20 @@ def test_every_view_is_accessible_and_fits_its_window(page: Page, rig: Rig) -> N
     page.keyboard.press("Escape")
 
 
+def test_on_a_phone_all_views_are_in_reach_and_a_cell_reads_as_one_text(rig: Rig) -> None:
+    page = rig.visit(viewport={"width": 390, "height": 844})
+    page.goto(rig.link())
+    show(page, rig, "/settings")
+    rights = "links => links.map(link => link.getBoundingClientRect().right)"
+    assert max(page.get_by_role("navigation", name="Views").get_by_role("link").evaluate_all(rights)) <= 390
+    who = page.get_by_role("cell").filter(has_text=f"local/{os.getuid()} operator").first
+    name, role = (each.bounding_box() for each in who.locator("> *").all())
+    assert name is not None
+    assert role is not None
+    assert abs(role["x"] - name["x"] - name["width"]) < 10
+    page.context.close()
+
+
 def _check_with_axe(axe: Any, page: Page, where: str, options: dict[str, Any] | None = None) -> None:
     found = axe.run(page, options={"resultTypes": ["violations"], **(options or {})}).response["violations"]
     assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == [], where
