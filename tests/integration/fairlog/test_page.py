@@ -584,6 +584,17 @@ def test_a_server_that_is_away_is_told_and_found_again(page: Page, rig: Rig) -> 
     playwright.expect(show_offline).to_have_count(0, timeout=PATIENCE_MS)
 
 
+def test_a_store_that_hangs_is_told_from_a_server_that_is_away(page: Page, rig: Rig) -> None:
+    show(page, rig, "/")
+    store = rig.shell.status()["store"]["pid"]
+    os.kill(store, signal.SIGSTOP)
+    try:
+        has(page.locator(".notice.bad"), "the store")
+    finally:
+        os.kill(store, signal.SIGCONT)
+    playwright.expect(page.locator(".notice.bad")).to_have_count(0, timeout=PATIENCE_MS)
+
+
 def test_each_role_sees_and_does_what_it_may_and_a_revoked_token_ends_its_session(rig: Rig) -> None:
     """The last walk: from here on there are accounts."""
     tokens = {}
