@@ -294,6 +294,7 @@ def workers(source: Source, *, as_json: bool) -> None:
             *("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
             *("RESOURCES", "GRANTED", "EXECUTORS"),
         ),
+        spare=("RACK", "EXECUTORS"),
         empty="No worker is registered; `fairlog worker` offers this machine.",
         as_json=as_json,
     )
@@ -396,7 +397,7 @@ def shares(source: Source, *, as_json: bool) -> None:
         users = (user for user in found["users"] if user["company"] == each["company"])
         rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
     columns = ("COMPANY", "USER", "REQUESTED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
-    render.print_table(columns, rows, empty="")
+    render.print_table(columns, rows, empty="", spare=("BEYOND", "CLAIM"))
 
 
 def _held(balance: dict[str, Any]) -> tuple[str, str]:

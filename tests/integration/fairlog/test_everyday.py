@@ -332,6 +332,16 @@ def test_top_shows_shares_queue_and_workers_once_where_there_is_no_terminal(here
     here.ok("kill", app)
 
 
+@pytest.mark.parametrize("verb", ["apps", "workers", "shares"])
+def test_tables_fit_a_narrow_terminal(here: Here, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    app = here.submit("--hold", "--name", "a name that is rather long", "true")
+    for name, value in {"TERM": "xterm", "FORCE_COLOR": "1", "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    table = here.ok(verb)
+    here.ok("kill", app)
+    assert max((len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in table.splitlines()), default=0) <= 60
+
+
 def test_the_shell_completes_what_the_cluster_knows(here: Here) -> None:
     app = here.submit("--hold", "--name", "completed", "true")
 
