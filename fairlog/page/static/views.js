@@ -113,7 +113,7 @@ function health(value) {
     const living = value.apps.running + value.apps.waiting;
     const used = value.capacity[0];
     return h("h1", { class: "health well" }, h("span", { class: "sign", "aria-hidden": "true" }, "✓"),
-      `All is well: ${plural(living, "app")} ${living === 1 ? "has" : "have"} ${number(used.used)} of ${plural(used.total, "core")}, ${number(value.apps.pending)} pending.`);
+      `All is well: ${number(used.used)} of ${plural(used.total, "core")} granted, ${plural(living, "app")} admitted, ${number(value.apps.pending)} pending.`);
   }
   return [
     h("h1", { class: `health ${severity}` }, h("span", { class: "sign", "aria-hidden": "true" }, "!"),
