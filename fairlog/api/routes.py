@@ -369,6 +369,7 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "The log's inputs under other rules beside the log; nothing is changed.",
         "value",
+        params=(Param("at", _SEQ, "Up to this log position."),),
         asks=OtherRules,
     ),
     Route(

@@ -473,6 +473,14 @@ BAD = {
     "/log?before=x": "before is a number",
     "/fairness?by=colour": "by is",
     "/log?kind=Nothing": "No entry passes",
+    "/log?seq=0": "the log has no position 0",
+    "/company?name=acme&before=x": "before is a number",
+    "/company?name=acme&before=0": "No decision was about it",
+    "/company?name=a%2Fb": "nothing is named a/b",
+    "/what-if?workers=x": "workers=x cannot be read; write workers=NUMBER,CORES,MIB",
+    "/what-if?workers=2000,8,8192": "from 1 to 1,000 can be added",
+    "/what-if?quota.acme=-5,1e99": "write quota.acme=CORES,MIB in whole numbers",
+    "/what-if?quota.nobody=1,1024": "no company 'nobody'",
 }
 
 
