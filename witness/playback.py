@@ -98,6 +98,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested.cores} cores",
     events.ExecutorRevoked: "{0.executor} is told to stop",
     events.ExecutorRemoved: "{0.executor} {0.reason}",
+    events.AppChanged: "{0.app} asks for {0.requested.cores} cores",
     events.AppHeld: "{0.app} is on hold",
     events.AppReleased: "{0.app} is released",
     events.AppReprioritized: "{0.app} has priority {0.priority}",
@@ -108,4 +109,6 @@ _WORDS: dict[type[events.Event], str] = {
 def told(event: events.Event) -> str:
     """The event in a few words, "" if live views do not show it."""
     decision = decision_of(event)
+    if isinstance(event, events.AppChanged) and event.executor_limit is None:
+        decision = None  # its request changed, not a number of executors
     return (_WORDS.get(type(event), "") if decision is None else decision.text).format(event)

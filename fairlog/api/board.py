@@ -271,6 +271,7 @@ class Board:
         apps = self._replica.peek(lambda state: state.apps)
         end = seen.seq if before is None else min(before - 1, seen.seq)
         least, found = max(0, end - SCANNED), list[dict[str, Any]]()
+        kinds = kind.split(",") if kind else []
         while end > least and len(found) < limit:
             begin = max(least, end - 1_000)
             for line in reversed([*self._lines(begin, end)]):
@@ -278,7 +279,7 @@ class Board:
                 known = apps.get(about)
                 whose = str(line.data.get("company") or (line.command or {}).get("company") or "")
                 whose = whose or (known.spec.company if known else "")
-                if (app and about != app) or (company and whose != company) or (kind and line.type != kind):
+                if (app and about != app) or (company and whose != company) or (kinds and line.type not in kinds):
                     continue
                 line.private = None
                 found.append({**line.as_json(), "company": whose or None, "app": about or None})

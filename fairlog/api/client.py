@@ -67,6 +67,17 @@ class _Pause(NamedTuple):
 _Steps = Generator[_Send | _Pause, httpx.Response | httpx.TransportError | None, T]
 
 
+def api_urls(named: str | Sequence[str]) -> list[str]:
+    """URLs of API servers, from a list or separated by commas. Raises: Refused if there is none, or one is wrong."""
+    urls = [url for url in (named.split(",") if isinstance(named, str) else named) if url]
+    if not urls:
+        raise Refused("NoServer", f"no API server is named; set {URL_VARIABLE} to its URL")
+    for url in urls:
+        if not url.startswith((UNIX, "http://", "https://")):
+            raise Refused("NoServer", f"the URL of an API begins with http://, https:// or http+unix:, not {url!r}")
+    return urls
+
+
 def _mail(app: str, name: str) -> str:
     return f"/v1/apps/{quote(app, safe='')}/mail/{quote(name, safe='')}"
 
@@ -204,13 +215,7 @@ class _Base:
     """The servers and the token of a client."""
 
     def __init__(self, urls: str | Sequence[str] | None, token: str | None, timeout_s: float) -> None:
-        named = os.environ.get(URL_VARIABLE, "") if urls is None else urls
-        self._urls = [url for url in (named.split(",") if isinstance(named, str) else named) if url]
-        if not self._urls:
-            raise Refused("NoServer", f"no API server is named; set {URL_VARIABLE} to its URL")
-        for url in self._urls:
-            if not url.startswith((UNIX, "http://", "https://")):
-                raise Refused("NoServer", f"the URL of an API begins with http://, https:// or http+unix:, not {url!r}")
+        self._urls = api_urls(os.environ.get(URL_VARIABLE, "") if urls is None else urls)
         token = os.environ.get(TOKEN_VARIABLE) if token is None else token
         if token and not (token.isascii() and token.isprintable()):
             raise NotAuthenticated("this is not a token, or it was not copied in full")

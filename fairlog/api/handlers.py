@@ -622,13 +622,13 @@ class Handlers:
         self._check_may(who, "statement", company)
         return self._from_log("statement", company=company, month=month)
 
-    def whatif(self, who: By, rules: OtherRules) -> Viewed:
-        """The log's inputs under other rules, as `fairlog whatif --json` prints it.
+    def whatif(self, who: By, rules: OtherRules, *, at: int | None = None) -> Viewed:
+        """The log's inputs up to a position under other rules, as `fairlog whatif --json` prints it.
 
         Raises: CommandRejected if a rule is not valid; NotAllowed, TooLong, NotReady.
         """
         self._check_may(who, "cluster-read")
-        return self._from_log("whatif", rules=to_builtins(rules))
+        return self._from_log("whatif", to=at, rules=to_builtins(rules))
 
     def plan(self, who: By, rules: SubmitApp) -> Viewed:
         """What would become of the submission now, decided on a copy of the state.

@@ -369,6 +369,7 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "The log's inputs under other rules beside the log; nothing is changed.",
         "value",
+        params=(Param("at", _SEQ, "Up to this log position."),),
         asks=OtherRules,
     ),
     Route(
@@ -425,7 +426,7 @@ ROUTES: tuple[Route, ...] = (
         Param("before", _SEQ, "Events before this log position."),
         _COMPANY,
         _APP,
-        Param("kind", _NAMED, "Only events of this type."),
+        Param("kind", {**_NAMED, "maxLength": 400}, "Only events of this type, or of these, separated by commas."),
         _MOST,
     ),
     Route(

@@ -127,7 +127,7 @@ def list_options(function: Callable[P, R]) -> Callable[P, R]:
     run: Callable[P, R] = take
     for add in (
         flag("--watch", help=f"Show the list anew every {WATCH_S:g} seconds, in a terminal."),
-        number_option("--limit", type=Whole(0), help="Show at most N apps, the first ones of the order."),
+        number_option("--limit", type=Whole(1), help="Show at most N apps, the first ones of the order."),
         click.option(
             "--sort",
             type=_read_order,

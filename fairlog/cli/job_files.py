@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import augment_usage_errors
 
 from fairlog.cli.params import file_text
 
@@ -43,23 +44,39 @@ class JobCommand(click.Command):
         command, file = _words(given), given.get("file")
         job = read_job(Path(file)) if isinstance(file, str) else {}
         its = job.pop("command", None)
-        yield from self._options_of(job, f"{file}")
+        options = [*self._options_of(job, f"{file}")]
+        self._read(ctx, options, f"{file}")
+        yield from options
         if not command and its is not None:
             command = _command_of(its, f"{file}")
             args = [*args, "--", *command]
         if command:
             for number, words in directives(command[0]):
                 where = f"line {number} of {command[0]}"
-                try:
-                    said: dict[str, Any] = self.make_parser(ctx).parse_args(list(words))[0]
-                except click.UsageError as error:
-                    raise click.UsageError(f"{where}: {error.format_message()}", ctx) from None
+                said = self._read(ctx, words, where)
                 if wrong := _words(said):
                     raise click.UsageError(f"{where} has {wrong[0]!r}, which belongs to no option", ctx)
                 if isinstance(said.get("file"), str):
                     raise click.UsageError(f"{where} names a --file; name it on the command line", ctx)
+                if (asked := self.get_help_option(ctx)) is not None and said.get(str(asked.name)):
+                    raise click.UsageError(f"{where} asks for help; give --help on the command line", ctx)
                 yield from words
         yield from args
+
+    def _read(self, ctx: click.Context, words: Sequence[str], where: str) -> dict[str, Any]:
+        """What click's parser makes of the options that a file states.
+
+        Raises: click.UsageError naming the file if there is no such option, or its value is wrong.
+        """
+        try:
+            said: dict[str, Any] = self.make_parser(ctx).parse_args(list(words))[0]
+            for option in self.params:
+                if isinstance(option, click.Option) and option.name in said:
+                    with augment_usage_errors(ctx, param=option):
+                        option.process_value(ctx, said[option.name])
+        except click.UsageError as error:
+            raise click.UsageError(f"{where}: {error.format_message()}", ctx) from None
+        return said
 
     def _options_of(self, job: Mapping[str, Any], file: str) -> Iterator[str]:
         """The options that the values of the file stand for."""

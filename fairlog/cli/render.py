@@ -102,11 +102,18 @@ def _shown(cell: object) -> object:
 
 
 def print_records(
-    records: Sequence[Mapping[str, Any]], columns: str, *, empty: str, as_json: bool, headings: Sequence[str] = ()
+    records: Sequence[Mapping[str, Any]],
+    columns: str,
+    *,
+    empty: str,
+    as_json: bool,
+    headings: Sequence[str] = (),
+    spare: Sequence[str] = (),
 ) -> None:
     """Print records as JSON, or as a table of the fields `columns`; sizes, times and truth values in words.
 
-    A column that no record has is left out. `headings` are the names of the fields in upper case unless given.
+    A column that no record has is left out. `headings` are the names of the fields in upper case unless given; those
+    in `spare` are left out where they do not fit.
     """
     if as_json:
         print_json(records)
@@ -118,7 +125,7 @@ def print_records(
         if any(name in record for record in records)
     ]
     rows = [[in_words(name, record.get(name, "")) for name, _ in shown] for record in records]
-    print_table([heading for _, heading in shown], rows, empty=empty)
+    print_table([heading for _, heading in shown], rows, empty=empty, spare=spare)
 
 
 def in_words(name: str, value: Any) -> Any:  # noqa: ANN401 (JSON)

@@ -243,6 +243,7 @@ class Command:
         self.name, self._words = "command", shlex.split(command)
         if not self._words:
             raise ValueError("an empty command")
+        self.program = self._words[0]
 
     def deliver(self, message: Mapping[str, Any]) -> None:
         """Run it; any exit code but 0 is a failure. Raises: Undelivered."""
@@ -258,10 +259,11 @@ class Command:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Undelivered(f"{self._words[0]}: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else f"it ran longer than {COMMAND_S:.0f} s"
+            raise Undelivered(f"{self.program}: {why}") from error
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise Undelivered(f"{self._words[0]} exited with {done.returncode}{f': {said[-1]}' if said else ''}")
+            raise Undelivered(f"{self.program} exited with {done.returncode}{f': {said[-1]}' if said else ''}")
 
 
 class Printed:

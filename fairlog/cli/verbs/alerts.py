@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -149,9 +150,11 @@ def _webhook(text: str) -> str:
 
 def _command(text: str) -> str:
     try:
-        Command(text)._words[0]  # noqa: SLF001
-    except (ValueError, IndexError):
+        program = Command(text).program
+    except ValueError:
         raise click.BadParameter(f"{text!r} is no command; quote its arguments as in a shell") from None
+    if shutil.which(program) is None:
+        raise click.BadParameter(f"no program {program!r} can be run here; give the path of one, or one on PATH")
     return text
 
 

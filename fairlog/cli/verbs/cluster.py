@@ -82,6 +82,10 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     Without a quota, the company gets an equal part of the live cluster.
     """
+    if "/" in name:
+        raise click.UsageError(
+            f"the name of a company has no slash, which separates it from its accounts; not {name!r}"
+        )
     session.send(commands.RegisterCompany(company=name, **quota))
     click.echo(f"company {name} added")
 
@@ -290,6 +294,7 @@ def workers(source: Source, *, as_json: bool) -> None:
             *("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
             *("RESOURCES", "GRANTED", "EXECUTORS"),
         ),
+        spare=("RACK", "EXECUTORS"),
         empty="No worker is registered; `fairlog worker` offers this machine.",
         as_json=as_json,
     )
@@ -392,7 +397,7 @@ def shares(source: Source, *, as_json: bool) -> None:
         users = (user for user in found["users"] if user["company"] == each["company"])
         rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
     columns = ("COMPANY", "USER", "REQUESTED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
-    render.print_table(columns, rows, empty="")
+    render.print_table(columns, rows, empty="", spare=("BEYOND", "CLAIM"))
 
 
 def _held(balance: dict[str, Any]) -> tuple[str, str]:

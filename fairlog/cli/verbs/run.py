@@ -398,9 +398,9 @@ def worker(
     """
     if ctx.invoked_subcommand is not None:
         return
-    as_json = asked.pop("as_json")
-    if asked.pop("only_check"):
-        ctx.exit(_check_machine(as_json=as_json))
+    only_check, as_json = asked.pop("only_check"), asked.pop("as_json")
+    if only_check or as_json:
+        ctx.exit(_check_machine(only_check=only_check, as_json=as_json))
     from workers.agent import run_agent  # noqa: PLC0415 (help needs none of it)
     from workers.offer import discovered, divided, make_offers  # noqa: PLC0415 (likewise)
 
@@ -451,12 +451,13 @@ def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Pl
     Raises: NoStore if nothing is named and no `up` runs; UnsuitableStore.
     """
     from fairlog import credentials  # noqa: PLC0415 (help needs none of it)
+    from fairlog.api.client import api_urls  # noqa: PLC0415 (likewise)
     from fairlog.cli.session import locate  # noqa: PLC0415 (likewise)
 
     if target.store is None or api_first:
         token = credentials.token_named()
         if api is not None:
-            return _Place(api, token)
+            return _Place(",".join(api_urls(api)), token)
         if (known := credentials.named(target.data)) is not None:
             return _Place(known.api, token or known.token)
         if (up := find_running(target.data)) is not None:
@@ -503,8 +504,10 @@ def _where_tasks_run(
     return {"launcher": chosen, "unsafe_plain": unsafe_plain, "cells": cells}
 
 
-def _check_machine(*, as_json: bool) -> int:
+def _check_machine(*, only_check: bool, as_json: bool) -> int:
     """Print what this machine can do for tasks. Returns the exit code: 1 if a cell cannot be started."""
+    if not only_check:
+        raise click.UsageError("--json prints the findings of --check; give both")
     from workers.machine import check  # noqa: PLC0415 (the other verbs need none of it)
 
     found = check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -14,6 +14,8 @@ from scheduler.model.resources import size_text
 from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
+    from redis.exceptions import RedisError
+
     from fairlog.cli.health import Health
     from fairlog.cli.session import Session
 
@@ -48,7 +50,9 @@ def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None
     attention, and with 1 if it does not work. --ready and --live are health checks of this host: they print one
     sentence and exit with 0 if the check passes, else with 1. --live needs no store.
     """
-    from fairlog.cli.health import live, ready  # noqa: PLC0415 (help needs no store)
+    from redis.exceptions import RedisError  # noqa: PLC0415 (help needs no store)
+
+    from fairlog.cli.health import live, ready  # noqa: PLC0415 (likewise)
     from fairlog.cli.session import Session  # noqa: PLC0415 (likewise)
 
     target = ctx.ensure_object(Target)
@@ -59,7 +63,7 @@ def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None
     try:
         session = Session(target)
     except UnsuitableStore as error:
-        if check is not None or target.at is not None:
+        if check is not None or target.at is not None or not isinstance(error.__cause__, RedisError):
             raise
         return _print_away(error, target, as_json=as_json)
     ctx.call_on_close(session.close)
@@ -111,8 +115,6 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
 
 def _print_away(error: UnsuitableStore, target: Target, *, as_json: bool) -> int:
     """Say that the store does not answer; of an `up`, also what it said last, and if its disk is full."""
-    from redis.exceptions import RedisError  # noqa: PLC0415 (as in `status`)
-
     from fairlog.cli.health import around_without_store  # noqa: PLC0415 (as in `status`)
     from fairlog.cli.session import locate  # noqa: PLC0415 (likewise)
     from fairlog.watch import conditions  # noqa: PLC0415 (likewise)
@@ -120,7 +122,7 @@ def _print_away(error: UnsuitableStore, target: Target, *, as_json: bool) -> int
     from scheduler.store.transient import in_words  # noqa: PLC0415 (likewise)
 
     url, cluster, up = locate(target)
-    why = in_words(error.__cause__) if isinstance(error.__cause__, RedisError) else str(error)
+    why = in_words(cast("RedisError", error.__cause__))
     said: dict[str, Any] = {
         "cluster": cluster,
         "head": None,

@@ -436,6 +436,8 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     """
     from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
 
+    if raw and prefix:
+        raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     request = job.request(session)
     with _signals() as stopped:
         answer = _send(session, request, job.secrets)

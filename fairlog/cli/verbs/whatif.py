@@ -8,6 +8,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
@@ -89,6 +90,8 @@ def whatif(
     """
     if trace is not None and click.get_current_context().params["file"] is not None:
         raise click.UsageError("--trace and FILE cannot be combined; give one of them")
+    if trace is None and click.get_current_context().get_parameter_source("companies") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--companies divides the users of a --trace; leave it out, or give --trace")
     settings = {read_text(name): read_value(name, text) for name, text in changes}
     if placement is not None:
         settings["placement"] = placement

@@ -136,7 +136,7 @@ function waiting(text) {
 
 function notice() {
   const lost = !connected ? "The server does not answer; what you see is from before. The page asks again by itself." : trouble
-    ? `The server is behind: ${trouble}.` : "";
+    ? `The server is behind: ${trouble.replace(/\.$/, "")}. What you see is from before.` : "";
   if (lost) return h("p", { class: "notice bad", role: "alert", key: "notice" }, lost);
   if (page.at !== null) {
     return h("p", { class: "notice past", key: "notice" },
@@ -305,12 +305,19 @@ function follow() {
 async function check() {
   await wait(LEAST_MS);
   try {
-    page.session = await ask("/v1/session");
+    page.session = await ask("/v1/session", {}, { told: behind });
     follow();
   } catch (error) {
     if (error.status === 401) loggedOut(error.message);
     else check();
   }
+}
+
+/** The server answers, but it cannot say what is so now. */
+function behind(why) {
+  connected = true;
+  trouble = why.replace(/ for [\d.]+ s$/, ""); // what changes each second would be read out each second
+  if (shown) draw();
 }
 
 /** Ask for the view again, not more often than once in `LEAST_MS`, and only while somebody looks. */

@@ -113,7 +113,7 @@ function health(value) {
     const living = value.apps.running + value.apps.waiting;
     const used = value.capacity[0];
     return h("h1", { class: "health well" }, h("span", { class: "sign", "aria-hidden": "true" }, "✓"),
-      `All is well: ${plural(living, "app")} ${living === 1 ? "has" : "have"} ${number(used.used)} of ${plural(used.total, "core")}, ${number(value.apps.pending)} pending.`);
+      `All is well: ${number(used.used)} of ${plural(used.total, "core")} granted, ${plural(living, "app")} admitted, ${number(value.apps.pending)} pending.`);
   }
   return [
     h("h1", { class: `health ${severity}` }, h("span", { class: "sign", "aria-hidden": "true" }, "!"),
@@ -405,13 +405,13 @@ const companyView = {
     const listed = await read("/v1/overview", {}, context);
     if (!wanted) return { companies: listed.companies, total: listed.capacity[0].total };
     const at = path("/v1/companies/", wanted);
-    const [card, decisions] = await Promise.all([read(`${at}/card`, {}, context), read("/v1/entries", { company: wanted, limit: 200 }, context)]);
+    const [card, decisions] = await Promise.all([read(`${at}/card`, {}, context), read("/v1/entries", { company: wanted, kind: Object.keys(OF_RULE).join(","), before: context.query.before, limit: DECISIONS }, context)]);
     const mine = page.session.can.statement === "all" || (page.session.can.statement === "company" && page.session.company === wanted);
     const month = context.query.month;
     const statement = mine && month && page.at === null ? await ask(`${at}/statement`, { month }, context).catch(unlessGone) : null;
     const audit = context.query.audit && page.at === null ? await auditOf(context) : null;
     const fairness = context.query.audit ? await read("/v1/fairness", {}, context).catch(unlessGone) : null;
-    return { card, decisions: decisions.entries, total: listed.capacity[0].total, statement, mine, audit, fairness };
+    return { card, decisions, total: listed.capacity[0].total, statement, mine, audit, fairness };
   },
   draw(value, context) {
     if (value.companies) {
@@ -437,7 +437,7 @@ const companyView = {
       page.at === null ? h("section", {}, h("h2", { id: "fair" }, "Was I treated fairly?"), audit ? fairly(card, audit, value.fairness) : h("p", {}, "Every decision can be worked out again from the log. ",
         h("a", { class: "button", href: address("/company", { ...context.query, name: card.company, audit: "yes" }) }, "Check now"))) : null,
       value.mine && page.at === null ? h("section", {}, h("h2", { id: "statement" }, "Statement"), statementPart(card, statement, context)) : null,
-      h("section", {}, h("h2", { id: "concerned" }, "Decisions that concerned it"), concerned(value.decisions)),
+      h("section", {}, h("h2", { id: "concerned" }, "Decisions that concerned it"), concerned(value.decisions, context.query)),
     ];
   },
 };
@@ -487,21 +487,25 @@ export function download(file, value) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
+const DECISIONS = 50;
 const OF_RULE = {
   AppAdmitted: "Admitted (A3)", ExecutorAllocated: "Executors placed (P)", DriverAllocated: "Drivers placed (D2)", ExecutorRevoked: "Told to leave (A5, E)", RoomReserved: "Room reserved (C7)",
   ReservationLapsed: "Reservations that lapsed (C7)", RoomHeld: "Room held (P8, E5)", HoldEnded: "Holds that ended (P8)", AppReady: "Became ready (J2)", AppExpired: "Time was over (X2)",
 };
 
-function concerned(entries) {
+function concerned({ entries, before }, query) {
   const groups = new Map();
   for (const each of entries) {
-    if (!(each.type in OF_RULE)) continue;
     if (!groups.has(each.type)) groups.set(each.type, []);
     groups.get(each.type).push(each);
   }
-  if (!groups.size) return h("p", { class: "empty" }, "The last events hold no decision about it.");
-  return h("div", { class: "groups" }, [...groups].map(([type, found]) => h("details", { key: type, open: type === "AppAdmitted" }, h("summary", {}, OF_RULE[type], h("span", { class: "faint" }, ` ${plural(found.length, "decision")}`)),
-    h("ol", { class: "decisions" }, found.slice(0, 50).map((each) => h("li", { key: each.seq }, time(each.at), " ", link("/log", { seq: each.seq }, name(each.data.executor || each.data.app || each.type), each.data.worker ? [" on ", name(each.data.worker)] : null)))))));
+  const to = (position, text) => h("a", { href: address("/company", { ...query, before: position }), key: text }, text);
+  return [
+    groups.size ? h("div", { class: "groups" }, [...groups].map(([type, found]) => h("details", { key: type, open: type === "AppAdmitted" }, h("summary", {}, OF_RULE[type], h("span", { class: "faint" }, ` ${plural(found.length, "decision")}`)),
+      h("ol", { class: "decisions" }, found.map((each) => h("li", { key: each.seq }, time(each.at), " ", link("/log", { seq: each.seq }, name(each.data.executor || each.data.app || each.type), each.data.worker ? [" on ", name(each.data.worker)] : null))))))) : h("p", { class: "empty" }, before ? "No decision here was about it." : "No decision was about it."),
+    before || query.before ? h("nav", { class: "pages", "aria-label": "Pages of decisions" }, query.before ? to(null, "‹ Newest") : null,
+      entries.length ? h("span", { class: "faint" }, `positions ${number(entries.at(-1).seq)} to ${number(entries[0].seq)}`) : null, before ? to(before, "Earlier ›") : null) : null,
+  ];
 }
 
 // 5. Workers
@@ -534,7 +538,8 @@ const workersView = {
 
 function workerCard(each, context) {
   const notes = [
-    each.condition === "lost" ? ["lost", each.lostAt ? ` ${ago(each.lostAt)}` : "", each.rememberedUntil ? [", remembered until ", time(each.rememberedUntil)] : null] : null,
+    /draining|leaving|decommissioned/.test(each.status) ? [each.status, each.since ? ` since ${duration(now() - each.since)}` : "", each.reason ? [": ", name(each.reason)] : null] : null,
+    each.condition === "lost" ? ["lost", each.lostAt ? ` ${ago(each.lostAt)}` : "", each.reason ? `: ${each.reason}` : "", each.rememberedUntil ? [", remembered until ", time(each.rememberedUntil)] : null] : null,
     each.suspicion ? [`suspected since ${duration(now() - each.suspicion.since)}: ${plural(each.suspicion.executors.length, "executor")} failed soon after their start; until `, time(each.suspicion.until)] : null,
     ...each.holds.map((hold) => [`${cores(hold.cores)} held for `, appLink(hold.app), ` since ${duration(now() - hold.since)}`, hold.reason === "reclaim" ? " by a claim" : ""]),
     each.excludedApps.length ? [`${plural(each.excludedApps.length, "app")} excluded after failures here`] : null,
@@ -551,8 +556,9 @@ function workerCard(each, context) {
 }
 
 async function drain(context, worker) {
-  const answer = await question(`Drain ${worker}?`, "Nothing new is granted on it; what runs there goes on.", [], "Drain");
-  if (answer) await change(context, `${path("/v1/workers/", worker)}/drain`, {}, `${worker} is draining`);
+  const answer = await question(`Drain ${worker}?`, "Nothing new is granted on it; what runs there goes on.",
+    [{ name: "reason", label: "Reason (may be left out)", input: { maxlength: 200 } }], "Drain");
+  if (answer) await change(context, `${path("/v1/workers/", worker)}/drain`, answer.reason ? { reason: answer.reason } : {}, `${worker} is draining`);
 }
 
 // The views that come later are loaded when they are looked at.

@@ -1,7 +1,7 @@
 // The log's inputs under other rules, beside what happened.
 
 import { h } from "/page/dom.js";
-import { address, ask, decimal, duration, exact, memory, name, number, plural, read } from "/page/core.js";
+import { Problem, address, ask, decimal, duration, exact, memory, name, number, page, plural, read } from "/page/core.js";
 import { overlaid } from "/page/charts.js";
 import { num, numCell, table } from "/page/views.js";
 
@@ -10,15 +10,28 @@ const POLICIES = {
   placement: ["spread", "pack", "classic-spread", "classic-pack"], reclaim: ["none", "gentle", "firm"],
 };
 
+const MOST_WORKERS = 1000;
+
+/** The whole numbers of a value of the address. */
+function amounts(key, value, form) {
+  const parts = value.split(",");
+  if (parts.length === form.split(",").length && parts.every((part) => /^\d{1,12}$/.test(part))) return parts.map(Number);
+  throw new Problem(400, "BadRequest", `${key}=${value} cannot be read; write ${key}=${form} in whole numbers`);
+}
+
 /** The rules that the address states: quota.COMPANY=CORES,MIB, workers=N,CORES,MIB, and settings by name. */
 function rulesOf(query) {
   const rules = { settings: {}, quotas: {}, workers: [] };
   for (const [key, value] of Object.entries(query)) {
     if (value === "" || value === undefined) continue;
-    const parts = value.split(",").map(Number);
-    if (key.startsWith("quota.")) rules.quotas[key.slice(6)] = { cores: parts[0], memory_mb: parts[1] };
-    else if (key === "workers") rules.workers.push({ count: parts[0], cores: parts[1], memory_mb: parts[2] });
-    else if (key in POLICIES) rules.settings[key] = value;
+    if (key.startsWith("quota.")) {
+      const [cores_, mib] = amounts(key, value, "CORES,MIB");
+      rules.quotas[key.slice(6)] = { cores: cores_, memory_mb: mib };
+    } else if (key === "workers") {
+      const [count, cores_, mib] = amounts(key, value, "NUMBER,CORES,MIB");
+      if (count < 1 || count > MOST_WORKERS) throw new Problem(400, "BadRequest", `${key}=${value} adds ${number(count)} workers; from 1 to ${number(MOST_WORKERS)} can be added`);
+      rules.workers.push({ count, cores: cores_, memory_mb: mib });
+    } else if (key in POLICIES) rules.settings[key] = value;
   }
   return rules;
 }
@@ -26,11 +39,16 @@ function rulesOf(query) {
 export const whatif = {
   async load(context) {
     const [overview, settings] = await Promise.all([read("/v1/overview", {}, context), read("/v1/settings", {}, context)]);
-    const rules = rulesOf(context.query);
+    let rules;
+    try {
+      rules = rulesOf(context.query);
+    } catch (error) {
+      return { overview, settings, answer: { detail: error.message } };
+    }
     const asked = Object.keys(rules.settings).length || Object.keys(rules.quotas).length || rules.workers.length;
     let answer = null;
     if (asked) {
-      answer = await ask("/v1/whatif", {}, { ...context, method: "POST", body: rules }).then((found) => found.value, (error) => {
+      answer = await ask("/v1/whatif", { at: page.at }, { ...context, method: "POST", body: rules }).then((found) => found.value, (error) => {
         if (error.name === "AbortError" || error.status === 401) throw error;
         return { detail: error.message };
       });

@@ -332,6 +332,16 @@ def test_top_shows_shares_queue_and_workers_once_where_there_is_no_terminal(here
     here.ok("kill", app)
 
 
+@pytest.mark.parametrize("verb", ["apps", "workers", "shares"])
+def test_tables_fit_a_narrow_terminal(here: Here, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    app = here.submit("--hold", "--name", "a name that is rather long", "true")
+    for name, value in {"TERM": "xterm", "FORCE_COLOR": "1", "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    table = here.ok(verb)
+    here.ok("kill", app)
+    assert max((len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in table.splitlines()), default=0) <= 60
+
+
 def test_the_shell_completes_what_the_cluster_knows(here: Here) -> None:
     app = here.submit("--hold", "--name", "completed", "true")
 
@@ -403,6 +413,60 @@ app nobody
 extend nobody --by 1x
 log --from 10:00:00:00
 settings set default_max_runtime_s=1x
+--store nonsense status
+--data /nowhere status
+--cluster a/b apps
+account add nobody
+account add a/b/c
+account grant acme/nobody admin
+alerts --once --command '
+alerts --once --command /nowhere/tell
+alerts --once --disk 101%
+alerts --once --ignore nothing
+alerts --once --webhook ftp://x
+apps --at 99999999
+apps --limit 0
+audit --expect 1:xyz
+audit --follow --to 5
+audit --from 5 --to 1
+audit --seals /nowhere
+company add a/b
+company add x --part 200%
+company set nobody
+decommission nobody
+exec nobody -- true
+exec nobody --task 0 --executor 0 -- true
+fairness --by colour
+fairness --from 99999999
+fairness --html /nowhere/x.html
+limit set max_cores=1 --user ann
+login --api nonsense
+logs nobody --task x
+remove --force nobody
+reprioritize nobody 99999
+restore /nowhere
+run --raw --prefix true
+run --tasks 0 true
+scale nobody --executors x
+statement --company acme --month 1999-01
+statement --company nobody --month 2026-01
+status --ready --at 1
+token new acme/nobody
+token revoke nothing
+top extra
+whatif --add-workers 1x1
+whatif --companies 2
+whatif --quota acme=x,4G
+whatif --set nope=1
+whatif --trace /nowhere
+worker --api ftp://x
+worker --discover /nowhere/gpus
+worker --id a/b
+worker --json
+worker --memory 0
+worker --resource gpu
+worker invite a/b
+worker invite w1 --cores 4
 """.strip().splitlines()
 
 

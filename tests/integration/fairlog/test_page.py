@@ -317,12 +317,38 @@ def test_a_company_sees_its_queue_its_statement_and_whether_it_was_treated_fairl
     has(page.locator(".card"), "← chosen")
 
 
+def test_all_decisions_about_a_company_come_in_pages(page: Page, rig: Rig) -> None:
+    apps = [f"one-of-many-{number}" for number in range(30)]
+    for app in apps:
+        rig.submit(app, company="globex")
+    wait_until(lambda: rig.api.view("app", app=apps[-1])["state"] == "finished", "the end of the last app")
+    decided = [each for each in rig.api.log() if each["type"] in ("AppAdmitted", "ExecutorAllocated")]
+    wanted = {each["seq"] for each in decided if each["data"]["app"] in apps}
+    show(page, rig, "/company?name=globex")
+    found: list[int] = []
+    while True:
+        links = page.locator("details .decisions a").evaluate_all("links => links.map(link => link.href)")
+        found += [int(link.rpartition("=")[2]) for link in links]
+        if not (earlier := page.get_by_role("link", name="Earlier")).count():
+            break
+        where = (earlier.get_attribute("href") or "").removeprefix(rig.url)
+        earlier.click()
+        playwright.expect(page.locator("main")).to_have_attribute("data-address", where, timeout=PATIENCE_MS)
+    assert len(wanted) == 2 * len(apps)
+    assert wanted <= set(found)
+    assert len(set(found)) == len(found)
+    page.get_by_role("link", name="Newest").click()
+    has(page.get_by_role("navigation", name="Pages of decisions"), "Earlier")
+
+
 def test_a_worker_is_drained_and_returned(page: Page, rig: Rig) -> None:
     show(page, rig, "/workers?group=state")
     card = page.locator(".worker").filter(has_text="worker-1")
     card.get_by_role("button", name="Drain").click()
+    page.get_by_label("Reason").fill("a <b>noisy</b> fan")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     has(card, "draining")
+    has(card, re.compile(r"draining since .*: a <b>noisy</b> fan"))
     show(page, rig, "/settings")
     has(page.locator("tbody").first.locator("tr").first, "draining")
     show(page, rig, "/workers")
@@ -447,6 +473,14 @@ BAD = {
     "/log?before=x": "before is a number",
     "/fairness?by=colour": "by is",
     "/log?kind=Nothing": "No entry passes",
+    "/log?seq=0": "the log has no position 0",
+    "/company?name=acme&before=x": "before is a number",
+    "/company?name=acme&before=0": "No decision was about it",
+    "/company?name=a%2Fb": "nothing is named a/b",
+    "/what-if?workers=x": "workers=x cannot be read; write workers=NUMBER,CORES,MIB",
+    "/what-if?workers=2000,8,8192": "from 1 to 1,000 can be added",
+    "/what-if?quota.acme=-5,1e99": "write quota.acme=CORES,MIB in whole numbers",
+    "/what-if?quota.nobody=1,1024": "no company 'nobody'",
 }
 
 
@@ -484,6 +518,20 @@ def test_every_view_is_accessible_and_fits_its_window(page: Page, rig: Rig) -> N
     page.get_by_role("button", name="Kill").first.click()
     _check_with_axe(axe, page, "the question before a kill")
     page.keyboard.press("Escape")
+
+
+def test_on_a_phone_all_views_are_in_reach_and_a_cell_reads_as_one_text(rig: Rig) -> None:
+    page = rig.visit(viewport={"width": 390, "height": 844})
+    page.goto(rig.link())
+    show(page, rig, "/settings")
+    rights = "links => links.map(link => link.getBoundingClientRect().right)"
+    assert max(page.get_by_role("navigation", name="Views").get_by_role("link").evaluate_all(rights)) <= 390
+    who = page.get_by_role("cell").filter(has_text=f"local/{os.getuid()} operator").first
+    name, role = (each.bounding_box() for each in who.locator("> *").all())
+    assert name is not None
+    assert role is not None
+    assert abs(role["x"] - name["x"] - name["width"]) < 10
+    page.context.close()
 
 
 def _check_with_axe(axe: Any, page: Page, where: str, options: dict[str, Any] | None = None) -> None:
@@ -542,6 +590,17 @@ def test_a_server_that_is_away_is_told_and_found_again(page: Page, rig: Rig) -> 
     has(show_offline, "The server does not answer")
     page.context.set_offline(False)
     playwright.expect(show_offline).to_have_count(0, timeout=PATIENCE_MS)
+
+
+def test_a_store_that_hangs_is_told_from_a_server_that_is_away(page: Page, rig: Rig) -> None:
+    show(page, rig, "/")
+    store = rig.shell.status()["store"]["pid"]
+    os.kill(store, signal.SIGSTOP)
+    try:
+        has(page.locator(".notice.bad"), "the store")
+    finally:
+        os.kill(store, signal.SIGCONT)
+    playwright.expect(page.locator(".notice.bad")).to_have_count(0, timeout=PATIENCE_MS)
 
 
 def test_each_role_sees_and_does_what_it_may_and_a_revoked_token_ends_its_session(rig: Rig) -> None:

@@ -15,19 +15,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from fairlog.cli.main import cli
 from fairlog.cli.verbs.replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
 from recovery.replay.bounds import Bound
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import AppRemoved
+from scheduler.model.events import AppChanged, AppRemoved, Computed
+from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import shares, workers
 from scheduler.store.codec import read_export
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from tests.unit.witness.audit.test_audit import LOG, exported, position
-from witness.playback import Frame, Playback
+from witness.playback import Frame, Playback, told
 
 ROOT = Path(__file__).parents[3]
 TURNS = {record.turn: record for record in LOG}
@@ -56,6 +58,12 @@ def test_each_frame_of_any_history_is_the_cluster_of_that_moment(history: Histor
         assert said["queue"] == {"pending": pending, "waiting": len(state.waiting)}
         assert sum(each["pending"] for each in said["companies"]) == pending
     assert folded == len(log)
+
+
+def test_what_an_app_asks_for_is_told_with_and_without_a_number_of_executors() -> None:
+    changed = AppChanged(app="a", requested=Resources(8, 4096), sizing=Computed())
+    assert told(changed) == "a asks for 8 cores"
+    assert told(replace(changed, executor_limit=3)) == "a asks for 3 executors"
 
 
 def test_json_is_an_object_for_each_turn_with_its_decisions(tmp_path: Path) -> None:

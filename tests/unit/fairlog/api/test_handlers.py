@@ -435,6 +435,9 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
     with pytest.raises(UnknownCompany):
         api.statement(ROOT, "nobody", month=month)
     other = value(api.whatif(adm, OtherRules(settings={"placement": "pack"}, workers=(Added(8, 8192, 2),))))
+    early = api.whatif(adm, OtherRules(), at=3)
+    assert (early.seen.seq, value(early)["log"]["rows"]) == (3, [])
+    assert other["log"]["rows"]
     assert other["other"]["cluster"]["cores"] == pytest.approx(other["log"]["cluster"]["cores"] + 16)
     with pytest.raises(UnknownCompany):
         api.whatif(adm, OtherRules(quotas={"nobody": Bought(1, 1)}))
