@@ -24,7 +24,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.text import MAX_DETAIL, one_line
-from scheduler.rules.accounts import PART, RESERVED
+from scheduler.rules.accounts import RESERVED
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -138,19 +138,22 @@ def check_name(what: str, value: str) -> None:
 
 
 def check_new_names(command: Command) -> None:
-    """Raises: InvalidCommand for a name by which no account could be added: COMPANY/NAME (semantics I2).
+    """Raises: InvalidCommand for a name that `COMPANY/USER` could not be made of, or that means something else there.
 
     Checked when a command arrives, never by `decide`: logs of earlier versions have such companies and users.
     """
     if isinstance(command, RegisterCompany):
         check_name("the company", command.company)
-        if not PART.fullmatch(command.company) or command.company in RESERVED:
-            raise InvalidCommand(
-                "a company's name has 1 to 63 lower-case letters, digits, '.', '_' or '-', begins with a letter or "
-                f"digit and is none of {', '.join(RESERVED)}; it cannot be {shorten(command.company)}"
-            )
-    if isinstance(command, SubmitApp) and re.search(r"[\s/]", command.user):
-        raise InvalidCommand(f"a user's name has neither blanks nor '/'; it cannot be {shorten(command.user)}")
+        _check_word("a company's name", command.company)
+        if command.company in RESERVED:
+            raise InvalidCommand(f"a company cannot be named {' or '.join(RESERVED)}")
+    elif isinstance(command, SubmitApp):
+        _check_word("a user's name", command.user)
+
+
+def _check_word(what: str, value: str) -> None:
+    if re.search(r"[\s/]", value):
+        raise InvalidCommand(f"{what} has neither blanks nor '/'; it cannot be {shorten(value)}")
 
 
 def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:

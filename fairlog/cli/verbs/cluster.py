@@ -82,10 +82,6 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     Without a quota, the company gets an equal part of the live cluster.
     """
-    if "/" in name:
-        raise click.UsageError(
-            f"the name of a company has no slash, which separates it from its accounts; not {name!r}"
-        )
     session.send(commands.RegisterCompany(company=name, **quota))
     click.echo(f"company {name} added")
 

@@ -324,14 +324,14 @@ def test_an_id_of_a_command_is_one_printable_line(identity: str) -> None:
         check_command_id(identity)
 
 
-@pytest.mark.parametrize("name", ["a", "acme", "0", "a.b_c-d", "x" * 63])
-def test_a_company_may_be_named_as_accounts_are(name: str) -> None:
+@pytest.mark.parametrize("name", ["a", "Acme", "0", "a.b_c-d", "é", "x" * 63])
+def test_a_company_is_named_in_one_word(name: str) -> None:
     assert received(write_command(RegisterCompany(company=name)).encode()) == RegisterCompany(company=name)
 
 
-@pytest.mark.parametrize("name", ["A", "A B", "a/b", ".a", "-a", "é", "x" * 64, "op", "auditor", "worker", "local"])
-def test_a_company_that_could_have_no_account_is_not_added(name: str) -> None:
-    with pytest.raises(InvalidCommand, match=r"a company's name has 1 to 63 lower-case letters"):
+@pytest.mark.parametrize("name", ["A B", "a/b", "a\tb", "/", "op", "auditor", "worker", "local", "master"])
+def test_a_company_whose_users_could_not_be_told_is_not_added(name: str) -> None:
+    with pytest.raises(InvalidCommand, match=r"a company's name has neither|a company cannot be named op or"):
         received(write_command(RegisterCompany(company=name)).encode())
 
 
