@@ -329,7 +329,7 @@ def test_a_company_is_named_in_one_word(name: str) -> None:
     assert received(write_command(RegisterCompany(company=name)).encode()) == RegisterCompany(company=name)
 
 
-@pytest.mark.parametrize("name", ["A B", "a/b", "a\tb", "/", "op", "auditor", "worker", "local", "master"])
+@pytest.mark.parametrize("name", ["A B", "a/b", "/", "op", "auditor", "worker", "local", "master"])
 def test_a_company_whose_users_could_not_be_told_is_not_added(name: str) -> None:
     with pytest.raises(InvalidCommand, match=r"a company's name has neither|a company cannot be named op or"):
         received(write_command(RegisterCompany(company=name)).encode())
