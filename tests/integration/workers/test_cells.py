@@ -143,6 +143,15 @@ def test_tasks_run_as_the_account_of_their_company_without_privileges(account_ri
     wait_until(lambda: not list((helper / "scratch").iterdir()), "the end of its folder")
 
 
+@pytest.mark.parametrize("launcher", [pytest.param("cell", marks=in_cells), pytest.param("account", marks=as_root)])
+def test_tasks_of_a_cell_have_shared_memory_of_their_own(launcher: str, request: pytest.FixtureRequest) -> None:
+    """As the locks of Python's multiprocessing need."""
+    rig: Rig = request.getfixturevalue("account_rig" if launcher == "account" else "rig")
+    script = "import multiprocessing, os; print(multiprocessing.Lock().acquire(), os.listdir('/dev/shm'))"
+    rig.run(rig.grant((sys.executable, "-c", script)))
+    assert outputs(rig, 1) == ["True []\n"]
+
+
 @as_root
 def test_an_account_is_told_to_leave_and_stopped_like_others(account_rig: Rig) -> None:
     rig = account_rig
