@@ -107,7 +107,7 @@ class Agent:
             if each.cores
         )
         self._door: AgentDoor = (
-            ApiAgentDoor(address, offer.worker, token, self._files.path)
+            ApiAgentDoor(address, offer.worker, token, self._files)
             if is_api(address)
             else StoreAgentDoor(address, cluster, offer.worker, keyring)
         )

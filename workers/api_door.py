@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -27,9 +27,10 @@ from scheduler.store.visits import Orders, Report, Visit
 from workers import door
 from workers.bell import Bell, ring
 from workers.door import Ended, Held, Registrant
+from workers.rundir import RunDir
 from workers.servers import ANSWER_S, MASTER_S, Servers, error_of, trusted
 from workers.store_door import Turns
-from workers.token import WorkerToken
+from workers.token import PATIENCE_S, WorkerToken
 
 WAIT_S = 1.0
 """How long a server waits for news before it answers: the interval of the heartbeats. A worker that holds nothing waits
@@ -54,11 +55,12 @@ T = TypeVar("T")
 class ApiAgentDoor:
     """The door of one worker's agent through API servers (`AgentDoor`), with the `token` that its operator has given.
 
-    `folder` is the worker's, for its bell and its token.
+    Executors that run are handed the tokens of their grants again when the worker's own is another.
     """
 
-    def __init__(self, urls: str, worker: str, token: str, folder: Path) -> None:
+    def __init__(self, urls: str, worker: str, token: str, files: RunDir) -> None:
         self._urls = urls
+        self._files, folder = files, files.path
         self._token = WorkerToken(worker, folder, token, at_home=all(url.startswith(UNIX) for url in urls.split(",")))
         self._path = f"/v1/workers/{quote(worker, safe='')}"
         self._calls, self._news = (Servers(urls, lambda: self._token.present) for _ in range(2))
@@ -96,8 +98,9 @@ class ApiAgentDoor:
                 if not at_once:
                     self._wait()
                 answer()
-                self._token.renew(self._calls)
-                at_once = False
+                at_once = self._token.renew(self._calls, is_over=not self._known.revoked)
+                if at_once:
+                    self._hang_up()
             except NotAuthenticated:
                 if not (self._settled and self._token.present):
                     raise
@@ -151,6 +154,8 @@ class ApiAgentDoor:
             grants = [(Grant.model_validate_json(bytes(each.grant)), each.token) for each in said.grants]
             granted = {grant.executor: grant for grant, _ in grants}
             tokens = {grant.executor: token for grant, token in grants}
+            for executor, token in tokens.items() - self._known.tokens.items():
+                self._files.hand_token(executor, token)
             self._known = self._known._replace(granted=granted, revoked=said.revoked, tokens=tokens)
         self._tag, self._idle_ms = said.tag, said.idle_ms
         always = {name: getattr(said, name) for name in ("alive", "settled", "registrant", "visited")}
@@ -200,10 +205,11 @@ class ApiAgentDoor:
 class ApiExecutorDoor:
     """The door of one executor or driver through API servers (`ExecutorDoor`), by the token of its grant."""
 
-    def __init__(self, urls: str, worker: str, executor: str, token: str, folder: Path) -> None:
-        self._servers = Servers(urls, lambda: token)
+    def __init__(self, urls: str, worker: str, executor: str, token: str, files: RunDir) -> None:
+        self._executor, self._files = executor, files
+        self._token = files.handed_token(executor) or token
+        self._servers = Servers(urls, lambda: self._token)
         self._path = f"/v1/workers/{quote(worker, safe='')}/executors/{quote(executor, safe='')}"
-        self._folder = folder
         self._turns = Turns()
         self._secrets: door.Begun | None = None
 
@@ -266,14 +272,23 @@ class ApiExecutorDoor:
     def ring(self) -> None:
         """As `ExecutorDoor.ring`."""
         self._servers.close()
-        ring(self._folder)
+        ring(self._files.path)
 
     def _ask(self, what: str, gives: type[T], asked: object, refused: T) -> T:
         """What a server answers, or `refused` if the executor is not granted any more."""
-        try:
-            return self._servers.call("POST", f"{self._path}/{what}", gives, asked)
-        except (NotAllowed, NotAuthenticated):
-            return refused
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._servers.call("POST", f"{self._path}/{what}", gives, asked)
+            except NotAllowed:
+                return refused
+            except NotAuthenticated:
+                handed = self._files.handed_token(self._executor) or self._token
+                if handed == self._token and time.monotonic() >= deadline_s:
+                    return refused
+            if handed == self._token:
+                time.sleep(0.2)
+            self._token = handed
 
 
 def _parts(completions: Sequence[Completion]) -> list[list[Completion]]:

@@ -251,6 +251,8 @@ class Cell:
         first.line.close()
         released = first.release()
         self._was_out_of_memory = released if first.leaf is None else first.leaf.has_killed()
+        if first.leaf is not None:
+            first.leaf.end()  # at once, however fast its processes fork
         gone = first.encloses or kill_until_gone(lambda: descendants(first.pid), timeout_s=_END_S)
         since_s = self._since_s
         init = partial(is_same_process, first.pid, since_s)
@@ -314,12 +316,13 @@ def end_remains(first: int, since_s: float, lock: Path) -> bool:
 
     `first` is its first process, started at `since_s`; `lock` is the executor's lock file.
     """
+    ended = end_leaf(lock)
     if first and is_same_process(first, since_s):
         ids = _namespace_pids(first)
         encloses = len(ids) > 1 and ids[-1] == 1
         send_signal((not encloses and descendants(first)) or [first], signal.SIGKILL)
         return False
-    return end_leaf(lock)
+    return ended
 
 
 def _pid_inside(pid: int, init: int) -> int:

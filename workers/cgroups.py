@@ -152,6 +152,14 @@ def limits_to_be_had() -> list[str]:
     return _limits("cgroup.controllers")
 
 
+def controllers_of_version_1(mounts: Path = Path("/proc/self/mountinfo")) -> set[str]:
+    """The controllers that this machine gives to version 1, so that no group of version 2 can have them."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        ends = [line.split(" - ", 1)[1].split() for line in mounts.read_text().splitlines()]
+        return {name for kind, _, options in ends if kind == "cgroup" for name in options.split(",")}
+    return set()
+
+
 def _limits(listed: str) -> list[str]:
     base = base_group()
     if base is None:

@@ -88,8 +88,8 @@ class ExecutorSpec(BaseModel):
     def door(self) -> ExecutorDoor:
         """The door through which it reaches its cluster."""
         if self.api:
-            folder = RunDir(self.run_dir, self.worker).path
-            return ApiExecutorDoor(self.api, self.worker, self.grant.executor, self.token, folder)
+            files = RunDir(self.run_dir, self.worker)
+            return ApiExecutorDoor(self.api, self.worker, self.grant.executor, self.token, files)
         keyring = None if self.keys is None else Keyring.of_json(self.keys)
         return StoreExecutorDoor(self.store, claims_of(self.grant, self.cluster, self.worker), keyring)
 

@@ -197,9 +197,10 @@ class _Server:
         """Kill the processes that the executor left behind, and write its exit note if it has none."""
         files, executor = RunDir(spec.run_dir, spec.worker), spec.grant.executor
         orderly = files.read_exit(executor) is not None
-        kill_until_gone(lambda: self._strays(None if orderly else pid))
         if not orderly:
             end_leaf(files.lock_file(executor))
+        kill_until_gone(lambda: self._strays(None if orderly else pid))
+        if not orderly:
             files.remove_scratch(executor)
             reason = "failed" if self._line is not None or self._outlive_agent else "killed"
             exit_code = returned if returned >= 0 else 128 - returned

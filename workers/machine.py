@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scheduler.model.errors import FairlogError
-from workers.cgroups import limits_in_force, limits_to_be_had
+from workers.cgroups import controllers_of_version_1, limits_in_force, limits_to_be_had
 from workers.sandbox import why_no_cell
 
 Verdict = Literal["ok", "missing", "off"]
@@ -17,6 +17,8 @@ _USER_NAMESPACES = {
     "/proc/sys/kernel/unprivileged_userns_clone": "1",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "0",
 }
+_DELEGATE = "systemctl edit fairlog-worker, with Delegate=yes below [Service]"
+_VERSION_2 = "systemd.unified_cgroup_hierarchy=1 on the kernel's command line, and restart the machine"
 _MOST_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 
@@ -117,17 +119,24 @@ def _mend_cells() -> str:
 
 def _groups() -> Iterator[Finding]:
     kept = limits_to_be_had()
-    mend = "systemctl edit fairlog-worker, with Delegate=yes below [Service]"
+    elsewhere = controllers_of_version_1()
+    processes = "only a limit of the user's counts processes" if os.geteuid() else "nothing limits those of root"
     for name, subject, otherwise in (
         ("memory", "memory limit", "the memory of tasks is added up twice a second instead"),
         ("cpu", "cpu limit", "tasks can use more than their cores"),
-        ("pids", "process limit", "only a limit of the user's counts processes"),
+        ("pids", "process limit", processes),
         ("kill", "end by control group", "what runs is found by its cell instead"),
     ):
         if name in kept:
             yield Finding(subject, "ok", "kept by a control group")
+        elif name in elsewhere:
+            yield Finding(
+                subject, "off", f"the machine has control groups of version 1 for it; {otherwise}", _VERSION_2
+            )
         else:
-            yield Finding(subject, "off", f"this process has no control group (version 2) for it; {otherwise}", mend)
+            yield Finding(
+                subject, "off", f"this process has no control group (version 2) for it; {otherwise}", _DELEGATE
+            )
 
 
 def _user() -> Finding:

@@ -147,6 +147,19 @@ class RunDir:
         except (FileNotFoundError, ValueError):
             return None
 
+    def hand_token(self, executor: str, token: str) -> None:
+        """Give the executor, if it was started, another token of its grant."""
+        if self.lock_file(executor).exists():
+            draft = self._file(executor, "draft-token")
+            write_private(draft, token)
+            draft.replace(self._file(executor, "token"))
+
+    def handed_token(self, executor: str) -> str:
+        """The token that it was given last, "" if it has the one with which it was started."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._file(executor, "token").read_text()
+        return ""
+
     def call(self, executor: str) -> None:
         """Tell the executor that somebody wants to run a command in its cell."""
         self._file(executor, "called").touch()
@@ -218,7 +231,7 @@ class RunDir:
             path.unlink(missing_ok=True)
         self.remove_scratch(executor)
         shutil.rmtree(self.told(executor), ignore_errors=True)
-        for kind in ("exit", "warned", "called", "lock"):
+        for kind in ("exit", "warned", "called", "token", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def claim_cpus(self, count: int) -> list[int]:

@@ -103,7 +103,7 @@ def sandbox_command(
     command = [bwrap, *namespaces, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *kept]
     command += [] if info is None else ["--info-fd", str(info)]
     command += [*_system(), *_processes(), "--dev", "/dev"]
-    command += ["--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
+    command += ["--perms", "1777", "--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108
         command += ["--bind", str(scratch / "tmp"), path]

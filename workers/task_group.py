@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MEMORY_CHECK_S = 0.5
 _SAME_TIME_S = 0.5
 """How precise the start times of processes are, with room to spare."""
+_TOLD_S = 1.0
+"""How long to wait for what the cell says about tasks that were killed: what they took."""
 _DEFIANT = 10
 """After so many SIGKILLs to a task its whole cell is killed."""
 
@@ -150,17 +152,24 @@ class TaskGroup:
         return {index: task.output.tail() for index, task in self._tasks.items() if task.output.has_news()}
 
     def stop(self, wakeup: Wakeup, grace_s: float | None = None) -> None:
-        """Send SIGTERM to all processes of the tasks and, after the grace period, end the cell with all in it."""
+        """Send SIGTERM to all processes of the tasks and, after the grace period, end the cell with all in it.
+
+        Tasks that were running are among those that `ended`, as stopped.
+        """
         if self._visits is not None:
             self._visits.close()
-        deadline_s = time.monotonic() + (self._grace_s if grace_s is None else grace_s)
-        self._cell.signal(self._cell.members(), signal.SIGTERM)
-        while self._still_running() and time.monotonic() < deadline_s:
-            self.wait(wakeup, 0.05)
+        grace_s = self._grace_s if grace_s is None else grace_s
+        ends: dict[int, Ended] = {}
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _TOLD_S)):
+            deadline_s = time.monotonic() + patience_s
+            self._cell.signal(self._cell.members(), number)
+            while self._still_running(ends) and time.monotonic() < deadline_s:
+                self.wait(wakeup, 0.05)
         self._cell.kill()
         kill_until_gone(_our_descendants)
         for task in self._tasks.values():
-            task.close()
+            ended = ends.get(task.pid) or Ended(task.pid, int(signal.SIGKILL), 0, 0)
+            self.ended.append(task.end(ended)._replace(outcome="stopped"))
         self._tasks.clear()
 
     def _end(self, task: Task, ended: Ended) -> None:
@@ -219,12 +228,13 @@ class TaskGroup:
                 continue
             self._cell.signal([orphan, *descendants(orphan)], signal.SIGKILL)
 
-    def _still_running(self) -> bool:
-        """Whether a process of the tasks is running; reaps those that ended."""
-        self._cell.ended()
+    def _still_running(self, ends: dict[int, Ended]) -> bool:
+        """Whether a process of the tasks is running, or its end not told; reaps those that ended, and notes how."""
+        ends |= {end.pid: end for end in self._cell.ended()}
         for _ in reaped():
             pass
-        return any(started_s(pid) is not None for pid in self._cell.members())
+        untold = self._cell.alive and any(task.pid not in ends for task in self._tasks.values())
+        return untold or any(started_s(pid) is not None for pid in self._cell.members())
 
     def _too_much_memory(self, used_mb: int) -> str:
         grant = self._grant

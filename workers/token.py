@@ -22,7 +22,7 @@ from scheduler.service.tokens import new_token
 from workers.servers import MASTER_S, Servers
 
 _FILE = "token.json"
-_PATIENCE_S = 3.0
+PATIENCE_S = 3.0
 """How long a token that is refused is tried again: a server may not have heard of it yet."""
 _AGAIN_S = 60.0
 """When a renewal is tried again."""
@@ -48,7 +48,8 @@ class WorkerToken:
         self._path = folder / _FILE
         self._given = given
         self.present = given or ("" if at_home else self._read().token)
-        self._id = ""
+        self._id = self._replaced = ""
+        """The id of the present token, and of one before it that is still to be revoked."""
         self._renew_at = 0.0
 
     def settle(self, servers: Servers) -> None:
@@ -58,7 +59,7 @@ class WorkerToken:
         """
         if not self.present or self._given.startswith(PASS):
             return
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self._settle(servers)
@@ -94,21 +95,30 @@ class WorkerToken:
             return
         raise refusal or NotAuthenticated("there is no token")
 
-    def renew(self, servers: Servers) -> None:
-        """Take a new token if half of the time of the present one is over; later, if that is not possible now."""
-        if not self.present or self._given.startswith(PASS) or time.monotonic() < self._renew_at:
-            return
-        before, old, own = self.present, self._id, self._read().token == self.present
+    def renew(self, servers: Servers, *, is_over: bool) -> bool:
+        """Take a new token if half of the time of the present one is over; later, if that is not possible now.
+
+        Returns whether it did. A later call revokes the one before, if nothing needs that any more: executors must have
+        been handed new tokens of their grants, which end with the worker's, and those that are revoked have none.
+        """
+        if not self.present or self._given.startswith(PASS):
+            return False
         try:
+            if self._replaced and is_over:
+                servers.call("DELETE", f"/v1/tokens/{self._replaced}", msgspec.Raw)
+                self._replaced = ""
+            if time.monotonic() < self._renew_at:
+                return False
+            before, old, own = self.present, self._id, self._read().token == self.present
             self._issue(servers, before, None)
             self._settle(servers)
-            if own:
-                servers.call("DELETE", f"/v1/tokens/{old}", msgspec.Raw)
+            self._replaced = old if own else ""
         except (ApiAway, NoMaster, CommandRejected) as error:
             _log.warning("the worker's token could not be renewed yet", worker=self._worker, error=str(error))
             self._renew_at = time.monotonic() + _AGAIN_S
-            return
+            return False
         _log.info("the worker's token was renewed", worker=self._worker)
+        return True
 
     def _issue(self, servers: Servers, before: str, replaces: str | None) -> None:
         made = new_token()

@@ -83,7 +83,7 @@ class Work:
         self._cluster, self._replica, self._ring = cluster, replica, keyring
         self._store = WorkerStore(store, cluster, keyring)
         self._tokens = GrantTokens(cluster, keyring)
-        self._kept: OrderedDict[tuple[str, bool], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
     # Who calls
 
@@ -123,8 +123,9 @@ class Work:
             held = state.executors.get(executor) or state.drivers.get(executor)
             if held is not None and (held.worker, held.granted_at) != (worker, claims.granted_at):
                 raise NotAllowed(f"{executor} is not the one that worker {worker} was granted with this token")
-            if claims.by_token and all(own.once for own in state.accounts.tokens_of(f"worker/{worker}", _now_ms())):
-                raise NotAuthenticated(f"worker {worker} has no valid token any more, nor have its executors")
+            valid = state.accounts.tokens_of(f"worker/{worker}", _now_ms()) if claims.fetched_by else ()
+            if claims.fetched_by and all(own.id != claims.fetched_by for own in valid):
+                raise NotAuthenticated(f"the token by which worker {worker} got this grant is not valid any more")
 
         self._replica.peek(check)
         return Caller(self._here(worker), worker, claims)
@@ -138,7 +139,7 @@ class Work:
     def grants(self, caller: Caller, after: str) -> tuple[door.Holding, bool]:
         """What the worker holds, after a heartbeat; whether some of its grants wait for the store's replicas."""
         stored = self._store.look(caller.worker)
-        kept = self._keep(caller.worker, stored, by_token=bool(caller.by.token))
+        kept = self._keep(caller.worker, stored, caller.by.token)
         tag = f"{kept.tag}{'' if stored.alive else '-'}"
         news = after != tag
         holding = door.Holding(
@@ -153,31 +154,31 @@ class Work:
         )
         return holding, not kept.settled
 
-    def _keep(self, worker: str, stored: Stored, *, by_token: bool) -> _Kept:
-        kept = self._kept.pop((worker, by_token), None)
+    def _keep(self, worker: str, stored: Stored, by: str) -> _Kept:
+        kept = self._kept.pop((worker, by), None)
         if kept is None or kept.grants != stored.grants:
-            kept = self._told(worker, stored, by_token=by_token)
+            kept = self._told(worker, stored, by)
         elif not kept.settled and kept.waits_for <= stored.settled:
             kept = kept._replace(settled=True, tag=f"{kept.tag}s")
-        self._kept[worker, by_token] = kept
+        self._kept[worker, by] = kept
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return kept
 
-    def _told(self, worker: str, stored: Stored, *, by_token: bool) -> _Kept:
+    def _told(self, worker: str, stored: Stored, by: str) -> _Kept:
         granted, waits_for = [], 0
         for _, text in sorted(stored.grants.items()):
             if text:
                 grant = Grant.model_validate_json(text)
                 waits_for = max(waits_for, grant.settled_at)
-                granted.append(door.Granted(Raw(text), self._token_of(grant, worker, by_token=by_token)))
+                granted.append(door.Granted(Raw(text), self._token_of(grant, worker, by)))
         revoked = [name.decode() for name, text in sorted(stored.grants.items()) if not text]
-        digest = blake2b(repr(sorted(stored.grants.items())).encode(), digest_size=12).hexdigest()
+        digest = blake2b(repr((by, sorted(stored.grants.items()))).encode(), digest_size=12).hexdigest()
         settled = waits_for <= stored.settled
         return _Kept(stored.grants, settled, f"{digest}{'s' * settled}", granted, revoked, waits_for)
 
-    def _token_of(self, grant: Grant, worker: str, *, by_token: bool) -> str:
-        claims = structs.replace(claims_of(grant, self._cluster, worker), by_token=by_token)
+    def _token_of(self, grant: Grant, worker: str, by: str) -> str:
+        claims = structs.replace(claims_of(grant, self._cluster, worker), fetched_by=by)
         return "" if self._ring is None else grant_token(self._ring, claims)
 
     def register(self, caller: Caller, asked: door.Registering) -> None:

@@ -44,8 +44,8 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     runs: Literal["tasks", "driver", "program"] = "tasks"
     slots: int = 1
     """How many tasks it runs at once."""
-    by_token: bool = False
-    """Whether its agent showed a token of the worker's: then it is good only while the worker has a valid one."""
+    fetched_by: str = ""
+    """The id of the worker's token that its agent showed, "" = none: it is good only as long as that one."""
 
     @property
     def rq_name(self) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scheduler.model.grants import Nearness
     from scheduler.store.inflight import StoreCommand
 
-Outcome = Literal["succeeded", "failed", "unstartable"]
+Outcome = Literal["succeeded", "failed", "unstartable", "stopped"]
 """How a task ended. A failed task may be retried; one that cannot be started is tried on another worker (W9)."""
 
 FUNCTION = "workers.tasks.run"
@@ -69,7 +69,8 @@ class Completion(NamedTuple):
     """A report that a task ended: outcome, exit code, reason and the tail of its output.
 
     `attempt` prevents a repeated report from being counted for the next attempt. `cpu_ms`, `peak_mb` and `output_bytes`
-    are what the attempt took.
+    are what the attempt took. That is all that counts of a task that was `stopped` with its executor, which needs its
+    grant no longer: it returns to the queue, or its app is over.
     """
 
     task: int
@@ -406,7 +407,7 @@ def _hosts_line(hosts: list[str] | None, live: Mapping[str, str]) -> str:
 
 def _task_state(task: int, stored: bytes | None, *, over: bool) -> TaskState:
     fields: dict[str, Any] = json.loads(stored or b"{}")
-    for name in ("failures", "broken"):
+    for name in ("failures", "broken", "stopped"):
         fields.pop(name, None)
     found = TaskState(task=task, **fields)
     return found._replace(state="stopped") if over and found.state in {"queued", "running"} else found

@@ -96,13 +96,21 @@ local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local finished = false
 
 local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, peak_mb, output_bytes)
-  if redis.call('HGET', begun, i) ~= executor then return end
-  local task = cjson.decode(redis.call('HGET', tasks, i))
-  if attempt ~= '' and tonumber(attempt) ~= task.attempts then return end
-  task.broken = nil
-  task.ended_at = at
-  task.exit_code = tonumber(exit_code)
-  task.message = message
+  local known = redis.call('HGET', tasks, i)
+  local is_stopped = outcome == 'stopped' and known
+  if not is_stopped and redis.call('HGET', begun, i) ~= executor then return end
+  local task = cjson.decode(known)
+  if is_stopped then
+    local number = tonumber(attempt) or 0
+    if number > task.attempts or number <= (task.stopped or 0) then return end
+    task.stopped = number
+  else
+    if attempt ~= '' and tonumber(attempt) ~= task.attempts then return end
+    task.broken = nil
+    task.ended_at = at
+    task.exit_code = tonumber(exit_code)
+    task.message = message
+  end
   task.cpu_ms = (task.cpu_ms or 0) + cpu_ms
   task.output_bytes = (task.output_bytes or 0) + output_bytes
   task.peak_mb = math.max(task.peak_mb or 0, peak_mb)
@@ -110,6 +118,10 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
   redis.call('HINCRBY', tasks, 'output_bytes', string.format('%d', output_bytes))
   if peak_mb > tonumber(redis.call('HGET', tasks, 'peak_mb') or -1) then
     redis.call('HSET', tasks, 'peak_mb', string.format('%d', peak_mb))
+  end
+  if is_stopped then
+    redis.call('HSET', tasks, i, cjson.encode(task))
+    return
   end
   redis.call('HDEL', begun, i)
   if tail ~= '' then redis.call('HSET', output, i, tail) end

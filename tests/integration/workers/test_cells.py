@@ -143,6 +143,15 @@ def test_tasks_run_as_the_account_of_their_company_without_privileges(account_ri
     wait_until(lambda: not list((helper / "scratch").iterdir()), "the end of its folder")
 
 
+@pytest.mark.parametrize("launcher", [pytest.param("cell", marks=in_cells), pytest.param("account", marks=as_root)])
+def test_tasks_of_a_cell_have_shared_memory_of_their_own(launcher: str, request: pytest.FixtureRequest) -> None:
+    """As the locks of Python's multiprocessing need."""
+    rig: Rig = request.getfixturevalue("account_rig" if launcher == "account" else "rig")
+    script = "import multiprocessing, os; print(multiprocessing.Lock().acquire(), os.listdir('/dev/shm'))"
+    rig.run(rig.grant((sys.executable, "-c", script)))
+    assert outputs(rig, 1) == ["True []\n"]
+
+
 @as_root
 def test_an_account_is_told_to_leave_and_stopped_like_others(account_rig: Rig) -> None:
     rig = account_rig
@@ -446,3 +455,25 @@ def test_what_a_task_took_is_measured(rig: Rig, launcher: str) -> None:
     assert state.cpu_ms > 50
     assert 60 <= state.peak_mb < 300
     assert state.output_bytes == 100_001
+
+
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("cell", marks=in_cells)])
+@pytest.mark.parametrize("on_term", ["exit", "echo"])
+def test_what_a_task_took_is_measured_if_its_app_is_killed(rig: Rig, launcher: str, on_term: str) -> None:
+    """Also if it must be killed because it does not end when it is asked to."""
+    grant = rig.grant(
+        shell(f"trap {on_term} TERM; i=0; while [ $((i += 1)) -lt 200000 ]; do :; done; echo worked; {_ON}")
+    )
+    pid = rig.launch(grant, launcher=launcher)
+    wait_until(lambda: outputs(rig, 1) == ["worked\n"], "the work")
+    rig.connection.hset(rig.keys.grants(WORKER), grant.executor, "")
+    rig.work.forget({rig.app: grant.company})
+    os.kill(pid, signal.SIGTERM)
+    assert rig.end_of(grant).reason == "killed"
+    state = rig.work.states(rig.app)[0]
+    assert state.state == "stopped"
+    assert state.cpu_ms > 20
+    assert state.output_bytes >= len("worked\n")
+
+
+_ON = "while :; do sleep 0.05; done"

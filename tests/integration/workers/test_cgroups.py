@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +63,30 @@ def test_memory_beyond_the_grant_ends_the_task(rig: Rig, script: str) -> None:
     )
     assert note.done
     wait_until(lambda: not leaves(grant), "the end of the group")
+
+
+BOMB = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(1)
+"""
+
+
+@LAUNCHERS
+def test_a_fork_bomb_reaches_its_limit_and_ends_with_its_group(rig: Rig) -> None:
+    grant = rig.grant((sys.executable, "-S", "-c", BOMB), cores=1, memory_mb=16_384)
+    pid = rig.launch(grant)
+    wait_until(lambda: leaves(grant), "the group")
+    (leaf,) = leaves(grant)
+    wait_until(lambda: "max 0\n" not in (leaf / "pids.events").read_text(), "a fork that was refused")
+    assert int((leaf / "pids.current").read_text()) <= MOST_PROCESSES
+    os.kill(pid, signal.SIGTERM)
+    assert rig.end_of(grant).reason == "killed"
+    wait_until(lambda: not leaves(grant), "the end of the group")
+    assert rig.run(rig.grant(("true",), number=1)).done
 
 
 @LAUNCHERS

@@ -30,6 +30,7 @@ from tests.integration.workers.worker_rig import tasks_of
 from tests.waiting import HOPELESS_S, wait_until
 from workers.agent import run_agent
 from workers.offer import Offer
+from workers.rundir import RunDir
 
 pytestmark = pytest.mark.parametrize("store", ["embedded"], indirect=True)
 RING = Keyring.new()
@@ -154,6 +155,7 @@ def test_a_token_is_renewed_when_half_of_its_time_is_over(cluster: Served, tmp_p
     ):
         cluster.client.send(command)
     cluster.agent(token=given.text)
+    app = a_task_that_waits(cluster, tmp_path)
     kept = tmp_path / "run" / "w1" / "token.json"
     wait_until(lambda: len(cluster.client.view("tokens", account="worker/w1")) == 2, "the new token, beside the old")
     [old, new] = sorted(cluster.client.view("tokens", account="worker/w1"), key=lambda each: int(each["expires"]))
@@ -163,3 +165,46 @@ def test_a_token_is_renewed_when_half_of_its_time_is_over(cluster: Served, tmp_p
         return float(cluster.connection.zscore(cluster.keys.heartbeats, "w1") or 0)
 
     wait_until(lambda: beaten() > old["expires"] + 500, "a heartbeat after the end of the old token")
+    (tmp_path / "go").touch()
+    has_lost_nothing(cluster, app)
+
+
+def a_task_that_waits(cluster: Served, folder: Path) -> str:
+    """An app whose running task ends when there is a file `go`; nobody else submits any."""
+    anns = new_token()
+    cluster.client.send(AddAccount(account="acme/ann"))
+    cluster.client.send(IssueToken(token=anns.id, account="acme/ann", hash=anns.hash))
+    wait = ("/bin/sh", "-c", f"until [ -e {folder}/go ]; do sleep 0.02; done")
+    app = SubmitApp(app="waits", company="acme", user="ann", cores=4, tasks=1, command=wait)
+    cluster.client.send(app, by=By("acme/ann", anns.id, "user"))
+    wait_until(lambda: tasks_of("waits") == {0}, "the task")
+    return "waits"
+
+
+def has_lost_nothing(cluster: Served, app: str) -> None:
+    assert cluster.end_of(app)["state"] == "finished"
+    [state] = cluster.work.states(app)
+    assert (state.attempts, state.executor) == (1, f"{app}.0")
+
+
+def test_executors_outlive_the_token_of_their_worker_if_it_has_another(cluster: Served, tmp_path: Path) -> None:
+    """The worker is started again with the new one, which the executors that run are handed."""
+    first, second = new_token(), new_token()
+    for command in (
+        AddAccount(account="op/root"),
+        AddAccount(account="worker/w1"),
+        IssueToken(token=first.id, account="worker/w1", hash=first.hash),
+        IssueToken(token=second.id, account="worker/w1", hash=second.hash),
+    ):
+        cluster.client.send(command)
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer, token=first.text)
+    app = a_task_that_waits(cluster, tmp_path)
+    agent.terminate()
+    agent.wait(HOPELESS_S)
+    files = RunDir(offer.run_dir, "w1")
+    cluster.agent(offer, token=second.text)
+    wait_until(lambda: files.handed_token(f"{app}.0"), "a new token for the executor")
+    cluster.client.send(RevokeToken(token=first.id))
+    (tmp_path / "go").touch()
+    has_lost_nothing(cluster, app)

@@ -38,3 +38,31 @@ def test_executors_that_run_get_their_limits_again(group: Path) -> None:
     assert (group / "cgroup.subtree_control").read_text() == "+memory +cpu +pids"
     assert (leaf / "memory.max").read_text() == str(64 << 20)
     assert (leaf / "pids.max").read_text() == str(cgroups.MOST_PROCESSES)
+
+
+def test_a_check_names_what_mends_a_controller_of_version_1(
+    group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To delegate the group gives it no controller that another hierarchy has."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "30 25 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+        "31 25 0:27 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+    )
+    found = cgroups.controllers_of_version_1(mounts)
+    assert "memory" in found
+    assert "pids" not in found
+    monkeypatch.setattr(machine, "controllers_of_version_1", lambda: found)
+    (group / "cgroup.controllers").write_text("cpu\n")
+    mends = {finding.subject: finding.mend for finding in machine.check()}
+    assert "systemd.unified_cgroup_hierarchy=1" in mends["memory limit"]
+    assert "Delegate=yes" in mends["process limit"]
+
+
+@pytest.mark.parametrize(("user", "said"), [(0, "nothing limits those of root"), (1000, "a limit of the user's")])
+def test_a_check_does_not_say_that_a_limit_holds_root(
+    group: Path, monkeypatch: pytest.MonkeyPatch, user: int, said: str
+) -> None:
+    (group / "cgroup.controllers").write_text("cpu\n")
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert said in next(finding.detail for finding in machine.check() if finding.subject == "process limit")

@@ -185,6 +185,34 @@ def test_what_the_attempts_of_a_task_took_is_kept_with_its_state_and_summed_by_a
     assert work.progress(APP) == Progress(tasks=2, succeeded=2, cpu_ms=1527, peak_mb=300, output_bytes=1 << 33)
 
 
+@pytest.mark.parametrize("before", ["", "returned", "over"])
+def test_what_stopped_tasks_took_is_counted_once_whatever_became_of_them(
+    work: Worklist, fake: fakeredis.FakeRedis, before: str
+) -> None:
+    """The master may have returned them, or closed their app, before their executor says what they took."""
+    fill(work, 2)
+    take(work, 1)
+    fake.hset(KEYS.grants(WORKER), "e", "")
+    if before == "returned":
+        work.put_back(APP, "e")
+    elif before == "over":
+        work.forget({APP: "acme"})
+    keys = set(fake.keys("*"))
+    stopped = Completion(0, "stopped", 143, "killed", b"out", attempt=1, cpu_ms=1500, peak_mb=300, output_bytes=7)
+    for report in (stopped, stopped, stopped._replace(attempt=2), stopped._replace(attempt=None, task=7)):
+        work.step(APP, [report], worker=WORKER, executor="e")
+    state = work.states(APP)[0]
+    assert (state.cpu_ms, state.peak_mb, state.output_bytes, state.message) == (1500, 300, 7, "")
+    assert state.state == {"": "running", "returned": "queued", "over": "stopped"}[before]
+    assert work.progress(APP).cpu_ms == 1500
+    assert set(fake.keys("*")) == keys
+    work.put_back(APP, "e")
+    if before != "over":
+        assert take(work, 1, "f") == [0]
+        work.step(APP, [Completion(0, "succeeded", 0, attempt=2, cpu_ms=20)], worker=WORKER, executor="f")
+        assert work.states(APP)[0].cpu_ms == 1520
+
+
 def test_a_task_that_cannot_be_started_comes_first_on_another_worker_and_is_no_retry(
     work: Worklist, fake: fakeredis.FakeRedis
 ) -> None:
