@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote_plus, unquote_plus
 
 import pytest
 from redis import Redis
@@ -115,3 +116,51 @@ def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url
         process.communicate()
     assert process.returncode == 0
     assert cluster.wait_for_end(app)["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("cores", "answer"),
+    [
+        (
+            1,
+            "OVER\tapp {app} is failed: 10 executors ended before they reached the driver; ",
+        ),
+        (
+            64,
+            "REFUSED\tan executor of the app needs 64 cores and 1408 MiB, and no worker offers that much; ",
+        ),
+    ],
+    ids=["no-java", "too-large"],
+)
+def test_a_spark_driver_whose_executors_cannot_start_is_told_why(cluster: Site, cores: int, answer: str) -> None:
+    """Its helper speaks to the cluster; neither Spark nor Java is needed for that."""
+    about = {"master": "spark+fairlog://acme/ann", "name": "n", "java": "/no", "home": "/no", "driver": "spark://d"}
+    lines: list[tuple[str, ...]] = [("ABOUT", *each) for each in about.items()]
+    lines += [("CONF", "spark.executor.cores", str(cores)), ("START", "1")]
+    environment = {**cluster.shell.env, "FAIRLOG_API": cluster.api}
+    command = [sys.executable, "-m", "fairlog.engines.spark.helper"]
+    app = ""
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.writelines("\t".join(map(quote_plus, line)) + "\n" for line in lines)
+        process.stdin.flush()
+        for told in map(unquote_plus, process.stdout):
+            kind, _, said = told.strip().partition("\t")
+            if kind == "READY":
+                app = said
+            if kind in {"OVER", "REFUSED"}:
+                assert told.startswith(answer.format(app=app))
+                break
+        else:
+            raise AssertionError("it ended without an answer")
+        process.stdin.write("STOP\n")
+    assert process.returncode == 0
+    if app:
+        ended = cluster.wait_for_end(app)
+        assert (ended["state"], "has no /no/bin/java, which the driver runs with" in ended["detail"]) == (
+            "failed",
+            True,
+        )
