@@ -15,6 +15,7 @@ from scheduler.rules.validate import (
     check_command_id,
     check_identifier,
     check_name,
+    check_near,
     check_private,
     check_range,
     read_part,
@@ -311,3 +312,13 @@ def test_a_report_within_the_bounds_is_as_it_was() -> None:
 def test_an_id_of_a_command_is_one_printable_line(identity: str) -> None:
     with pytest.raises(InvalidCommand, match="the id of a command"):
         check_command_id(identity)
+
+
+def test_preferred_hosts_that_are_too_long_for_the_log_are_refused_with_both_numbers() -> None:
+    check_near({"h1": "0-99999"})
+    scattered = ",".join(map(str, range(1, 100_000, 2)))
+    said = (
+        f"take at most 131072 characters, not {len(scattered) + 2}; give tasks that prefer the same host neighbouring"
+    )
+    with pytest.raises(InvalidCommand, match=said):
+        check_near({"h1": scattered})
