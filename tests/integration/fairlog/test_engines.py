@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from redis import Redis
 from rq import Queue
 
 from fairlog.api.client import ApiClient
+from fairlog.engines import owner
 from fairlog.local.store import bundled_server
+from scheduler.model.commands import SubmitApp
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
@@ -164,3 +167,40 @@ def test_a_spark_driver_whose_executors_cannot_start_is_told_why(cluster: Site, 
             "failed",
             True,
         )
+
+
+def test_an_owner_that_waits_prints_why(
+    cluster: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(owner, "SENTENCE_S", 0.1)
+    who = ("--company", "acme", "--user", "ann", "--executor-program")
+    size = ("--executor-cores", "4", "--executor-memory", "512M")
+    full = cluster.shell.ok("submit", *who, *size, "--executors", "2", "--", "sleep", "600").split()[0]
+    wait_until(lambda: len(cluster.app(full)["executors"]) == 2, "a full cluster")
+    submission = SubmitApp(
+        app="app-waits",
+        company="acme",
+        user="ann",
+        executor_program=True,
+        executor_cores=4,
+        executor_memory_mb=512,
+        executor_limit=1,
+        owner_timeout_s=60,
+        command=("sleep", "600"),
+    )
+    owned = owner.OwnedApp(submission, {}, api=cluster.api)
+    try:
+        said = ""
+
+        def told() -> bool:
+            nonlocal said
+            said += capsys.readouterr().err
+            return (
+                len(re.findall(r"^fairlog: app app-waits waits for executors since \d+ s: \S", said, re.MULTILINE)) >= 2
+            )
+
+        wait_until(told, "the sentence, and again")
+    finally:
+        owned.finish()
+        cluster.shell.ok("kill", full)
+    cluster.wait_for_end(full)
