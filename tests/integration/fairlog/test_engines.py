@@ -101,6 +101,24 @@ def test_a_dask_cluster_grows_from_nothing_and_ends_with_its_owner(cluster: Site
     assert [app["state"] for app in found] == ["finished"]
 
 
+JOBLIB = """
+import joblib
+from distributed import Client
+from fairlog.dask import FairlogCluster
+
+if __name__ == "__main__":
+    with FairlogCluster(company="acme", user="ann", n_workers=1, memory_mb=512) as cluster, Client(cluster):
+        with joblib.parallel_config(backend="dask"):
+            print(sum(joblib.Parallel()(joblib.delayed(pow)(number, 2) for number in range(100))))
+"""
+
+
+def test_joblib_runs_on_a_dask_cluster(cluster: Site, tmp_path: Path) -> None:
+    pytest.importorskip("joblib", reason="joblib is not installed")
+    (tmp_path / "squares.py").write_text(JOBLIB)
+    assert example(cluster, str(tmp_path / "squares.py"), cwd=tmp_path).stdout == "328350\n"
+
+
 def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url: str, tmp_path: Path) -> None:
     queue = Queue("work", connection=Redis.from_url(queue_url))
     jobs = [queue.enqueue(calls.note, str(tmp_path), number) for number in range(60)]
