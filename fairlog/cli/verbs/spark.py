@@ -45,10 +45,19 @@ def spark_submit(
     else the installed pyspark, at the same path on the workers. The driver's app is printed; it owns a second app, that
     of its executors, which ends with it.
     """
-    from fairlog.engines.spark.conf import mebibytes, with_overhead  # noqa: PLC0415 (few need it)
+    from fairlog.engines.spark.conf import (  # noqa: PLC0415 (few need it)
+        executors_of,
+        size,
+        whole,
+        with_overhead,
+    )
     from fairlog.engines.spark.driver import asked_of, home_of_spark, python_of_spark  # noqa: PLC0415 (likewise)
 
-    (conf, program), home = asked_of(arguments), home_of_spark()
+    conf, program = asked_of(arguments)
+    executors_of(conf, 2)  # what cannot be read is refused here, not in the driver
+    driver_cores = whole(conf, "spark.driver.cores", 1)
+    driver_memory_mb = with_overhead(conf, "driver", size(conf, "spark.driver.memory", "1g"))
+    home = home_of_spark()
     who = submitter(session, company, user)
     app = f"app-{uuid4().hex[:12]}"
     variables = python_of_spark()
@@ -61,8 +70,8 @@ def spark_submit(
         name=conf.get("spark.app.name", Path(program).name),
         cores=0,
         driver=True,
-        driver_cores=int(conf.get("spark.driver.cores", "1")),
-        driver_memory_mb=with_overhead(conf, "driver", mebibytes(conf.get("spark.driver.memory", "1g"))),
+        driver_cores=driver_cores,
+        driver_memory_mb=driver_memory_mb,
         command=(
             *(sys.executable, "-m", "fairlog.engines.spark.driver", who["company"], who["user"], home),
             *arguments,

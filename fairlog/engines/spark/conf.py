@@ -26,6 +26,7 @@ _LEAVES = {
 """Without these, an executor that is told to leave stays, or leaves half a minute after its blocks were handed over.
 
 The driver has none of them, so that it stops its idle executors itself. Values that it has hold for executors too."""
+_FACTOR = re.compile(r"[0-9]{1,4}(\.[0-9]{1,9})?")
 _LEAST_OVERHEAD_MIB, _OVERHEAD = 384, 0.1
 
 
@@ -37,14 +38,35 @@ def mebibytes(text: str, *, plain: str = "m") -> int:
     return -(-int(found[1]) * _UNIT_KIB[(found[2] or plain).lower()] // (1 << 10))
 
 
+def size(conf: Mapping[str, str], name: str, default: str, *, plain: str = "m") -> int:
+    """The size of that name, in MiB. Raises: InvalidCommand, which names it."""
+    try:
+        return mebibytes(conf.get(name, default), plain=plain)
+    except InvalidCommand as error:
+        raise InvalidCommand(f"{name}: {error}") from None
+
+
+def whole(conf: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
+    """The whole number of that name. Raises: InvalidCommand, which names it."""
+    text = conf.get(name, str(default)).strip()
+    if not (text.isdecimal() and least <= int(text) < 1 << 31):
+        raise InvalidCommand(f"{name} is a whole number of at least {least}, not {text[:40]!r}")
+    return int(text)
+
+
 def with_overhead(conf: Mapping[str, str], role: str, memory_mb: int) -> int:
-    """The memory of a driver's or an executor's process: the heap and what the JVM needs beside it."""
-    given = conf.get(f"spark.{role}.memoryOverhead")
-    if given is not None:
-        return memory_mb + mebibytes(given)
-    factor = float(conf.get(f"spark.{role}.memoryOverheadFactor", _OVERHEAD))
-    least = mebibytes(conf.get(f"spark.{role}.minMemoryOverhead", f"{_LEAST_OVERHEAD_MIB}m"))
-    return memory_mb + max(least, int(memory_mb * factor))
+    """The memory of a driver's or an executor's process: the heap and what the JVM needs beside it, in MiB.
+
+    Raises: InvalidCommand.
+    """
+    given = f"spark.{role}.memoryOverhead"
+    if given in conf:
+        return memory_mb + size(conf, given, "0m")
+    factor = conf.get(f"spark.{role}.memoryOverheadFactor", str(_OVERHEAD)).strip()
+    if _FACTOR.fullmatch(factor) is None:
+        raise InvalidCommand(f"spark.{role}.memoryOverheadFactor is a number such as 0.1, not {factor[:40]!r}")
+    least = size(conf, f"spark.{role}.minMemoryOverhead", f"{_LEAST_OVERHEAD_MIB}m")
+    return memory_mb + max(least, int(memory_mb * float(factor)))
 
 
 class Executors(NamedTuple):
@@ -59,16 +81,20 @@ class Executors(NamedTuple):
 
 def executors_of(conf: Mapping[str, str], initial: int) -> Executors:
     """What the configuration asks for; `initial` is Spark's own reading of how many. Raises: InvalidCommand."""
-    cores = int(conf.get("spark.executor.cores", "1"))
-    heap_mb = mebibytes(conf.get("spark.executor.memory", "1g"))
-    memory_mb = with_overhead(conf, "executor", heap_mb) + mebibytes(conf.get("spark.executor.pyspark.memory", "0m"))
+    cores = whole(conf, "spark.executor.cores", 1)
+    heap_mb = size(conf, "spark.executor.memory", "1g")
+    memory_mb = with_overhead(conf, "executor", heap_mb) + size(conf, "spark.executor.pyspark.memory", "0m")
     if conf.get("spark.memory.offHeap.enabled") == "true":
-        memory_mb += mebibytes(conf.get("spark.memory.offHeap.size", "0"), plain="k")
-    resources = {found[1]: int(value) for name, value in conf.items() if (found := _RESOURCE.fullmatch(name))}
+        memory_mb += size(conf, "spark.memory.offHeap.size", "0", plain="k")
+    resources = {found[1]: whole(conf, name, 1) for name in conf if (found := _RESOURCE.fullmatch(name))}
     number = initial
     if conf.get("spark.dynamicAllocation.enabled") != "true" and "spark.executor.instances" not in conf:
-        most = conf.get("spark.cores.max")
-        number = initial if most is None else int(most) // cores
+        number = whole(conf, "spark.cores.max", cores) // cores if "spark.cores.max" in conf else initial
+        if not number and initial:
+            raise InvalidCommand(
+                f"spark.cores.max, {conf['spark.cores.max']}, is less than the {cores} cores of one executor; "
+                "raise it, or lower spark.executor.cores"
+            )
     return Executors(cores, heap_mb, memory_mb, resources, number)
 
 

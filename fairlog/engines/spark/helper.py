@@ -16,15 +16,19 @@ from urllib.parse import quote_plus, unquote_plus
 from uuid import uuid4
 
 from fairlog.engines.owner import LEASE_S, LOOPBACK, OwnedApp, own_folder, say
-from fairlog.engines.spark.conf import MASTER, executor_command, executors_of
+from fairlog.engines.spark.conf import MASTER, executor_command, executors_of, whole
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import FairlogError, InvalidCommand
 from scheduler.model.ids import executor_id, number_of
+from scheduler.model.text import MAX_DETAIL, one_line
 
 if TYPE_CHECKING:
     from fairlog.engines.owner import Event
 
 _SIGKILL = 137
+_NOT_FOUND = 127
+MAX_FAILURES = 10
+"""So many executors in a row that end before they reach the driver, while none serves it, fail the app."""
 GRACE_S = 60
 """How long executors have to hand their blocks over when they are told to stop."""
 _PASSED_ON = ("PYSPARK_PYTHON", "PYTHONPATH", "SPARK_LOCAL_HOSTNAME")
@@ -40,7 +44,9 @@ class Helper:
         self._owned: OwnedApp | None = None
         self._demand = self._preferring = 0
         self._prefer: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._serving: set[str] = set()
+        self._failed = 0
+        self._lock, self._stating = threading.Lock(), threading.Lock()
         self._app = ""
 
     def run(self, lines: Iterator[str]) -> None:
@@ -54,11 +60,15 @@ class Helper:
                 case "START":
                     self._start(int(words[0]))
                 case "TOTAL":
-                    self._demand, self._preferring = map(int, words[:2])
-                    self._prefer = dict(zip(words[2::2], map(int, words[3::2]), strict=True))
+                    with self._stating:
+                        self._demand, self._preferring = map(int, words[:2])
+                        self._prefer = dict(zip(words[2::2], map(int, words[3::2]), strict=True))
                     self._state()
                 case "KILL":
                     self._state([executor_id(self._app, int(number)) for number in words])
+                case "ADDED":
+                    self._failed = 0
+                    self._serving.add(words[0])
                 case "STOP":
                     if self._owned is not None:
                         self._owned.finish()
@@ -102,8 +112,8 @@ class Helper:
                 executor_memory_mb=asked.memory_mb,
                 executor_resources=asked.resources,
                 executor_limit=asked.number,
-                owner_timeout_s=int(self._conf.get("spark.fairlog.ownerTimeout", str(LEASE_S))),
-                grace_s=int(self._conf.get("spark.fairlog.grace", str(GRACE_S))),
+                owner_timeout_s=whole(self._conf, "spark.fairlog.ownerTimeout", LEASE_S),
+                grace_s=whole(self._conf, "spark.fairlog.grace", GRACE_S, least=0),
                 command=command,
                 env=tuple(sorted(variables)),
                 cwd=own_folder(),
@@ -120,7 +130,8 @@ class Helper:
     def _state(self, stop: Sequence[str] = ()) -> None:
         """State the demand that the driver stated last, and the executors to stop."""
         if self._owned is not None:
-            self._owned.scale(self._demand, stop, prefer=self._prefer, preferring_tasks=self._preferring)
+            with self._stating:
+                self._owned.scale(self._demand, stop, prefer=self._prefer, preferring_tasks=self._preferring)
 
     def _hear(self, event: Event) -> None:
         """Tell the driver who leaves and who is lost, once each."""
@@ -132,13 +143,33 @@ class Helper:
             case "ExecutorRemoved":
                 code, detail = data["exit_code"], data["detail"]
                 by_app = data["reason"] == "failed" and (detail.startswith("used") or code not in (_SIGKILL, None))
-                said = f"fairlog: {data['reason']}{', ' * bool(detail)}{detail}"
-                self._tell("LOST", str(number_of(data["executor"])), str(code or 0), str(by_app).lower(), said)
+                if data["reason"] == "failed" and code == _NOT_FOUND:
+                    detail = (
+                        f"worker {data['worker']} has no {self._about['java']}/bin/java, which the driver runs with"
+                    )
+                said = f"{data['reason']}{', ' * bool(detail)}{detail}"
+                number = str(number_of(data["executor"]))
+                self._tell("LOST", number, str(code or 0), str(by_app).lower(), f"fairlog: {said}")
+                self._gone(number, data["reason"], said)
             case "AppRemoved":
                 detail = data["detail"]
                 self._tell("OVER", f"app {data['app']} is {data['reason']}{': ' * bool(detail)}{detail}")
             case _:
                 pass
+
+    def _gone(self, number: str, reason: str, said: str) -> None:
+        """Fail the app if its executors cannot start; state the demand again, which a good end has lowered (G2)."""
+        self._failed += reason == "failed" and number not in self._serving
+        if reason == "exited":
+            self._state()
+        if self._owned is None or reason != "failed" or self._failed < MAX_FAILURES:
+            return
+        if self._serving.isdisjoint(str(number_of(executor)) for executor in self._owned.executors):
+            why = one_line(
+                f"{self._failed} executors ended before they reached the driver; the last one: {said}", MAX_DETAIL
+            )
+            self._owned.finish("failed", why)
+            self._tell("OVER", f"app {self._app} is failed: {why}")
 
     def _tell(self, *words: str) -> None:
         with self._lock:

@@ -65,27 +65,54 @@ def test_scaling_an_app_near_a_host_says_what_each_executor_reached(shell: Shell
     shell.ok("kill", name)
 
 
-def test_tasks_run_on_the_hosts_that_they_prefer(shell: Shell) -> None:
-    """Four workers of one machine, each on a host of its own (semantics L7)."""
-    hosts = [f"h{number}" for number in range(4)]
-    shell.ok("settings", "set", "locality_wait_host_ms=600000")
+@pytest.fixture(scope="module")
+def hosts(shell: Shell) -> Iterator[list[str]]:
+    """Four workers of one machine, each of one core and on a host of its own."""
+    names = [f"h{number}" for number in range(4)]
     offered = ("--cores", "1", "--memory", "1G", "--folders", str(shell.home))
-    agents = [shell.start("worker", "--id", host, "--host", host, *offered) for host in hosts]
+    agents = [shell.start("worker", "--id", host, "--host", host, *offered) for host in names]
     try:
-        wait_until(lambda: all(host in shell.ok("workers") for host in hosts), "the workers")
-        near = shell.home / "near"
-        near.write_text("# tasks by host\nh0=10-12\nh1=13\nh1=14-15,h2=16-18\n")
-        about = ("--executor-cores", "1", "--executor-memory", "512M", "--cores", "4", "--array", "10-22")
-        script = "test $FAIRLOG_TASK_INDEX = 22 || echo $FAIRLOG_HOST"
-        name = shell.submit(*about, "--prefer", str(near), "--prefer", "h3=19-21", "--wait", "--", "sh", "-c", script)
-        tasks = shell.app(name)["taskStates"]
-        assert [task["locality"] for task in tasks] == [*["host"] * 12, None]
-        ran = shell.ok("logs", name, "--raw").split()
-        assert sorted(ran) == sorted(hosts * 3)
-        assert "12 of 12 on a preferred host, 100%" in shell.ok("app", name)
-        refused = shell.run("submit", *about, "--prefer", "h3=23", "--", "true")
-        assert (refused.code, "task 23, which is to prefer host 'h3', does not exist" in refused.err) == (2, True)
+        wait_until(lambda: all(host in shell.ok("workers") for host in names), "the workers")
+        yield names
     finally:
         for agent in agents:
             agent.kill()
             agent.communicate()
+
+
+SMALL = ("--executor-cores", "1", "--executor-memory", "512M")
+
+
+def test_tasks_run_on_the_hosts_that_they_prefer(shell: Shell, hosts: list[str]) -> None:
+    """Semantics L7."""
+    shell.ok("settings", "set", "locality_wait_host_ms=600000")
+    near = shell.home / "near"
+    near.write_text("# tasks by host\nh0=10-12\nh1=13\nh1=14-15,h2=16-18\n")
+    about = (*SMALL, "--cores", "4", "--array", "10-22")
+    script = "test $FAIRLOG_TASK_INDEX = 22 || echo $FAIRLOG_HOST"
+    name = shell.submit(*about, "--prefer", str(near), "--prefer", "h3=19-21", "--wait", "--", "sh", "-c", script)
+    tasks = shell.app(name)["taskStates"]
+    assert [task["locality"] for task in tasks] == [*["host"] * 12, None]
+    ran = shell.ok("logs", name, "--raw").split()
+    assert sorted(ran) == sorted(hosts * 3)
+    assert "12 of 12 on a preferred host, 100%" in shell.ok("app", name)
+    refused = shell.run("submit", *about, "--prefer", "h3=23", "--", "true")
+    assert (refused.code, "task 23, which is to prefer host 'h3', does not exist" in refused.err) == (2, True)
+
+
+def test_tasks_whose_host_stays_busy_run_elsewhere_once_the_wait_ran_out(shell: Shell, hosts: list[str]) -> None:
+    """The host has room for one executor, and its first task holds it until the others are done (semantics L5, L7)."""
+    shell.ok("settings", "set", "locality_wait_host_ms=200")
+    flag = shell.home / "others-are-done"
+    script = f"echo $FAIRLOG_HOST; test $FAIRLOG_TASK_INDEX = 0 || exit 0; while ! test -e {flag}; do sleep 0.05; done"
+    about = (*SMALL, "--cores", "2", "--tasks", "4", "--prefer", f"{hosts[0]}=0-3")
+    name = shell.submit(*about, "--", "sh", "-c", script)
+    wait_until(lambda: [task["state"] for task in shell.app(name)["taskStates"]].count("succeeded") == 3, "the others")
+    flag.touch()
+    wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
+    ran = shell.ok("logs", name, "--raw").split()
+    near = ran.count(hosts[0])
+    found = [task["locality"] for task in shell.app(name)["taskStates"]]
+    assert sorted(found) == ["any"] * (4 - near) + ["host"] * near
+    assert near < 4
+    assert f"{near} of 4 on a preferred host, {25 * near}%" in shell.ok("app", name)

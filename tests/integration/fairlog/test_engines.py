@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote_plus, unquote_plus
 
 import pytest
 from redis import Redis
 from rq import Queue
 
 from fairlog.api.client import ApiClient
+from fairlog.engines import owner
 from fairlog.local.store import bundled_server
+from scheduler.model.commands import SubmitApp
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
@@ -97,6 +101,24 @@ def test_a_dask_cluster_grows_from_nothing_and_ends_with_its_owner(cluster: Site
     assert [app["state"] for app in found] == ["finished"]
 
 
+JOBLIB = """
+import joblib
+from distributed import Client
+from fairlog.dask import FairlogCluster
+
+if __name__ == "__main__":
+    with FairlogCluster(company="acme", user="ann", n_workers=1, memory_mb=512) as cluster, Client(cluster):
+        with joblib.parallel_config(backend="dask"):
+            print(sum(joblib.Parallel()(joblib.delayed(pow)(number, 2) for number in range(100))))
+"""
+
+
+def test_joblib_runs_on_a_dask_cluster(cluster: Site, tmp_path: Path) -> None:
+    pytest.importorskip("joblib", reason="joblib is not installed")
+    (tmp_path / "squares.py").write_text(JOBLIB)
+    assert example(cluster, str(tmp_path / "squares.py"), cwd=tmp_path).stdout == "328350\n"
+
+
 def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url: str, tmp_path: Path) -> None:
     queue = Queue("work", connection=Redis.from_url(queue_url))
     jobs = [queue.enqueue(calls.note, str(tmp_path), number) for number in range(60)]
@@ -115,3 +137,88 @@ def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url
         process.communicate()
     assert process.returncode == 0
     assert cluster.wait_for_end(app)["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("cores", "answer"),
+    [
+        (
+            1,
+            "OVER\tapp {app} is failed: 10 executors ended before they reached the driver; ",
+        ),
+        (
+            64,
+            "REFUSED\tan executor of the app needs 64 cores and 1408 MiB, and no worker offers that much; ",
+        ),
+    ],
+    ids=["no-java", "too-large"],
+)
+def test_a_spark_driver_whose_executors_cannot_start_is_told_why(cluster: Site, cores: int, answer: str) -> None:
+    """Its helper speaks to the cluster; neither Spark nor Java is needed for that."""
+    about = {"master": "spark+fairlog://acme/ann", "name": "n", "java": "/no", "home": "/no", "driver": "spark://d"}
+    lines: list[tuple[str, ...]] = [("ABOUT", *each) for each in about.items()]
+    lines += [("CONF", "spark.executor.cores", str(cores)), ("START", "1")]
+    environment = {**cluster.shell.env, "FAIRLOG_API": cluster.api}
+    command = [sys.executable, "-m", "fairlog.engines.spark.helper"]
+    app = ""
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.writelines("\t".join(map(quote_plus, line)) + "\n" for line in lines)
+        process.stdin.flush()
+        for told in map(unquote_plus, process.stdout):
+            kind, _, said = told.strip().partition("\t")
+            if kind == "READY":
+                app = said
+            if kind in {"OVER", "REFUSED"}:
+                assert told.startswith(answer.format(app=app))
+                break
+        else:
+            raise AssertionError("it ended without an answer")
+        process.stdin.write("STOP\n")
+    assert process.returncode == 0
+    if app:
+        ended = cluster.wait_for_end(app)
+        assert (ended["state"], "has no /no/bin/java, which the driver runs with" in ended["detail"]) == (
+            "failed",
+            True,
+        )
+
+
+def test_an_owner_that_waits_prints_why(
+    cluster: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(owner, "SENTENCE_S", 0.1)
+    who = ("--company", "acme", "--user", "ann", "--executor-program")
+    size = ("--executor-cores", "4", "--executor-memory", "512M")
+    full = cluster.shell.ok("submit", *who, *size, "--executors", "2", "--", "sleep", "600").split()[0]
+    wait_until(lambda: len(cluster.app(full)["executors"]) == 2, "a full cluster")
+    submission = SubmitApp(
+        app="app-waits",
+        company="acme",
+        user="ann",
+        executor_program=True,
+        executor_cores=4,
+        executor_memory_mb=512,
+        executor_limit=1,
+        owner_timeout_s=60,
+        command=("sleep", "600"),
+    )
+    owned = owner.OwnedApp(submission, {}, api=cluster.api)
+    try:
+        said = ""
+
+        def told() -> bool:
+            nonlocal said
+            said += capsys.readouterr().err
+            return (
+                len(re.findall(r"^fairlog: app app-waits waits for executors since \d+ s: \S", said, re.MULTILINE)) >= 2
+            )
+
+        wait_until(told, "the sentence, and again")
+    finally:
+        owned.finish()
+        cluster.shell.ok("kill", full)
+    cluster.wait_for_end(full)

@@ -182,3 +182,14 @@ def test_executors_leave_a_decommissioned_worker_and_their_tasks_run_elsewhere(s
     flag.touch()
     wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
     assert shell.ok("logs", name) == f"{name}.1\n"
+
+
+def test_spark_submit_refuses_numbers_that_it_cannot_read(shell: Shell) -> None:
+    """Before it looks for Spark, and before it submits anything."""
+    before = shell.ok("apps", "--all", "--json")
+    for option in ("--driver-cores", "--executor-cores"):
+        answer = shell.run("spark-submit", "--company", "acme", "--user", "ann", option, "many", "x.py")
+        name = option.removeprefix("--").replace("-", ".")
+        assert answer.err == f"Error: spark.{name} is a whole number of at least 1, not 'many'\n"
+        assert answer.code == 1
+    assert shell.ok("apps", "--all", "--json") == before

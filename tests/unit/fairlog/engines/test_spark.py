@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import unquote_plus
 
 import pytest
 
@@ -46,6 +50,33 @@ def test_executors_are_those_of_the_configuration() -> None:
     assert executors_of({**conf, "spark.dynamicAllocation.enabled": "true"}, 0).number == 0
     more = {"spark.executor.pyspark.memory": "512m", "spark.executor.resource.gpu.amount": "2"}
     assert executors_of(more, 1) == Executors(1, 1024, 1920, {"gpu": 2}, 1)
+
+
+@pytest.mark.parametrize(
+    ("conf", "why"),
+    [
+        ({"spark.executor.cores": "many"}, "spark.executor.cores is a whole number of at least 1, not 'many'"),
+        ({"spark.executor.cores": "0"}, "spark.executor.cores is a whole number of at least 1, not '0'"),
+        ({"spark.cores.max": "-3"}, "spark.cores.max is a whole number of at least 1, not '-3'"),
+        (
+            {"spark.cores.max": "1", "spark.executor.cores": "2"},
+            "spark.cores.max, 1, is less than the 2 cores of one executor; raise it, or lower spark.executor.cores",
+        ),
+        ({"spark.executor.memory": "1.5g"}, "spark.executor.memory: '1.5g' is not a size as Spark writes it"),
+        ({"spark.executor.memoryOverhead": "x"}, "spark.executor.memoryOverhead: 'x' is not a size"),
+        (
+            {"spark.executor.memoryOverheadFactor": "1e999"},
+            "spark.executor.memoryOverheadFactor is a number such as 0.1, not '1e999'",
+        ),
+        (
+            {"spark.executor.resource.gpu.amount": "1/2"},
+            "spark.executor.resource.gpu.amount is a whole number of at least 1, not '1/2'",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_name(conf: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidCommand, match=f"^{re.escape(why)}"):
+        executors_of(conf, 2)
 
 
 def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> None:
@@ -163,6 +194,7 @@ class Owned:
     def __init__(self, submission: Any, secrets: dict[str, str], *, hear: Any) -> None:
         self.submission, self.secrets, self.hear = submission, secrets, hear
         self.said: list[Any] = []
+        self.executors: dict[str, str] = {}
         self.made.append(self)
 
     def scale(self, executors: int, stop: Any = (), *, prefer: Any = None, preferring_tasks: Any = None) -> None:
@@ -241,6 +273,49 @@ def test_tasks_are_charged_only_for_what_the_app_itself_did(
     assert capsys.readouterr().out.startswith(f"LOST\t3\t{told}\tfairlog%3A+{reason}")
 
 
+def removed(owned: Owned, number: int, *, reason: str = "failed", code: int | None = 1, detail: str = "") -> None:
+    """The end of an executor, as the app's events tell it."""
+    app = owned.submission.app
+    owned.executors.pop(f"{app}.{number}", None)
+    data = {"app": app, "executor": f"{app}.{number}", "worker": "w", "reason": reason, "exit_code": code}
+    owned.hear({"type": "ExecutorRemoved", "data": {**data, "detail": detail}})
+
+
+def test_executors_that_never_reach_the_driver_fail_the_app_unless_one_serves_it(
+    owned: list[Owned], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def story() -> Iterator[str]:
+        yield from (f"{line}\n" for line in START)
+        [app] = owned
+        app.executors[f"{app.submission.app}.0"] = "w"
+        for number in range(1, 10):
+            removed(app, number)
+        yield "ADDED\t0\n"
+        for number in range(10, 30):
+            removed(app, number)
+        assert app.said == []
+        removed(app, 0, reason="killed")
+        removed(app, 30, code=127, detail="its program ended with exit code 127")
+
+    helper.Helper().run(story())
+    why = "failed, worker w has no /j/bin/java, which the driver runs with"
+    said = f"21 executors ended before they reached the driver; the last one: {why}"
+    assert owned[0].said == [("failed", said), ("failed", "its Spark driver died")]
+    told = capsys.readouterr().out.splitlines()
+    assert unquote_plus(told[-2]) == f"LOST\t30\t127\ttrue\tfairlog: {why}"
+    assert unquote_plus(told[-1]) == f"OVER\tapp {owned[0].submission.app} is failed: {said}"
+
+
+def test_an_executor_that_leaves_by_itself_does_not_lower_what_the_driver_asks_for(owned: list[Owned]) -> None:
+    def story() -> Iterator[str]:
+        yield from (f"{line}\n" for line in [*START, "TOTAL\t1\t0"])
+        removed(owned[0], 0, reason="exited", code=0)
+        yield "STOP\n"
+
+    helper.Helper().run(story())
+    assert owned[0].said == [(1, [], {}, 0), (1, [], {}, 0), ()]
+
+
 def test_the_jar_names_its_manager_to_spark() -> None:
     found = contents()
     assert found[SERVICE] == MANAGER.encode()
@@ -248,7 +323,7 @@ def test_the_jar_names_its_manager_to_spark() -> None:
 
 
 def test_the_jar_is_what_its_source_compiles_to(tmp_path: Path) -> None:
-    if shutil.which("javac") is None or find_spec("pyspark") is None:
-        pytest.skip("javac or pyspark is not installed")
+    if shutil.which("javac") is None or not (os.environ.get("SPARK_HOME") or find_spec("pyspark")):
+        pytest.skip("javac or Spark is not installed")
     made = classes(home_of_spark(), tmp_path)
     assert made == {name: data for name, data in contents().items() if name.endswith(".class")}

@@ -24,6 +24,7 @@ from scheduler.rules.validate import (
     check_command_id,
     check_identifier,
     check_name,
+    check_near,
     check_private,
     check_range,
     read_part,
@@ -352,3 +353,13 @@ def test_names_of_earlier_logs_are_decided_as_before() -> None:
 def test_a_variable_with_nul_is_refused_before_a_worker_fails_to_set_it(part: str) -> None:
     with pytest.raises(InvalidCommand, match="environment variables must not contain NUL"):
         check_variables(("A", part), 1)
+
+
+def test_preferred_hosts_that_are_too_long_for_the_log_are_refused_with_both_numbers() -> None:
+    check_near({"h1": "0-99999"})
+    scattered = ",".join(map(str, range(1, 100_000, 2)))
+    said = (
+        f"take at most 131072 characters, not {len(scattered) + 2}; give tasks that prefer the same host neighbouring"
+    )
+    with pytest.raises(InvalidCommand, match=said):
+        check_near({"h1": scattered})

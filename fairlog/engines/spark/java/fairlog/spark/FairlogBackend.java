@@ -19,6 +19,8 @@ import org.apache.spark.rpc.RpcAddress;
 import org.apache.spark.resource.ResourceProfile;
 import org.apache.spark.scheduler.ExecutorDecommissionInfo;
 import org.apache.spark.scheduler.ExecutorExited;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerExecutorAdded;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend;
 import org.apache.spark.scheduler.cluster.SchedulerBackendUtils;
@@ -30,8 +32,8 @@ import scala.concurrent.Future$;
 
 /**
  * The backend of a driver whose executors fairlog grants. A helper process speaks with the cluster; the two exchange
- * lines of words separated by tabs. What the helper is told: CONF, ENV, ABOUT, START, TOTAL, KILL, STOP. What it
- * answers: READY app, LEAVES executor reason, LOST executor code byApp reason, OVER reason.
+ * lines of words separated by tabs. What the helper is told: CONF, ENV, ABOUT, START, ADDED, TOTAL, KILL, STOP. What
+ * it answers: READY app, LEAVES executor reason, LOST executor code byApp reason, OVER reason.
  */
 public final class FairlogBackend extends CoarseGrainedSchedulerBackend {
   private static final int STOP_S = 15;
@@ -88,6 +90,12 @@ public final class FairlogBackend extends CoarseGrainedSchedulerBackend {
         throw new IOException(answer.length > 1 ? answer[1] : "its helper ended; see above why");
       }
       app = answer[1];
+      context.addSparkListener(new SparkListener() {
+        @Override
+        public void onExecutorAdded(SparkListenerExecutorAdded added) {
+          say("ADDED", added.executorId());
+        }
+      });
     } catch (IOException error) {
       throw new IllegalStateException("fairlog: " + error.getMessage(), error);
     }
@@ -224,6 +232,7 @@ public final class FairlogBackend extends CoarseGrainedSchedulerBackend {
   public void stop() {
     stopping = true;
     later.shutdownNow();
+    say("TOTAL", "0", "0"); // else executors that end now are replaced
     super.stop();
     say("STOP");
     try {
