@@ -1,5 +1,6 @@
-# To pin the image by its content, append @sha256:… as `docker buildx imagetools inspect` prints it.
-FROM python:3.13.15-slim-trixie AS build
+# A newer image: take the digest that `docker buildx imagetools inspect python:TAG` prints.
+ARG PYTHON_IMAGE=python:3.13.15-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
 COPY requirements.lock .
 # Only what the lock file names, with these hashes; the last step builds with what it has installed.
@@ -8,7 +9,7 @@ RUN python -m venv /opt/fairlog \
 COPY . .
 RUN /opt/fairlog/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.13.15-slim-trixie
+FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/fairlog /opt/fairlog
 # The worker keeps the whole output of its tasks under the data folder.
 RUN useradd --create-home --uid 10001 fairlog \

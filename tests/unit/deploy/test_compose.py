@@ -136,10 +136,15 @@ def test_workers_reach_the_api_alone_each_with_its_own_token(compose: _Compose) 
         assert service["depends_on"] == {"api": {"condition": "service_healthy"}}
 
 
-def test_images_have_exact_versions(compose: _Compose) -> None:
+def test_images_are_pinned_by_version_and_digest(compose: _Compose) -> None:
     image = compose["services"]["store"]["image"]
-    assert re.fullmatch(r"valkey/valkey:\d+\.\d+\.\d+-alpine(@sha256:[0-9a-f]{64})?", image)
+    assert re.fullmatch(r"valkey/valkey:\d+\.\d+\.\d+-alpine@sha256:[0-9a-f]{64}", image)
     assert known_holes("valkey", image.partition(":")[2].partition("-")[0]) == ""
+    built = (ROOT / "Dockerfile").read_text().splitlines()
+    assert any(
+        re.fullmatch(r"ARG PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", line) for line in built
+    )
+    assert {line.split()[1] for line in built if line.startswith("FROM ")} == {"${PYTHON_IMAGE}"}
     named = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert len(set(named)) == 1
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", named[0])
