@@ -140,14 +140,9 @@ def test_images_are_pinned_by_version_and_digest(compose: _Compose) -> None:
     image = compose["services"]["store"]["image"]
     assert re.fullmatch(r"valkey/valkey:\d+\.\d+\.\d+-alpine@sha256:[0-9a-f]{64}", image)
     assert known_holes("valkey", image.partition(":")[2].partition("-")[0]) == ""
-    built = (ROOT / "Dockerfile").read_text().splitlines()
-    assert any(
-        re.fullmatch(r"ARG PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", line) for line in built
-    )
-    assert {line.split()[1] for line in built if line.startswith("FROM ")} == {"${PYTHON_IMAGE}"}
-    named = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert len(set(named)) == 1
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", named[0])
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", dockerfile, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
 
 
 def test_the_lock_file_names_every_dependency_with_hashes() -> None:
