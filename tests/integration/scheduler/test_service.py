@@ -623,7 +623,7 @@ def test_a_second_master_waits_and_takes_over_when_the_first_one_leaves(
     thread = threading.Thread(target=standby.run)
     thread.start()
     try:
-        client.send(RegisterCompany(company="while one serves"))
+        client.send(RegisterCompany(company="while-one-serves"))
         assert types(serving.log).count("MasterElected") == 1
         tell_to_stop(serving)
         wait_until(lambda: types(serving.log).count("MasterElected") == 2, "the second master takes over")
