@@ -627,7 +627,7 @@ def test_a_second_master_waits_and_takes_over_when_the_first_one_leaves(
         assert types(serving.log).count("MasterElected") == 1
         tell_to_stop(serving)
         wait_until(lambda: types(serving.log).count("MasterElected") == 2, "the second master takes over")
-        client.send(RegisterCompany(company="after the hand-over"))
+        client.send(RegisterCompany(company="after-the-hand-over"))
         serving_now, _ = members(client.store, keys)
         assert serving_now is not None
         assert serving_now.id == "standby"
