@@ -235,7 +235,8 @@ def test_two_companies_on_a_full_cluster_hold_their_parts_and_compute_the_same(c
         events = [json.loads(line) for line in cluster.shell.ok("log", "--json").splitlines()]
         held = core_seconds(events, round(began_s * 1000), round(ended_s * 1000))
         assert held["acme"] == held["globex"] == pytest.approx(cores / 2 * (ended_s - began_s), rel=0.01)
-        taken = [each["data"] for each in events if each["type"] == "ExecutorRevoked"]
+        revoked = [each["data"] for each in events if each["type"] == "ExecutorRevoked"]
+        taken = [each for each in revoked if each["app"] == drivers[0].app]
         assert [(each["reason"], each["claimant_company"]) for each in taken] == [("reclaimed", "globex")] * 4
         drivers[1].end()
         wait_until(lambda: hold(cores, 0), "the executors that have come back")
