@@ -47,6 +47,7 @@ class Helper:
         self._serving: set[str] = set()
         self._failed = 0
         self._lock, self._stating = threading.Lock(), threading.Lock()
+        self._silent = False
         self._app = ""
 
     def run(self, lines: Iterator[str]) -> None:
@@ -173,15 +174,25 @@ class Helper:
 
     def _tell(self, *words: str) -> None:
         with self._lock:
-            sys.stdout.write("\t".join(map(quote_plus, words)) + "\n")
-            sys.stdout.flush()
+            if not self._silent:
+                sys.stdout.write("\t".join(map(quote_plus, words)) + "\n")
+                sys.stdout.flush()
+
+    def be_silent(self) -> None:
+        """Say nothing more: Python aborts if a thread writes while the process ends."""
+        with self._lock:
+            self._silent = True
 
 
 def main() -> None:
     """Serve the driver that started this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    Helper().run(iter(sys.stdin))
+    helper = Helper()
+    try:
+        helper.run(iter(sys.stdin))
+    finally:
+        helper.be_silent()
 
 
 if __name__ == "__main__":
