@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -18,8 +17,6 @@ OF_A_COMPANY: tuple[Role, ...] = ("user", "admin")
 """The roles of other accounts, the least first."""
 RESERVED = (*KINDS, "local", "master")
 """Names that no company with accounts can have."""
-PART = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-"""What comes before the `/` of an account, and after it."""
 
 
 class Account(Struct):

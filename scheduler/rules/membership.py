@@ -15,7 +15,7 @@ from scheduler.model.errors import (
     UnknownToken,
 )
 from scheduler.model.resources import MAX_AMOUNT, Resources
-from scheduler.rules.accounts import KINDS, OF_A_COMPANY, PART, RESERVED, Account
+from scheduler.rules.accounts import KINDS, OF_A_COMPANY, RESERVED, Account
 from scheduler.rules.kinds import amounts_named
 from scheduler.rules.permission import MATRIX
 from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_name, check_number, check_range, shorten
@@ -35,6 +35,7 @@ MOST_TOKENS = 20
 MOST_ACCOUNTS = 10_000
 """The most accounts of a company."""
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _TOKEN = re.compile(r"[a-z0-9]{8,32}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -79,7 +80,7 @@ def decided(  # noqa: C901, PLR0911 - one case a command
 
 def _add(state: ClusterState, command: commands.AddAccount, by: By) -> list[Event]:
     name, (kind, _, rest) = command.account, command.account.partition("/")
-    if not PART.fullmatch(kind) or not PART.fullmatch(rest):
+    if not _NAME.fullmatch(kind) or not _NAME.fullmatch(rest):
         raise InvalidCommand(
             "an account is named COMPANY/NAME, op/NAME, auditor/NAME or worker/ID, each part of 1 to 63 lower-case "
             f"letters, digits, '.', '_' or '-', not {shorten(name)}"
