@@ -15,13 +15,11 @@ import asyncio
 import multiprocessing
 import resource
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import quantiles
 from typing import Any, NamedTuple
 
@@ -31,13 +29,10 @@ import psutil
 import uvloop
 
 from benchmarks._common import show, wait_for
-from benchmarks.hostile import beside, serve, serve_api, set_up
+from benchmarks.hostile import beside, cluster, set_up
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
-from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import ReprioritizeApp
-from scheduler.service.client import Client
-from scheduler.service.keyring import Keyring
 from scheduler.store.codec import lines_of
 from scheduler.store.eventlog import EventLog
 
@@ -170,20 +165,13 @@ def main() -> None:
     )
     _allow_files(number)
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder) / "store") as store:
-        path, keys = Path(folder) / "api.sock", Path(folder) / "keys.json"
-        keyring = Keyring.create(keys)
-        master = context.Process(target=serve, args=(store.url, keys), daemon=True)
-        server = context.Process(target=serve_api, args=(store.url, keys, path), daemon=True)
-        master.start()
-        server.start()
-        client = Client(store.url, keyring=keyring)
+    with cluster() as running:
+        client = running.client
         log = EventLog(client.store, client.keys)
         ann, eves = set_up(client)
-        wait_for(path.exists, "the API's socket")
-        api = f"{UNIX}{path}"
+        api = f"{UNIX}{running.path}"
 
-        pids = {"api": server.pid or 0, "master": master.pid or 0}
+        pids = {"api": running.server.pid or 0, "master": running.master.pid or 0}
 
         def load(what: str, processes: dict[str, int], *, changing: bool = True) -> dict[str, Any]:
             ends = time.monotonic() + seconds
@@ -195,7 +183,7 @@ def main() -> None:
         start = log.head()
         paths = [PATHS[each % len(PATHS)].format(each // len(PATHS) % APPS) for each in range(number)]
         asking, told = context.Pipe()
-        followers = context.Process(target=follow, args=(str(path), eves, paths, start.seq, told), daemon=True)
+        followers = context.Process(target=follow, args=(str(running.path), eves, paths, start.seq, told), daemon=True)
         began = time.monotonic()
         followers.start()
         asking.recv()
@@ -213,9 +201,8 @@ def main() -> None:
         wait_for(lambda: not short()[0], "streams that have had every event in order")
         wrong, ended, delays_ms = short()
         cuts = quantiles(delays_ms, n=100)
-        for process in (followers, server, master):
-            process.terminate()
-            process.join(timeout=10)
+        followers.terminate()
+        followers.join(timeout=10)
     show(
         streams={"open": number, "opened_s": opened_s, "ended": ended, "without_an_event_or_out_of_order": wrong},
         events={"committed": len(events), "received": sum(expected[each].events for each in paths)},

@@ -13,9 +13,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import structlog
@@ -119,23 +121,42 @@ def beside(api: str, token: str, flood: Callable[[], bool], prefix: str) -> dict
     }
 
 
+class Running(NamedTuple):
+    """A cluster with keys: the API's socket, a client of the store, and the processes of master and API server."""
+
+    path: Path
+    client: Client
+    master: BaseProcess
+    server: BaseProcess
+
+
+@contextmanager
+def cluster() -> Iterator[Running]:
+    """A master and one API server on the embedded store, with fsync on every write; ended with the block."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder) / "store") as store:
+        path, keys = Path(folder) / "api.sock", Path(folder) / "keys.json"
+        keyring = Keyring.create(keys)
+        master = context.Process(target=serve, args=(store.url, keys), daemon=True)
+        server = context.Process(target=serve_api, args=(store.url, keys, path), daemon=True)
+        for process in (master, server):
+            process.start()
+        wait_for(path.exists, "the API's socket")
+        yield Running(path, Client(store.url, keyring=keyring), master, server)
+        for process in (server, master):
+            process.terminate()
+            process.join(timeout=10)
+
+
 def main() -> None:
     """Run the benchmark and print the figures."""
     junk, reads = (
         int(sys.argv[place]) if len(sys.argv) > place else most for place, most in ((1, 300_000), (2, 10_000))
     )
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder) / "store") as store:
-        path, keys = Path(folder) / "api.sock", Path(folder) / "keys.json"
-        keyring = Keyring.create(keys)
-        processes = [
-            context.Process(target=serve, args=(store.url, keys), daemon=True),
-            context.Process(target=serve_api, args=(store.url, keys, path), daemon=True),
-        ]
-        for process in processes:
-            process.start()
-        ann, eves = set_up(Client(store.url, keyring=keyring))
-        wait_for(path.exists, "the API's socket")
+    with cluster() as running:
+        path, client = running.path, running.client
+        ann, eves = set_up(client)
         api = f"{UNIX}{path}"
 
         def under(what: Callable[..., None], number: int, prefix: str) -> dict[str, Any]:
@@ -155,12 +176,8 @@ def main() -> None:
         ends = time.monotonic() + 5
         quiet = beside(api, ann, lambda: time.monotonic() < ends, "quiet")
         commands, asked = under(send_junk, junk, "junk"), under(read, reads, "reads")
-        client = Client(store.url)
         log = EventLog(client.store, client.keys)
         elections = sum(isinstance(fact.event, MasterElected) for fact in log.facts())
-        for process in processes:
-            process.terminate()
-            process.join(timeout=10)
     show(submits_beside_nobody=quiet, beside_junk=commands, beside_reads=asked, elections=elections)
 
 
