@@ -125,7 +125,7 @@ class Helper:
             return
         if address := self._about.get("ui"):
             self._owned.publish("link.spark", address)
-        self._tell("READY", self._app)
+        self._tell("READY", self._app, str(asked.number))
         say(f"the executors of {self._about['name']} are those of app {self._app}")
 
     def _state(self, stop: Sequence[str] = ()) -> None:

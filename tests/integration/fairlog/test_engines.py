@@ -157,7 +157,8 @@ def test_a_spark_driver_whose_executors_cannot_start_is_told_why(cluster: Site, 
     """Its helper speaks to the cluster; neither Spark nor Java is needed for that."""
     about = {"master": "spark+fairlog://acme/ann", "name": "n", "java": "/no", "home": "/no", "driver": "spark://d"}
     lines: list[tuple[str, ...]] = [("ABOUT", *each) for each in about.items()]
-    lines += [("CONF", "spark.executor.cores", str(cores)), ("START", "1")]
+    lines += [("CONF", f"spark.{name}", str(cores)) for name in ("executor.cores", "cores.max")]
+    lines.append(("START", "2"))  # Spark's own reading, which knows nothing of spark.cores.max
     environment = {**cluster.shell.env, "FAIRLOG_API": cluster.api}
     command = [sys.executable, "-m", "fairlog.engines.spark.helper"]
     app = ""
@@ -171,7 +172,8 @@ def test_a_spark_driver_whose_executors_cannot_start_is_told_why(cluster: Site, 
         for told in map(unquote_plus, process.stdout):
             kind, _, said = told.strip().partition("\t")
             if kind == "READY":
-                app = said
+                app, number = said.split("\t")
+                assert number == "1"
             if kind in {"OVER", "REFUSED"}:
                 assert told.startswith(answer.format(app=app))
                 break

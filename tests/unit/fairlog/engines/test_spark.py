@@ -233,7 +233,7 @@ def test_the_helper_submits_scales_and_ends_the_app(owned: list[Owned], capsys: 
     assert app.secrets["A"] == "b\tc"
     stop = [f"{found.app}.0", f"{found.app}.4"]
     assert app.said == [(5, [], {"h1": 2, "h2": 1}, 3), (5, stop, {"h1": 2, "h2": 1}, 3), ()]
-    assert capsys.readouterr().out == f"READY\t{found.app}\n"
+    assert capsys.readouterr().out == f"READY\t{found.app}\t2\n"
 
 
 def test_a_driver_that_dies_fails_the_app(owned: list[Owned]) -> None:

@@ -33,7 +33,7 @@ import scala.concurrent.Future$;
 /**
  * The backend of a driver whose executors fairlog grants. A helper process speaks with the cluster; the two exchange
  * lines of words separated by tabs. What the helper is told: CONF, ENV, ABOUT, START, ADDED, TOTAL, KILL, STOP. What
- * it answers: READY app, LEAVES executor reason, LOST executor code byApp reason, OVER reason.
+ * it answers: READY app executors, LEAVES executor reason, LOST executor code byApp reason, OVER reason.
  */
 public final class FairlogBackend extends CoarseGrainedSchedulerBackend {
   private static final int STOP_S = 15;
@@ -62,7 +62,6 @@ public final class FairlogBackend extends CoarseGrainedSchedulerBackend {
   public void start() {
     super.start();
     SparkConf conf = context.getConf();
-    target = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf, 2);
     try {
       helper = new ProcessBuilder(conf.get("spark.fairlog.helper").split(" "))
           .redirectError(ProcessBuilder.Redirect.INHERIT).start();
@@ -84,12 +83,13 @@ public final class FairlogBackend extends CoarseGrainedSchedulerBackend {
         Tuple2<String, String> each = variables.next();
         say("ENV", each._1(), each._2());
       }
-      say("START", Integer.toString(target));
+      say("START", Integer.toString(SchedulerBackendUtils.getInitialTargetExecutorNumber(conf, 2)));
       String[] answer = words(in.readLine());
       if (!answer[0].equals("READY")) {
         throw new IOException(answer.length > 1 ? answer[1] : "its helper ended; see above why");
       }
       app = answer[1];
+      target = Integer.parseInt(answer[2]);
       context.addSparkListener(new SparkListener() {
         @Override
         public void onExecutorAdded(SparkListenerExecutorAdded added) {
@@ -175,9 +175,10 @@ public final class FairlogBackend extends CoarseGrainedSchedulerBackend {
     return app;
   }
 
+  /** By default a driver goes on before it has executors, as with a standalone Master. */
   @Override
   public boolean sufficientResourcesRegistered() {
-    double ratio = context.getConf().getDouble("spark.scheduler.minRegisteredResourcesRatio", 0.8);
+    double ratio = context.getConf().getDouble("spark.scheduler.minRegisteredResourcesRatio", 0.0);
     return totalRegisteredExecutors().get() >= target * ratio;
   }
 
