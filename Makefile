@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-spark properties simulate chaos lint bench lock clean
+.PHONY: demo demo-spark test test-spark spark-python properties simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
@@ -31,6 +31,9 @@ SPARK_PYTHON := $(VENV)/spark-$(SPARK)/bin/python
 test-spark: $(VENV)/.test $(SPARK_PYTHON)
 	SPARK_HOME=$$($(SPARK_PYTHON) -c 'import pyspark; print(pyspark.__path__[0])') PYSPARK_PYTHON=$(CURDIR)/$(SPARK_PYTHON) \
 		FAIRLOG_TEST_SPARK=1 $(BIN)/python -m pytest --numprocesses=0 -rs tests/integration/fairlog/test_spark_run.py $(PYTEST_ARGS)
+
+spark-python: $(SPARK_PYTHON)
+	@echo $(SPARK_PYTHON)
 
 # Spark 3.5 needs setuptools: Python 3.12 and later have no distutils.
 $(SPARK_PYTHON): | $(BIN)/python
