@@ -138,7 +138,11 @@ NAPS = [(key, sum(range(key, 80, 4)), 0) for key in range(4)]
 
 def java_of(cluster: Site, app: str) -> list[psutil.Process]:
     """The JVMs of its executors."""
-    return [each for each in map(psutil.Process, cluster.processes_of(app)) if "java" in each.name()]
+    found = []
+    for process in cluster.processes_of(app):
+        with suppress(psutil.NoSuchProcess):  # the shell of a Python worker may have ended
+            found.append(psutil.Process(process))
+    return [each for each in found if "java" in each.name()]
 
 
 def refuses_without_the_secret(command: list[str]) -> str:
