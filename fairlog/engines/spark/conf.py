@@ -96,6 +96,8 @@ def executors_of(conf: Mapping[str, str], initial: int) -> Executors:
         memory_mb += size(conf, "spark.memory.offHeap.size", "0", plain="k")
     resources = {found[1]: whole(conf, name, 1) for name in conf if (found := _RESOURCE.fullmatch(name))}
     number = initial
+    if "spark.executor.instances" in conf:
+        whole(conf, "spark.executor.instances", 1, least=0)
     if conf.get("spark.dynamicAllocation.enabled") != "true" and "spark.executor.instances" not in conf:
         number = whole(conf, "spark.cores.max", cores) // cores if "spark.cores.max" in conf else initial
         if not number and initial:

@@ -76,6 +76,7 @@ def test_executors_are_those_of_the_configuration() -> None:
     [
         ({"spark.executor.cores": "many"}, "spark.executor.cores is a whole number of at least 1, not 'many'"),
         ({"spark.executor.cores": "0"}, "spark.executor.cores is a whole number of at least 1, not '0'"),
+        ({"spark.executor.instances": "x"}, "spark.executor.instances is a whole number of at least 0, not 'x'"),
         ({"spark.cores.max": "-3"}, "spark.cores.max is a whole number of at least 1, not '-3'"),
         (
             {"spark.cores.max": "1", "spark.executor.cores": "2"},
