@@ -72,7 +72,9 @@ def test_a_program_and_its_owner_leave_messages_for_each_other(cluster: Site) ->
     with ApiClient(cluster.api) as owner:
         owner.publish(app, "go", "go on")
         assert owner.message(app, "done", timeout_s=60) == "go on", cluster.shell.ok("explain", app)
-        assert "link               ui: http://127.0.0.1:4040" in cluster.shell.ok("app", app)
+        shown = cluster.shell.ok("app", app)
+        assert "link               ui: http://127.0.0.1:4040" in shown
+        assert "of its tasks" not in shown  # it has none
         owner.publish(app, "end", "")
         assert cluster.wait_for_end(app)["state"] == "finished"
         assert owner.message(app, "done") is None
