@@ -391,8 +391,10 @@ def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
         (
             64,
             ("cluster-full", "L1"),
-            "there is no room for an executor of 4 cores and 1024 MiB, of which it asks for 1: "
-            "the apps in waitingApps claim 6 of 8 cores and 1024 of 65536 MiB",
+            (
+                "there is no room for an executor of 4 cores and 1024 MiB, of which it asks for 1: "
+                "the apps in waitingApps claim 6 of 8 cores and 1024 of 65536 MiB"
+            ),
         ),
         (
             6,
@@ -406,7 +408,7 @@ def test_a_demand_that_was_stated_anew_waits_for_what_keeps_it_from_rising(
 ) -> None:
     """Semantics L1. The demand in the log is nothing until there is room for it."""
     cluster = Cluster()
-    cluster.company("acme", quota)
+    cluster.company("acme", quota, 65536)
     cluster.worker("w1", 8)
     asked = {"executor_memory_mb": 1024, "memory_per_task_mb": None}
     cluster.turn(replace(submission("a1", 4), **asked, executor_cores=4, executor_limit=0))
