@@ -34,8 +34,8 @@ _WITHOUT_VALUE = frozenset(
 )
 _OURS = frozenset({"--master", "--deploy-mode", "--remote", "spark.master", "spark.submit.deployMode", "spark.remote"})
 _OLDEST = (3, 5)
-_OLDEST_JAVA = {3: 8, 4: 17}
-"""Spark's first number -> the oldest Java that it runs on."""
+_JAVA = {3: (8, 23), 4: (17, 0)}
+"""Spark's first number -> the oldest and the newest Java that it runs on; 0: any later one."""
 _JAR_OF_SPARK = re.compile(r"spark-core_[\d.]+-((\d+)\.(\d+)[^/]*)\.jar")
 _DEFAULTS = "spark-defaults.conf"
 PROPERTIES = "FAIRLOG_SPARK_PROPERTIES"
@@ -78,9 +78,11 @@ def version_of(home: str) -> tuple[str, int]:
 def check_java(home: str) -> None:
     """Raises: NoSpark, CannotPrepare, if there is no Java here for this Spark."""
     version, major = version_of(home)
-    java, least = archives.java_home(), _OLDEST_JAVA[min(major, max(_OLDEST_JAVA))]
-    if (found := archives.java_version(java)) is not None and found < least:
-        raise NoSpark(f"Spark {version} needs Java {least} or later, and {java} is Java {found}; set JAVA_HOME to one")
+    java, (oldest, newest) = archives.java_home(), _JAVA[min(major, max(_JAVA))]
+    found = archives.java_version(java)
+    if found is not None and (found < oldest or (newest and found > newest)):
+        which = f"{oldest} to {newest}" if newest else f"{oldest} or later"
+        raise NoSpark(f"Spark {version} needs Java {which}, and {java} is Java {found}; set JAVA_HOME to one")
 
 
 def defaults(company: str, user: str, home: str) -> dict[str, str]:

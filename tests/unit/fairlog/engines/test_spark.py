@@ -186,7 +186,14 @@ def test_a_spark_that_does_not_run_here_is_refused_by_name(tmp_path: Path, monke
     (java / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
     with pytest.raises(NoSpark, match=rf"^Spark 4\.3\.0 needs Java 17 or later, and {java} is Java 8; set JAVA_HOME"):
         check_java(str(new))
-    check_java(str(spark_home(tmp_path / "three", "3.5.9")))
+    three = str(spark_home(tmp_path / "three", "3.5.9"))
+    check_java(three)
+    (java / "release").write_text('JAVA_VERSION="25.0.1"\n')
+    check_java(str(new))
+    with pytest.raises(
+        NoSpark, match=rf"^Spark 3\.5\.9 needs Java 8 to 23, and {java} is Java 25; set JAVA_HOME to one"
+    ):
+        check_java(three)
 
 
 def test_a_driver_finds_the_jar_also_with_a_class_path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
