@@ -140,6 +140,12 @@ def kept_variables() -> dict[str, str]:
     return {**{name: os.environ[name] for name in kept if os.environ.get(name)}, **python_of_spark()}
 
 
+def ivy_folder(had: Mapping[str, str]) -> dict[str, str]:
+    """Where `--packages` puts jars, unless that is said: a cell shows no home folder, which is Spark's choice."""
+    scratch, name = os.environ.get("FAIRLOG_SCRATCH"), "spark.jars.ivy"
+    return {name: f"{scratch}/ivy"} if scratch and name not in had else {}
+
+
 def with_jar() -> dict[str, str]:
     """SPARK_DIST_CLASSPATH with fairlog's jar: a driver whose own class path replaces the configured one finds it."""
     return {"SPARK_DIST_CLASSPATH": ":".join(filter(None, (os.environ.get("SPARK_DIST_CLASSPATH"), str(JAR))))}
@@ -231,7 +237,9 @@ def run_driver() -> NoReturn:
     company, user, home, *arguments = sys.argv[1:]
     try:
         check_java(home)
-        folder = conf_folder(defaults(company, user, home), Path(home, "conf"), os.environ.pop(PROPERTIES, ""))
+        earlier = os.environ.pop(PROPERTIES, "")
+        conf = defaults(company, user, home) | ivy_folder(properties(earlier))
+        folder = conf_folder(conf, Path(home, "conf"), earlier)
     except FairlogError as error:
         say(str(error))
         raise SystemExit(1) from None

@@ -35,6 +35,7 @@ from fairlog.engines.spark.driver import (
     defaults_in,
     exports,
     home_of_spark,
+    ivy_folder,
     with_jar,
 )
 from scheduler.model.errors import InvalidCommand
@@ -200,6 +201,14 @@ def test_a_driver_finds_the_jar_also_with_a_class_path_of_its_own(monkeypatch: p
     """`--driver-class-path` replaces the configured one."""
     monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/hadoop/*")
     assert with_jar() == {"SPARK_DIST_CLASSPATH": f"/hadoop/*:{JAR}"}
+
+
+def test_packages_lie_where_a_driver_may_write_unless_the_user_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRLOG_SCRATCH", raising=False)
+    assert ivy_folder({}) == {}
+    monkeypatch.setenv("FAIRLOG_SCRATCH", "/scratch")
+    assert ivy_folder({}) == {"spark.jars.ivy": "/scratch/ivy"}
+    assert ivy_folder({"spark.jars.ivy": "/mine"}) == {}
 
 
 def test_each_configuration_has_a_secret_of_its_own_and_keeps_earlier_values(tmp_path: Path) -> None:
