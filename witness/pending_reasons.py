@@ -55,6 +55,7 @@ CAUSES = (
     "workers-full",
 )
 """Every cause of waiting, in the order of reports."""
+_NEXT = "it will be admitted in the next turn: "
 _NAMED = 5
 """The largest number of names in a sentence."""
 
@@ -122,7 +123,7 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
     if not borrows and not limit.admits(app.queued.request):
         alone = not limit.fits_alone(app.queued.request)
         rule = "C6" if company.borrows else "C4"
-        return Wait("beyond-quota" if alone else "quota", rule, partial(_over_quota, company, app))
+        return Wait("beyond-quota" if alone else "quota", rule, partial(_over_quota, company, app.queued.request))
     reserver = limit.reserver() if limit.reservations else None
     if reserver is not None and reserver.app != spec.app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
@@ -152,16 +153,16 @@ def _over_limit(company: str, user: str, over: Broken) -> Told:
     return text, {**facts, "present": over.present, "most": over.limit, "asked": over.asked}
 
 
-def _over_quota(company: CompanyQueue, app: App) -> Told:
-    request, quota, claimed = app.queued.request, company.tenant.quota, company.tenant.standing.claimed
+def _over_quota(company: CompanyQueue, request: Resources) -> Told:
+    quota, claimed, name = company.tenant.quota, company.tenant.standing.claimed, company.tenant.company
     cores, memory = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
     others = {kind: exact(quota.amount.amount(kind), quota.denominator) for kind in _limited(quota, request + claimed)}
     bought = " and ".join(
         (f"its quota of {cores} cores", f"{memory} MiB", *(f"{n} {kind}" for kind, n in others.items()))
     )
-    text = f"company {app.spec.company} claims {claimed}; {request} more exceed {bought}"
+    text = f"company {name} claims {claimed}; {request} more exceed {bought}"
     if not company.limit.fits_alone(request):
-        text = f"the app requests {request}; company {app.spec.company} cannot exceed {bought}"
+        text = f"the app requests {request}; company {name} cannot exceed {bought}"
     if company.borrows:
         text += "; it cannot borrow while another company has an app within its quota"
     return text, {
@@ -336,7 +337,7 @@ def _cluster(state: ClusterState, request: Resources) -> Told:
         "companies": companies,
     }
     if not is_full(state, request):
-        return f"it will be admitted in the next turn: {text}", facts
+        return f"{_NEXT}{text}", facts
     more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
     return f"{text}: {', '.join(told[:_NAMED])}{more}", facts
 
@@ -359,12 +360,32 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
         return Wait("no-live-worker", "A4", _no_worker)
     if app.spec.driver is not None and app.driver is None:
         return _for_its_driver(state, app, app.spec.driver)
+    sizing = app.sizing
+    if app.executor_limit == 0 and app.target and isinstance(sizing, Fixed):
+        return _for_its_wish(state, app, sizing.each)
     if app.executor_limit == 0:
         return Wait("limit", "P5", lambda: ("its demand is 0 executors", {}))
-    sizing = app.sizing
     if isinstance(sizing, Fixed) and 0 < app.left_cores < sizing.each.cores and not state.wants_executors(app):
         return Wait("limit", "P6", partial(_too_little_left, app, sizing.each))
     return _for_placement(state, app) if state.wants_executors(app) else None
+
+
+def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
+    """Why its demand does not rise from nothing to what was stated (L1): N3, N2, C4 or C6, or a full cluster."""
+    company = state.queue.companies[app.spec.company]
+    if not app.need.hostable:
+        return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
+    if company.limit.limited and (over := company.limit.broken(app.spec.user, size, 0)) is not None:
+        return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
+    if not state.queue.may_borrow(app.spec.company) and not company.limit.admits(size, lent=False):
+        return Wait("quota", "C6" if company.borrows else "C4", partial(_over_quota, company, size))
+    return Wait("cluster-full", "L1", partial(_without_room, state, app, size))
+
+
+def _without_room(state: ClusterState, app: App, size: Resources) -> Told:
+    text, facts = _cluster(state, size)
+    text = text.removeprefix(_NEXT)
+    return f"there is no room for an executor of {size}, of which it asks for {app.target}: {text}", facts
 
 
 def _too_little_left(app: App, size: Resources) -> Told:

@@ -2,6 +2,7 @@
 
 A pass is `fp_CLAIMS.KEY.MAC`, made and checked as the tokens of grants are. It names who submits the app. It is good
 while the app goes on and the submitter's token is, for submitting apps of the same user, and for these apps alone.
+Until the driver of an app that has ended is gone, it ends apps with it: else these would go on until their lease ends.
 """
 
 from __future__ import annotations
@@ -70,18 +71,25 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
             return
         if route not in ROUTES:
             raise NotAllowed(f"the driver of app {self.app} may submit, scale and follow apps of its user, no more")
+        self._check_time(state, ends=route in ("finishApp", "commands"))
         of = None if app is None else state.apps.get(app)
         if of is not None:
             self._check_user(of.spec.company, of.spec.user)
 
     def check_command(self, state: ClusterState, command: Command) -> None:
         """Raises: NotAllowed unless the driver may send the command, which concerns an app of its user."""
+        self._check_time(state, ends=isinstance(command, FinishApp))
         if isinstance(command, SubmitApp):
             self._check_user(command.company, command.user)
         elif isinstance(command, ScaleApp | FinishApp):
             self.check(state, "commands", command.app)
         else:
             self.check(state, type(command).__name__, None)
+
+    def _check_time(self, state: ClusterState, *, ends: bool) -> None:
+        app = state.apps.get(self.app)
+        if not ends and (app is None or app.ended is not None):
+            raise NotAllowed(f"app {self.app} has ended: its driver may end apps of its user, no more")
 
     def _check_user(self, company: str, user: str) -> None:
         if (company, user) != (self.company, self.user):
@@ -120,7 +128,8 @@ class Passes:
         if not self._is_signed(door, framed(_PURPOSE, said), mac) or found.cluster != self._cluster:
             raise NotAuthenticated("the pass of this driver is not signed by a door of this cluster")
         app = state.apps.get(found.app)
-        if app is None or app.ended is not None or (app.spec.company, app.spec.user) != (found.company, found.user):
+        over = app is None or (app.ended is not None and (found.mail or app.driver is None))
+        if app is None or over or (app.spec.company, app.spec.user) != (found.company, found.user):
             raise NotAuthenticated(f"the pass of this driver is good no longer: its app {found.app} does not go on")
         if found.token:
             known = state.accounts.tokens.get(found.token)

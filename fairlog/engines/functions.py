@@ -456,7 +456,7 @@ class Executor(_Executor):
     The workers run `python` (this interpreter, at the same path) with this process's `sys.path` and the variables
     `env`. They connect to `host`, which they must be able to reach; it is this machine for a cluster on it.
 
-    Raises: what `fairlog.Client` raises for a submission.
+    Raises: ValueError for bounds with which no call would ever be made; what `fairlog.Client` raises for a submission.
     """
 
     def __init__(  # noqa: PLR0913 (by name only)
@@ -482,6 +482,12 @@ class Executor(_Executor):
     ) -> None:
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        if executors < 1:
+            raise ValueError(f"a pool needs at least 1 executor, not {executors}; elastic=(0, N) begins with none")
+        if elastic is not None and not (len(elastic) == 2 and 0 <= elastic[0] <= elastic[1] and elastic[1]):
+            raise ValueError(f"elastic is (MIN, MAX), with 0 <= MIN <= MAX and at least 1 as MAX, not {elastic}")
+        if retries < 0:
+            raise ValueError(f"retries is at least 0, not {retries}")
         key = secrets.token_bytes(32)
         listener = socket.create_server((host or own_host(api), 0), backlog=128)
         listener.settimeout(0)

@@ -43,6 +43,7 @@ from scheduler.rules.readiness import put_on_hold, reprioritized
 from scheduler.rules.runtime import LONGEST_S, extended
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import preferred, registration
+from scheduler.rules.trouble import failures_in_a_row, serving
 from scheduler.rules.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
@@ -67,7 +68,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         case commands.StartedExecutor():
             return _executor_started(state, command)
         case commands.EndedExecutor():
-            return _executor_ended(state, command)
+            return _executor_ended(state, command, state.at if at is None else at)
         case commands.SubmitApp():
             company = _company(state, command.company)
             registered = registration(state, company, command, state.at if at is None else at)
@@ -317,7 +318,7 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
     return not worker or worker == held.worker
 
 
-def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
+def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: int) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
     An executor that was stopped has not failed, and leaves what is done as it is. A program that ended well lowers the
@@ -353,13 +354,13 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
         events += gave_back(app)
     elif app.ended is None and not done and not app.expired_at:
         events += [] if revoked else after_removal(app)
-        running = app.running - (executor.status == "running")
-        failures = app.failures + 1
+        failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
-        elif reason == "failed" and not running and failures >= state.settings.max_executor_failures:
+        elif reason == "failed" and failures >= state.settings.max_executor_failures and not serving(app, executor, at):
             last = f"; the last one: {command.detail}" if command.detail else ""
-            detail = one_line(f"{failures} executors ended abnormally with none running{last}", MAX_DETAIL)
+            how = f"with none running{' for 10 s' * app.spec.programs}"
+            detail = one_line(f"{failures} executors ended abnormally {how}{last}", MAX_DETAIL)
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]
 

@@ -75,7 +75,7 @@ from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
-from scheduler.rules.trouble import is_quick, restart_after, suspect_failures, suspicion_timers
+from scheduler.rules.trouble import failures_in_a_row, is_quick, restart_after, suspect_failures, suspicion_timers
 
 REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
@@ -1012,7 +1012,7 @@ class ClusterState:
             executor.started = True
             app.running += 1
             app.started += 1
-            app.failures = 0
+            app.failures = app.failures if app.spec.programs else 0
             if (worker := self.workers[executor.worker]).suspicion is not None:
                 self._set_suspicion(worker)
             self._count_runtime(app)
@@ -1112,7 +1112,9 @@ class ClusterState:
         if app.max_runtime_s is not None:
             self._count_runtime(app)
         if event.reason == "failed":
-            app.failures += 1
+            app.failures = failures_in_a_row(app, executor, self.at)
+        elif event.reason == "exited" and app.spec.programs:
+            app.failures = 0
         if event.done:
             held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores
             done = app.requested.cores - held

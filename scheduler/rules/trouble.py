@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured
-    from scheduler.rules.entities import App, Trouble, Worker
+    from scheduler.rules.entities import Allocation, App, Trouble, Worker
     from scheduler.rules.timers import What
 
 QUICK_MS = 10_000
@@ -20,6 +20,19 @@ _AT_ONCE = 2
 def is_quick(running_since: int, at: int) -> bool:
     """Whether an executor that ends at `at` (ms) ended soon after its start, or never ran (semantics W8)."""
     return not running_since or at - running_since < QUICK_MS
+
+
+def failures_in_a_row(app: App, executor: Allocation, at: int) -> int:
+    """The app's row of failures with that of the executor at `at` (ms): running ends it, for programs 10 s (W5, G2)."""
+    return 1 if app.spec.programs and not is_quick(executor.running_since, at) else app.failures + 1
+
+
+def serving(app: App, without: Allocation, at: int) -> int:
+    """How many other executors of the app keep it from failing at `at` (ms): those that run, programs for 10 s (G2)."""
+    if not app.spec.programs:
+        return app.running - (without.status == "running")
+    others = (one for one in app.executors.values() if one is not without and one.status == "running")
+    return sum(not is_quick(one.running_since, at) for one in others)
 
 
 def restart_after(app: App, at: int) -> int:

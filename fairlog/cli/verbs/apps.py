@@ -274,7 +274,12 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         return
     for line in (*_nearness(tasks), *_used(found, tasks)):
         click.echo(line)
-    click.echo()
+    if found["tasks"]:
+        click.echo()
+        _print_tasks(found, tasks)
+
+
+def _print_tasks(found: Mapping[str, Any], tasks: Sequence[TaskState]) -> None:
     rows = []
     for task in tasks:
         began, took = render.second(task.started_at), (task.ended_at or 0) - (task.started_at or 0)

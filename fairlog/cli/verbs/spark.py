@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -47,27 +46,34 @@ def spark_submit(
     """
     from fairlog.engines.spark.conf import (  # noqa: PLC0415 (few need it)
         executors_of,
+        properties,
         size,
         whole,
         with_overhead,
     )
-    from fairlog.engines.spark.driver import asked_of, home_of_spark, python_of_spark  # noqa: PLC0415 (likewise)
+    from fairlog.engines.spark.driver import (  # noqa: PLC0415 (likewise)
+        PROPERTIES,
+        asked_of,
+        folder_of_conf,
+        home_of_spark,
+        kept_variables,
+    )
 
-    conf, program = asked_of(arguments)
+    asked = asked_of(arguments)
+    earlier = asked.earlier(folder_of_conf())
+    conf = {**properties(earlier), **asked.conf}
     executors_of(conf, 2)  # what cannot be read is refused here, not in the driver
     driver_cores = whole(conf, "spark.driver.cores", 1)
     driver_memory_mb = with_overhead(conf, "driver", size(conf, "spark.driver.memory", "1g"))
     home = home_of_spark()
     who = submitter(session, company, user)
     app = f"app-{uuid4().hex[:12]}"
-    variables = python_of_spark()
-    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-    variables |= _access(session, app, **who)
+    variables = kept_variables() | ({PROPERTIES: earlier} if earlier else {}) | _access(session, app, **who)
     request = SubmitApp(
         app=app,
         company=who["company"],
         user=who["user"],
-        name=conf.get("spark.app.name", Path(program).name),
+        name=conf.get("spark.app.name", Path(asked.program).name),
         cores=0,
         driver=True,
         driver_cores=driver_cores,
@@ -127,17 +133,23 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
     private folder, with a secret drawn now; values of an earlier SPARK_CONF_DIR are kept.
     """
     from fairlog.engines.spark.driver import (  # noqa: PLC0415 (few need it)
+        check_java,
         conf_folder,
         defaults,
+        defaults_in,
         exports,
+        folder_of_conf,
         home_of_spark,
         python_of_spark,
+        with_jar,
     )
 
     home = home_of_spark()
+    check_java(home)
     who = submitter(session, company, user)
-    folder = conf_folder(defaults(**who, home=home), Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")))
-    variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **python_of_spark()}
+    base = folder_of_conf()
+    folder = conf_folder(defaults(**who, home=home), base, defaults_in(base))
+    variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **with_jar(), **python_of_spark()}
     if session.api is None:
         variables[URL_VARIABLE] = _api_of_up(session)
     click.echo(exports(variables))

@@ -40,8 +40,10 @@ class CannotPrepare(FairlogError):
 
 def java_home() -> Path:
     """JAVA_HOME, or the home of the `java` on the path. Raises: CannotPrepare."""
-    found = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
+    found = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
     if found is None or not Path(found).exists():
+        if named := os.environ.get("JAVA_HOME"):
+            raise CannotPrepare(f"JAVA_HOME is {named}, which has no bin/java here; set it to the folder of a Java")
         raise CannotPrepare("there is no Java: install one, such as openjdk-17-jre-headless, or set JAVA_HOME")
     return Path(found).resolve().parents[1]
 
@@ -77,6 +79,12 @@ def _release(java: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
+def java_version(java: Path) -> int | None:
+    """The first number of that Java's version, such as 17; None if it does not say."""
+    found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', _release(java))
+    return None if found is None else int(found[1])
+
+
 def options(home: str) -> str:
     """The option of JVMs with which they use the archive that `prepare` has made; "" if there is none."""
     try:
@@ -92,9 +100,9 @@ def prepare(home: str) -> Path:
     made = archive(home, java)
     if made.exists():
         return made
-    version = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', _release(java))
-    if version is not None and int(version[1]) < OLDEST_JAVA:
-        raise CannotPrepare(f"Java {version[1]} writes no archives of class data; use Java {OLDEST_JAVA} or later")
+    version = java_version(java)
+    if version is not None and version < OLDEST_JAVA:
+        raise CannotPrepare(f"Java {version} writes no archives of class data; use Java {OLDEST_JAVA} or later")
     try:
         made.parent.mkdir(exist_ok=True)
         folder = TemporaryDirectory(dir=made.parent)

@@ -12,6 +12,7 @@ from scheduler.model.errors import InvalidCommand
 JAR = Path(__file__).with_name("fairlog-spark.jar")
 MASTER = "spark+fairlog://"
 _SIZE = re.compile(r"(\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
+_PROPERTY = re.compile(r"([^#!\s=:][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*)")
 _UNIT_KIB = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30, "p": 1 << 40}
 _RESOURCE = re.compile(r"spark\.executor\.resource\.([^.]+)\.amount")
 _AT_START = re.compile(
@@ -36,6 +37,13 @@ def mebibytes(text: str, *, plain: str = "m") -> int:
     if found is None:
         raise InvalidCommand(f"{text[:40]!r} is not a size as Spark writes it, such as 512m or 2g")
     return -(-int(found[1]) * _UNIT_KIB[(found[2] or plain).lower()] // (1 << 10))
+
+
+def properties(text: str) -> dict[str, str]:
+    """The names and values of a file such as spark-defaults.conf; the last value of a name holds."""
+    lines = re.sub(r"\\\r?\n[ \t]*", "", text).splitlines()
+    found = (_PROPERTY.match(line.strip()) for line in lines)
+    return {each[1]: each[2] for each in found if each is not None}
 
 
 def size(conf: Mapping[str, str], name: str, default: str, *, plain: str = "m") -> int:
@@ -88,6 +96,8 @@ def executors_of(conf: Mapping[str, str], initial: int) -> Executors:
         memory_mb += size(conf, "spark.memory.offHeap.size", "0", plain="k")
     resources = {found[1]: whole(conf, name, 1) for name in conf if (found := _RESOURCE.fullmatch(name))}
     number = initial
+    if "spark.executor.instances" in conf:
+        whole(conf, "spark.executor.instances", 1, least=0)
     if conf.get("spark.dynamicAllocation.enabled") != "true" and "spark.executor.instances" not in conf:
         number = whole(conf, "spark.cores.max", cores) // cores if "spark.cores.max" in conf else initial
         if not number and initial:

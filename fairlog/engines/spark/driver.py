@@ -7,15 +7,15 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from fairlog.engines.owner import own_host
+from fairlog.engines.owner import own_host, say
 from fairlog.engines.spark import archives
-from fairlog.engines.spark.conf import MASTER
+from fairlog.engines.spark.conf import JAR, MASTER, properties
 from scheduler.model.errors import FairlogError, InvalidCommand
 
 _AS_CONF = {
@@ -28,21 +28,61 @@ _AS_CONF = {
     "--name": "spark.app.name",
 }
 _JOINED = {"spark.driver.extraClassPath": ":", "spark.driver.defaultJavaOptions": " "}
-_WITHOUT_VALUE = frozenset({"--verbose", "-v", "--supervise", "--help", "--version", "--usage-error"})
+_FILE, _WITH_DEFAULTS = "--properties-file", "--load-spark-defaults"
+_WITHOUT_VALUE = frozenset(
+    {"--verbose", "-v", "--supervise", "--help", "--version", "--usage-error", _WITH_DEFAULTS},
+)
+_OURS = frozenset({"--master", "--deploy-mode", "--remote", "spark.master", "spark.submit.deployMode", "spark.remote"})
+_OLDEST = (3, 5)
+_JAVA = {3: (8, 23), 4: (17, 0)}
+"""Spark's first number -> the oldest and the newest Java that it runs on; 0: any later one."""
+_JAR_OF_SPARK = re.compile(r"spark-core_[\d.]+-((\d+)\.(\d+)[^/]*)\.jar")
+_DEFAULTS = "spark-defaults.conf"
+PROPERTIES = "FAIRLOG_SPARK_PROPERTIES"
+"""The variable with the properties that the submitter has: a cell may not show the file, and a worker have others."""
 
 
 class NoSpark(FairlogError):
-    """There is no Spark."""
+    """There is no Spark, or none that runs here."""
 
 
 def home_of_spark() -> str:
     """SPARK_HOME, or the folder of the installed pyspark. Raises: NoSpark."""
-    if found := os.environ.get("SPARK_HOME"):
-        return found
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
+    home = _named_home()
+    if not home:
         raise NoSpark("there is no Spark: set SPARK_HOME to its folder, or run `pip install pyspark`")
-    return str(Path(spec.origin).parent)
+    version_of(home)
+    return home
+
+
+def _named_home() -> str:
+    spec = None if os.environ.get("SPARK_HOME") else find_spec("pyspark")
+    return os.environ.get("SPARK_HOME") or (
+        "" if spec is None or spec.origin is None else str(Path(spec.origin).parent)
+    )
+
+
+def version_of(home: str) -> tuple[str, int]:
+    """Spark's version, and its first number. Raises: NoSpark if there is none, or one of before 3.5."""
+    found = next(filter(None, (_JAR_OF_SPARK.fullmatch(jar.name) for jar in Path(home, "jars").glob("*.jar"))), None)
+    if found is None or not Path(home, "bin", "spark-submit").exists():
+        raise NoSpark(
+            f"{home} has no Spark (no bin/spark-submit and jars/spark-core_*.jar): set SPARK_HOME to Spark's folder; "
+            "in a cell, that is one which the operator shares by `worker --share`"
+        )
+    if (int(found[2]), int(found[3])) < _OLDEST:
+        raise NoSpark(f"{home} is Spark {found[1]}, and fairlog runs 3.5 and later; set SPARK_HOME to one of these")
+    return found[1], int(found[2])
+
+
+def check_java(home: str) -> None:
+    """Raises: NoSpark, CannotPrepare, if there is no Java here for this Spark."""
+    version, major = version_of(home)
+    java, (oldest, newest) = archives.java_home(), _JAVA[min(major, max(_JAVA))]
+    found = archives.java_version(java)
+    if found is not None and (found < oldest or (newest and found > newest)):
+        which = f"{oldest} to {newest}" if newest else f"{oldest} or later"
+        raise NoSpark(f"Spark {version} needs Java {which}, and {java} is Java {found}; set JAVA_HOME to one")
 
 
 def defaults(company: str, user: str, home: str) -> dict[str, str]:
@@ -62,28 +102,53 @@ def defaults(company: str, user: str, home: str) -> dict[str, str]:
     }
 
 
-def conf_folder(conf: Mapping[str, str], base: Path | None = None) -> Path:
-    """A private folder with spark-defaults.conf: these values, after those of the folder `base`.
+def conf_folder(conf: Mapping[str, str], base: Path, earlier: str) -> Path:
+    """A private folder as `base`, with these values in spark-defaults.conf after the properties `earlier`.
 
-    What `base` has as the driver's class path and default options is kept, before and after them.
+    What these have as the driver's class path and default options is kept, before and after them.
     """
-    conf = dict(conf)
+    had = properties(earlier)
+    joined = {
+        name: f"{had[name]}{joint}{conf[name]}" for name, joint in _JOINED.items() if name in had and name in conf
+    }
     folder = Path(mkdtemp(prefix="fairlog-spark-"))
-    earlier = ""
-    if base is not None and base.is_dir():
-        for path in base.iterdir():
-            if path.name == "spark-defaults.conf":
-                earlier = path.read_text()
-                for name, joint in _JOINED.items():
-                    if name in conf and (
-                        had := re.findall(rf"^\s*{re.escape(name)}[\s=:]+(.*\S)\s*$", earlier, re.MULTILINE)
-                    ):
-                        conf[name] = f"{had[-1]}{joint}{conf[name]}"
-            elif path.is_file():
-                (folder / path.name).write_bytes(path.read_bytes())
-    lines = [f"{name} {value}" for name, value in conf.items()]
-    (folder / "spark-defaults.conf").write_text("\n".join((earlier, *lines, "")))
+    for path in base.iterdir() if base.is_dir() else ():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    lines = [f"{name} {value}" for name, value in {**conf, **joined}.items()]
+    (folder / _DEFAULTS).write_text("\n".join((earlier, *lines, "")))
     return folder
+
+
+def folder_of_conf() -> Path:
+    """Where the configuration of Spark lies: SPARK_CONF_DIR, else a folder of its home."""
+    return Path(os.environ.get("SPARK_CONF_DIR") or Path(_named_home(), "conf"))
+
+
+def defaults_in(folder: Path) -> str:
+    """The text of its spark-defaults.conf."""
+    return _text(folder / _DEFAULTS) if (folder / _DEFAULTS).is_file() else ""
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def kept_variables() -> dict[str, str]:
+    """Those of this process that a driver on a worker needs: of Spark, of Java and of where Python looks."""
+    kept = ("JAVA_HOME", "PYTHONPATH", "SPARK_DIST_CLASSPATH")
+    return {**{name: os.environ[name] for name in kept if os.environ.get(name)}, **python_of_spark()}
+
+
+def ivy_folder(had: Mapping[str, str]) -> dict[str, str]:
+    """Where `--packages` puts jars, unless that is said: a cell shows no home folder, which is Spark's choice."""
+    scratch, name = os.environ.get("FAIRLOG_SCRATCH"), "spark.jars.ivy"
+    return {name: f"{scratch}/ivy"} if scratch and name not in had else {}
+
+
+def with_jar() -> dict[str, str]:
+    """SPARK_DIST_CLASSPATH with fairlog's jar: a driver whose own class path replaces the configured one finds it."""
+    return {"SPARK_DIST_CLASSPATH": ":".join(filter(None, (os.environ.get("SPARK_DIST_CLASSPATH"), str(JAR))))}
 
 
 def python_of_spark() -> dict[str, str]:
@@ -98,40 +163,70 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-def asked_of(arguments: Sequence[str]) -> tuple[dict[str, str], str]:
-    """What spark-submit's own options say as configuration, and the app's file.
+class Asked(NamedTuple):
+    """What spark-submit is asked for: its options as configuration, the app's file, and the file of properties."""
 
-    Raises: InvalidCommand for what fairlog does otherwise.
-    """
-    conf: dict[str, str] = {}
+    conf: dict[str, str]
+    program: str
+    file: str | None
+    with_defaults: bool
+
+    def earlier(self, folder: Path) -> str:
+        """The properties that stand behind the options: of `folder`, or of the file. Raises: InvalidCommand."""
+        found = [defaults_in(folder)] if self.file is None or self.with_defaults else []
+        if self.file is not None:
+            try:
+                found.append(_text(Path(self.file)))
+            except OSError as error:
+                raise InvalidCommand(f"{_FILE} {self.file} cannot be read: {error.strerror}") from None
+        return "\n".join(found)
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
+    """spark-submit's own options up to the app: the words of each, its name and its value. Raises: InvalidCommand."""
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
         option, equals, value = arguments[place].partition("=")
-        place += 1
-        if option in _WITHOUT_VALUE:
-            continue
-        if not equals:
-            if place == len(arguments):
-                raise InvalidCommand(f"{option} needs a value")
-            value = arguments[place]
-            place += 1
-        if option in ("--master", "--deploy-mode"):
-            raise InvalidCommand(f"leave out {option}: `fairlog spark-submit` runs the driver on a worker")
+        words = arguments[place : place + 1 + (not equals and option not in _WITHOUT_VALUE)]
+        if len(words) == 1 and not equals and option not in _WITHOUT_VALUE:
+            raise InvalidCommand(f"{option} needs a value")
+        place += len(words)
+        yield words, option, value or words[-1]
+
+
+def asked_of(arguments: Sequence[str]) -> Asked:
+    """What spark-submit's arguments say. Raises: InvalidCommand for what fairlog does otherwise."""
+    conf: dict[str, str] = {}
+    file, with_defaults, place = None, False, 0
+    for words, option, value in _options(arguments):
+        place += len(words)
+        name, _, text = value.partition("=") if option in ("--conf", "-c") else (option, "", value)
+        if name in _OURS:
+            raise InvalidCommand(f"leave out {name}: `fairlog spark-submit` runs the driver on a worker")
         if option in ("--conf", "-c"):
-            name, _, text = value.partition("=")
             conf[name] = text
         elif option in _AS_CONF:
             conf[_AS_CONF[option]] = value
+        elif option == _FILE:
+            file = value
+        with_defaults = with_defaults or option == _WITH_DEFAULTS
     if place == len(arguments):
         raise InvalidCommand("name the app: a .py file or a jar, after spark-submit's options")
-    return conf, arguments[place]
+    return Asked(conf, arguments[place], file, with_defaults)
 
 
 def as_submitted(arguments: Sequence[str]) -> list[str]:
-    """spark-submit's arguments, with the number of executors as configuration: it drops the option for our masters."""
+    """spark-submit's arguments, with the number of executors as configuration: it drops the option for our masters.
+
+    The file of properties is left out: with it, Spark would not read the configuration that names fairlog.
+    """
     instances = "spark.executor.instances"
-    asked = asked_of(arguments)[0].get(instances)
-    return [*([] if asked is None else ["--conf", f"{instances}={asked}"]), *arguments]
+    asked = asked_of(arguments).conf.get(instances)
+    kept, place = ([] if asked is None else ["--conf", f"{instances}={asked}"]), 0
+    for words, option, _ in _options(arguments):
+        place += len(words)
+        kept += words if option not in (_FILE, _WITH_DEFAULTS) else ()
+    return [*kept, *arguments[place:]]
 
 
 def run_driver() -> NoReturn:
@@ -140,8 +235,15 @@ def run_driver() -> NoReturn:
     Its arguments follow `COMPANY USER HOME`.
     """
     company, user, home, *arguments = sys.argv[1:]
-    folder = conf_folder(defaults(company, user, home), Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")))
-    os.environ |= {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder)}
+    try:
+        check_java(home)
+        earlier = os.environ.pop(PROPERTIES, "")
+        conf = defaults(company, user, home) | ivy_folder(properties(earlier))
+        folder = conf_folder(conf, Path(home, "conf"), earlier)
+    except FairlogError as error:
+        say(str(error))
+        raise SystemExit(1) from None
+    os.environ |= {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **with_jar()}
     submit = f"{home}/bin/spark-submit"
     os.execv(submit, [submit, *as_submitted(arguments)])  # noqa: S606 (the user's Spark)
 

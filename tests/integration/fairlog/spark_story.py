@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from pyspark import RDD
+from pyspark.serializers import UTF8Deserializer
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import LongType
 
@@ -53,6 +57,23 @@ def naps(spark: SparkSession) -> object:
     return sorted(numbers.reduceByKey(lambda one, other: one + other, 8).map(lambda pair: (*pair, nap(0))).collect())
 
 
+HOSTS = [f"127.0.0.{number}" for number in range(2, 6)]
+
+
+def near(spark: SparkSession) -> object:
+    """Where tasks ran of which each prefers a host, and the host."""
+    context = spark.sparkContext
+    java: Any = context._jvm
+    sequence = java.org.apache.spark.api.python.PythonUtils.toSeq
+    pairs = java.java.util.ArrayList()
+    for host in HOSTS * 3:
+        pairs.add(java.scala.Tuple2(host, sequence(java.java.util.ArrayList([host]))))
+    kind = java.scala.reflect.ClassTag.apply(java.java.lang.Class.forName("java.lang.String"))
+    found: Any = context._jsc.sc().makeRDD(sequence(pairs), kind)
+    preferring: RDD[str] = RDD(found.toJavaRDD(), context, UTF8Deserializer())
+    return preferring.map(lambda host: (nap(0), host, os.environ["FAIRLOG_HOST"])[1:]).collect()
+
+
 def meal(spark: SparkSession) -> object:
     """The error of a task that needs more memory than was granted."""
     try:
@@ -64,7 +85,7 @@ def meal(spark: SparkSession) -> object:
 def main() -> None:
     """Do what is asked for until there is nothing more."""
     spark = SparkSession.builder.appName("story").getOrCreate()
-    parts: dict[str, Callable[[SparkSession], object]] = {"results": results, "naps": naps, "meal": meal}
+    parts: dict[str, Callable[[SparkSession], object]] = {"results": results, "naps": naps, "near": near, "meal": meal}
     print("READY", spark.sparkContext.applicationId, flush=True)  # noqa: T201 (read by the test)
     with Path(sys.argv[1]).open() as lines:
         for line in lines:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Future, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,21 @@ def test_a_killed_app_breaks_the_pool(cluster: Site) -> None:
         cluster.shell.ok("kill", pool.app)
         with pytest.raises(BrokenExecutor, match=f"app {pool.app} is killed"):
             futures[0].result()
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"executors": 0}, r"a pool needs at least 1 executor, not 0; elastic=\(0, N\) begins with none"),
+        ({"elastic": (0, 0)}, r"elastic is \(MIN, MAX\), with .* at least 1 as MAX, not \(0, 0\)"),
+        ({"elastic": (3, 1)}, r"elastic is \(MIN, MAX\), .* not \(3, 1\)"),
+        ({"elastic": (1,)}, r"elastic is \(MIN, MAX\), .* not \(1,\)"),
+        ({"retries": -1}, "retries is at least 0, not -1"),
+    ],
+)
+def test_a_pool_that_could_never_make_a_call_is_refused(cluster: Site, asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=f"^{why}$"):
+        Executor(**cluster.asks, **asked)
 
 
 def test_a_cluster_that_refuses_the_app_says_why(cluster: Site) -> None:

@@ -6,8 +6,11 @@ They lie in `test.test_concurrent_futures`, which not every Python has. Those le
 
 from __future__ import annotations
 
+import pickle
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -27,6 +30,9 @@ def _library(part: str, name: str) -> Any:
     whole = find_spec(NAME)
     packed = whole is not None and whole.submodule_search_locations is not None
     return getattr(import_module(f"{NAME}.{part}" if packed else NAME), name)
+
+
+captured_stderr = import_module("test.support").captured_stderr
 
 
 class Pool(Executor):
@@ -82,6 +88,25 @@ class TestShutdown(Shared, _library("test_shutdown", "ExecutorShutdownTest"), un
     test_submit_after_interpreter_shutdown = None
     test_hang_gh83386 = None
     test_hang_gh94440 = None
+
+
+class TestInitializer(_library("test_init", "InitializerMixin"), unittest.TestCase):  # type: ignore[misc]
+    executor_type = Pool
+
+
+class TestDeadlock(Shared, _library("test_deadlock", "ExecutorDeadlockTest"), unittest.TestCase):  # type: ignore[misc]
+    """Calls and results that end a process, or cannot be pickled, are answered; where a process pool breaks, too."""
+
+    test_shutdown_deadlock = None
+    test_shutdown_deadlock_pickle = None
+
+    def _check_crash(
+        self, error: type[BaseException], call: Callable[..., object], *args: object, ignore_stderr: bool = False
+    ) -> None:
+        answers = (BrokenExecutor, SystemExit, pickle.UnpicklingError) if issubclass(error, BrokenExecutor) else error
+        with captured_stderr() if ignore_stderr else nullcontext(), pytest.raises(answers):
+            self.executor.submit(call, *args).result()
+        assert self.executor.submit(pow, 2, 2).result() == 4
 
 
 class TestChunks(Shared, unittest.TestCase):

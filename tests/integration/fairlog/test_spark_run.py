@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from ast import literal_eval
 from collections.abc import Iterator
@@ -138,7 +139,11 @@ NAPS = [(key, sum(range(key, 80, 4)), 0) for key in range(4)]
 
 def java_of(cluster: Site, app: str) -> list[psutil.Process]:
     """The JVMs of its executors."""
-    return [each for each in map(psutil.Process, cluster.processes_of(app)) if "java" in each.name()]
+    found = []
+    for process in cluster.processes_of(app):
+        with suppress(psutil.NoSuchProcess):  # the shell of a Python worker may have ended
+            found.append(psutil.Process(process))
+    return [each for each in found if "java" in each.name()]
 
 
 def refuses_without_the_secret(command: list[str]) -> str:
@@ -206,6 +211,39 @@ def test_executors_come_go_are_killed_and_exceed_their_memory(cluster: Site) -> 
     ended = cluster.wait_for_end(driver.app)
     assert (ended["state"], ended["detail"]) == ("failed", f"its owner gave no sign of life for {LEASE_S} s")
     wait_until(lambda: not cluster.processes_of(driver.app), "the end of its processes")
+    assert "follows its rules" in cluster.audit()
+
+
+@whole
+def test_executors_come_to_the_hosts_that_sparks_tasks_prefer(cluster: Site) -> None:
+    """On four hosts of this machine. The two workers of the cluster, on none of them, have room enough for all."""
+    hosts = [f"127.0.0.{number}" for number in range(2, 6)]
+    offered = ("--cores", "1", "--memory", "1G", "--folders", tempfile.gettempdir())
+    agents = [cluster.shell.start("worker", "--id", host, "--host", host, *offered) for host in hosts]
+    try:
+        wait_until(lambda: all(host in cluster.shell.ok("workers") for host in hosts), "the workers")
+        cluster.shell.ok("settings", "set", "locality_wait_host_ms=600000")
+        driver = Driver(
+            cluster,
+            "spark.driver.host=127.0.0.9",  # not the loopback's own address, for which executors leave their names
+            "spark.driver.bindAddress=127.0.0.9",
+            "spark.dynamicAllocation.enabled=true",
+            "spark.dynamicAllocation.maxExecutors=4",
+            "spark.dynamicAllocation.shuffleTracking.enabled=true",
+            "spark.locality.wait=600s",
+        )
+        try:
+            driver.ask("near")
+            assert driver.answer() == [(host, host) for host in hosts * 3]
+            executors = cluster.app(driver.app)["executors"]
+            assert {(each["worker"], each["locality"]) for each in executors} <= {(host, "host") for host in hosts}
+            driver.end()
+        finally:
+            driver.kill()
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.communicate()
     assert "follows its rules" in cluster.audit()
 
 

@@ -385,6 +385,40 @@ def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("quota", "cause", "why"),
+    [
+        (
+            64,
+            ("cluster-full", "L1"),
+            (
+                "there is no room for an executor of 4 cores and 1024 MiB, of which it asks for 1: "
+                "the apps in waitingApps claim 6 of 8 cores and 1024 of 65536 MiB"
+            ),
+        ),
+        (
+            6,
+            ("quota", "C4"),
+            "company acme claims 6 cores and 1024 MiB; 4 cores and 1024 MiB more exceed its quota of 6",
+        ),
+    ],
+)
+def test_a_demand_that_was_stated_anew_waits_for_what_keeps_it_from_rising(
+    quota: int, cause: tuple[str, str], why: str
+) -> None:
+    """Semantics L1. The demand in the log is nothing until there is room for it."""
+    cluster = Cluster()
+    cluster.company("acme", quota, 65536)
+    cluster.worker("w1", 8)
+    asked = {"executor_memory_mb": 1024, "memory_per_task_mb": None}
+    cluster.turn(replace(submission("a1", 4), **asked, executor_cores=4, executor_limit=0))
+    cluster.turn(replace(submission("full", 6), **asked, executor_cores=6))
+    cluster.turn(ScaleApp(app="a1", executors=1))
+    *found, text = waits(cluster, "a1")
+    assert tuple(found) == cause
+    assert text.startswith(why)
+
+
 def test_a_running_app_waits_for_nothing() -> None:
     assert told(full(), "a1")["waitsFor"] is None
 

@@ -21,6 +21,8 @@ from scheduler.model.commands import (
     AddAccount,
     Command,
     ConfigureCluster,
+    EndedDriver,
+    FinishApp,
     IssueToken,
     KillApp,
     RegisterCompany,
@@ -196,7 +198,7 @@ def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_els
     run(api, story)
 
 
-def test_a_pass_is_good_while_its_app_goes_on_and_cannot_be_altered(api: Handlers) -> None:
+def test_a_pass_is_good_while_its_app_goes_on_then_to_end_apps_and_cannot_be_altered(api: Handlers) -> None:
     async def story(ask: Ask, given: str) -> None:
         claims, _, rest = given.removeprefix("fp_").partition(".")
         said = urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
@@ -204,8 +206,19 @@ def test_a_pass_is_good_while_its_app_goes_on_and_cannot_be_altered(api: Handler
         for text in (f"fp_{forged}.{rest}", given[:-1], "fp_", "fp_a.b.c", f"fp_{claims}.nobody.{'0' * 64}"):
             assert (await ask("GET", "/v1/apps/d", given=text)).status_code == 401
         assert (await ask("GET", "/v1/apps/d")).status_code == 200
+        for app in ("e", "f"):
+            assert (await ask("POST", "/v1/apps", json=owned(app))).status_code == 200
         api.replica.wait_for(api.send(ROOT, KillApp(app="d")).seq, 10)
-        assert (await ask("GET", "/v1/apps/d")).status_code == 401
+        refused = await ask("POST", "/v1/apps/e/scale", json={"executors": 2})
+        assert (refused.status_code, "may end apps of its user, no more" in refused.text) == (403, True)
+        assert (await ask("GET", "/v1/apps/d")).status_code == 403
+        assert (await ask("POST", "/v1/apps", json=owned("g"))).status_code == 403
+        scale, end = to_builtins(ScaleApp(app="e", executors=1)), to_builtins(FinishApp(app="e"))
+        assert (await ask("POST", "/v1/commands", json={"commands": [scale, end]})).status_code == 403
+        assert "seq" in (await ask("POST", "/v1/commands", json={"commands": [end]})).json()["answers"][0]
+        gone = EndedDriver(driver="d.driver-0", worker="w1", reason="killed")
+        api.replica.wait_for(api.send(ROOT, gone).seq, 10)
+        assert (await ask("POST", "/v1/apps/f/finish", json={})).status_code == 401
 
     run(api, story)
 

@@ -16,8 +16,28 @@ import pytest
 
 from fairlog.engines.spark import archives, helper
 from fairlog.engines.spark.build import MANAGER, SERVICE, classes, contents
-from fairlog.engines.spark.conf import JAR, Executors, executor_command, executors_of, mebibytes, with_overhead
-from fairlog.engines.spark.driver import as_submitted, asked_of, conf_folder, defaults, exports, home_of_spark
+from fairlog.engines.spark.conf import (
+    JAR,
+    Executors,
+    executor_command,
+    executors_of,
+    mebibytes,
+    properties,
+    with_overhead,
+)
+from fairlog.engines.spark.driver import (
+    NoSpark,
+    as_submitted,
+    asked_of,
+    check_java,
+    conf_folder,
+    defaults,
+    defaults_in,
+    exports,
+    home_of_spark,
+    ivy_folder,
+    with_jar,
+)
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import ExecutorRemoved
 
@@ -57,6 +77,7 @@ def test_executors_are_those_of_the_configuration() -> None:
     [
         ({"spark.executor.cores": "many"}, "spark.executor.cores is a whole number of at least 1, not 'many'"),
         ({"spark.executor.cores": "0"}, "spark.executor.cores is a whole number of at least 1, not '0'"),
+        ({"spark.executor.instances": "x"}, "spark.executor.instances is a whole number of at least 0, not 'x'"),
         ({"spark.cores.max": "-3"}, "spark.cores.max is a whole number of at least 1, not '-3'"),
         (
             {"spark.cores.max": "1", "spark.executor.cores": "2"},
@@ -96,13 +117,20 @@ def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> N
 
 
 def test_spark_submits_own_options_are_read_and_the_cluster_is_not_theirs_to_name() -> None:
-    asked, program = asked_of(
+    asked = asked_of(
         ["--executor-cores", "2", "--conf", "spark.a=b=c", "--driver-memory=2g", "--verbose", "x.py", "--y"]
     )
-    assert program == "x.py"
-    assert asked == {"spark.executor.cores": "2", "spark.a": "b=c", "spark.driver.memory": "2g"}
-    with pytest.raises(InvalidCommand, match="leave out --master: `fairlog spark-submit` runs the driver on a worker"):
-        asked_of(["--master", "local", "x.py"])
+    assert asked.program == "x.py"
+    assert asked.conf == {"spark.executor.cores": "2", "spark.a": "b=c", "spark.driver.memory": "2g"}
+    for words in (
+        ["--master", "local"],
+        ["--remote=sc://h"],
+        ["--conf", "spark.master=local"],
+        ["-c", "spark.submit.deployMode=cluster"],
+    ):
+        name = words[-1].split("=")[0] if words[-1].startswith("spark.") else words[0].split("=")[0]
+        with pytest.raises(InvalidCommand, match=f"leave out {name}: `fairlog spark-submit` runs the driver on a work"):
+            asked_of([*words, "x.py"])
     with pytest.raises(InvalidCommand, match=r"name the app: a \.py file or a jar"):
         asked_of(["--executor-cores", "2"])
 
@@ -115,12 +143,80 @@ def test_the_number_of_executors_is_passed_on_as_configuration_which_spark_heeds
     assert as_submitted(["--verbose", "x.py"]) == ["--verbose", "x.py"]
 
 
+def test_a_file_of_properties_stands_behind_the_options_and_spark_is_not_told_of_it(tmp_path: Path) -> None:
+    """Spark would read it in place of the configuration that names fairlog, and run the app on its own."""
+    (tmp_path / "spark-defaults.conf").write_text("spark.x 1\nspark.y=2\n")
+    (tmp_path / "p.conf").write_text("# no\n! no\n spark.y : 3\nspark.z a \\\n  b=c\nspark.executor.memory\t2g\n")
+    given = ["--properties-file", str(tmp_path / "p.conf")]
+    rest = ["--verbose", "x.py", *given]
+    asked = asked_of([*given, *rest])
+    named = {"spark.y": "3", "spark.z": "a b=c", "spark.executor.memory": "2g"}
+    assert properties(asked.earlier(tmp_path)) == named
+    assert properties(asked_of(["x.py"]).earlier(tmp_path)) == {"spark.x": "1", "spark.y": "2"}
+    both = asked_of(["--load-spark-defaults", *given, "x.py"])
+    assert properties(both.earlier(tmp_path)) == {"spark.x": "1", **named}
+    assert as_submitted(["--load-spark-defaults", *given, *rest]) == rest
+    with pytest.raises(InvalidCommand, match=r"--properties-file /no/such cannot be read: No such file"):
+        asked_of(["--properties-file=/no/such", "x.py"]).earlier(tmp_path)
+
+
+def spark_home(folder: Path, version: str) -> Path:
+    """A folder that looks like Spark."""
+    for name in ("bin/spark-submit", f"jars/spark-core_2.13-{version}.jar"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def test_a_spark_that_does_not_run_here_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "none"))
+    with pytest.raises(NoSpark, match=f"^{tmp_path}/none has no Spark .*: set SPARK_HOME to Spark's folder; "):
+        home_of_spark()
+    monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / "old", "3.4.4")))
+    with pytest.raises(NoSpark, match=r"/old is Spark 3\.4\.4, and fairlog runs 3\.5 and later; set SPARK_HOME to one"):
+        home_of_spark()
+    new = spark_home(tmp_path / "new", "4.3.0")
+    monkeypatch.setenv("SPARK_HOME", str(new))
+    assert home_of_spark() == str(new)
+    java = tmp_path / "java"
+    monkeypatch.setenv("JAVA_HOME", str(java))
+    with pytest.raises(archives.CannotPrepare, match=f"^JAVA_HOME is {java}, which has no bin/java here; set it"):
+        check_java(str(new))
+    (java / "bin").mkdir(parents=True)
+    (java / "bin/java").touch()
+    (java / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
+    with pytest.raises(NoSpark, match=rf"^Spark 4\.3\.0 needs Java 17 or later, and {java} is Java 8; set JAVA_HOME"):
+        check_java(str(new))
+    three = str(spark_home(tmp_path / "three", "3.5.9"))
+    check_java(three)
+    (java / "release").write_text('JAVA_VERSION="25.0.1"\n')
+    check_java(str(new))
+    with pytest.raises(
+        NoSpark, match=rf"^Spark 3\.5\.9 needs Java 8 to 23, and {java} is Java 25; set JAVA_HOME to one"
+    ):
+        check_java(three)
+
+
+def test_a_driver_finds_the_jar_also_with_a_class_path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--driver-class-path` replaces the configured one."""
+    monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/hadoop/*")
+    assert with_jar() == {"SPARK_DIST_CLASSPATH": f"/hadoop/*:{JAR}"}
+
+
+def test_packages_lie_where_a_driver_may_write_unless_the_user_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRLOG_SCRATCH", raising=False)
+    assert ivy_folder({}) == {}
+    monkeypatch.setenv("FAIRLOG_SCRATCH", "/scratch")
+    assert ivy_folder({}) == {"spark.jars.ivy": "/scratch/ivy"}
+    assert ivy_folder({"spark.jars.ivy": "/mine"}) == {}
+
+
 def test_each_configuration_has_a_secret_of_its_own_and_keeps_earlier_values(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.x 1\nspark.driver.extraClassPath  /mine.jar\n")
     (tmp_path / "log4j2.properties").write_text("y")
     one, two = (defaults("acme", "ann", "/s") for _ in range(2))
     assert one["spark.authenticate.secret"] != two["spark.authenticate.secret"]
-    folder = conf_folder(one, tmp_path)
+    folder = conf_folder(one, tmp_path, defaults_in(tmp_path))
     try:
         text = (folder / "spark-defaults.conf").read_text()
         assert text.startswith("spark.x 1\n")
@@ -180,7 +276,8 @@ def test_a_java_or_a_spark_that_makes_no_archive_is_named(spark: Path, monkeypat
     (java / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
     with pytest.raises(archives.CannotPrepare, match="Java 8 writes no archives of class data; use Java 13 or later"):
         archives.prepare(home)
-    monkeypatch.setenv("JAVA_HOME", str(spark))
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", home)
     with pytest.raises(archives.CannotPrepare, match="there is no Java: install one, such as openjdk-17-jre-headless"):
         archives.prepare(home)
     assert archives.options(home) == ""

@@ -177,8 +177,42 @@ def test_programs_that_keep_failing_fail_the_app_with_the_last_reason() -> None:
     cluster.turn(programs(executors=1))
     cluster.turn(EndedExecutor(executor="a1.0", reason="failed", exit_code=3))
     last = cluster.turn(EndedExecutor(executor="a1.1", reason="failed", exit_code=3, detail="it has no licence"))[-1]
-    why = "2 executors ended abnormally with none running; the last one: it has no licence"
+    why = "2 executors ended abnormally with none running for 10 s; the last one: it has no licence"
     assert last == AppRemoved(app="a1", reason="failed", detail=why)
+
+
+def started(cluster: Cluster, number: int) -> None:
+    cluster.turn(StartedExecutor(executor=f"a1.{number}"))
+
+
+def failed(cluster: Cluster, number: int) -> Event:
+    """The last event of the turn in which the executor fails."""
+    return cluster.turn(EndedExecutor(executor=f"a1.{number}", reason="failed", exit_code=2, detail="no such file"))[-1]
+
+
+def test_programs_that_fail_within_seconds_fail_the_app_although_each_was_running() -> None:
+    """Semantics G2: a program that cannot work is not started for ever."""
+    cluster = shared({"max_executor_failures": 3, "exclude_after": 0, "suspect_failures": 0}, w1=16)
+    cluster.turn(programs(executors=2))
+    for number in range(4):
+        assert number < 2 or isinstance(failed(cluster, number - 2), ExecutorAllocated)
+        started(cluster, number)
+    why = "3 executors ended abnormally with none running for 10 s; the last one: no such file"
+    assert failed(cluster, 2) == AppRemoved(app="a1", reason="failed", detail=why)
+
+
+@pytest.mark.parametrize("end", ["works", "ran"])
+def test_a_program_that_worked_ends_the_row_of_failures(end: str) -> None:
+    """Semantics G2: one that ended well, or ran for 10 s."""
+    cluster = shared({"max_executor_failures": 2, "exclude_after": 0, "suspect_failures": 0}, w1=16)
+    cluster.turn(programs(executors=2))
+    for number in range(2):
+        started(cluster, number)
+    assert isinstance(failed(cluster, 0), ExecutorAllocated)
+    if end == "works":
+        cluster.turn(EndedExecutor(executor="a1.1", reason="exited", exit_code=0))
+    cluster.turn(StartedExecutor(executor="a1.2"), after_s=1 if end == "works" else 10)
+    assert isinstance(failed(cluster, 2), ExecutorAllocated)
 
 
 def test_an_executor_that_was_told_to_stop_lowers_nothing_however_it_ends() -> None:
