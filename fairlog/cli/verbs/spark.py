@@ -16,6 +16,7 @@ from fairlog.cli.session import Session
 from fairlog.cli.verbs.submit import submitter
 from fairlog.local.running import find_running
 from scheduler.model.commands import SubmitApp
+from scheduler.model.errors import UnknownCompany
 from scheduler.service.receipts import write_receipts
 
 _company = text_option("--company", metavar="C", help="Company of the app.  [default: that of the account]")
@@ -144,9 +145,11 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
         with_jar,
     )
 
+    who = submitter(session, company, user)
+    if all(each["company"] != who["company"] for each in session.ask("companies")):
+        raise UnknownCompany(who["company"])
     home = home_of_spark()
     check_java(home)
-    who = submitter(session, company, user)
     base = folder_of_conf()
     folder = conf_folder(defaults(**who, home=home), base, defaults_in(base))
     variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **with_jar(), **python_of_spark()}

@@ -184,6 +184,12 @@ def test_executors_leave_a_decommissioned_worker_and_their_tasks_run_elsewhere(s
     assert shell.ok("logs", name) == f"{name}.1\n"
 
 
+def test_variables_for_a_company_that_is_not_there_are_refused(shell: Shell) -> None:
+    refusal = shell.run("spark", "env", "--company", "nobody", "--user", "ann")
+    assert (refusal.code, refusal.out) == (1, "")
+    assert "no company 'nobody' is registered" in refusal.err
+
+
 def test_spark_submit_refuses_numbers_that_it_cannot_read(shell: Shell) -> None:
     """Before it looks for Spark, and before it submits anything."""
     before = shell.ok("apps", "--all", "--json")
