@@ -158,15 +158,20 @@ def _processes() -> list[str]:
     command = ["--proc", "/proc"]
     for path in _KERNEL:
         command += ["--ro-bind-try", path, path]
-    return [*command, *_masks(Path(path) for path in _SECRET if os.access(path, os.R_OK))]
+    return [*command, *_masks(Path(path) for path in _SECRET if _tells(path))]
+
+
+def _tells(path: str) -> bool:
+    """Whether there is anything that this process can read."""
+    return os.access(path, os.R_OK) and (not os.path.isdir(path) or bool(os.listdir(path)))  # noqa: PTH112, PTH208 - fast
 
 
 def _groups(group: Path | None) -> list[str]:
     """Arguments that show the cell's control group in the place of all: their names tell what others run."""
     if not _GROUPS.exists():
         return []
-    command = ["--unshare-cgroup-try", *_masks([_GROUPS])]
-    return command if group is None else [*command, "--ro-bind", str(group), str(_GROUPS)]
+    shown = _masks([_GROUPS]) if group is None else ["--ro-bind", str(group), str(_GROUPS)]
+    return ["--unshare-cgroup-try", *shown]
 
 
 def _devices(grant: Grant) -> list[str]:
