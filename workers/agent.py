@@ -307,7 +307,10 @@ class Agent:
                 running[holder.executor] = holder
                 continue
             self._silent.pop(holder.executor, None)
-            note = note or _kill_tasks(self._files, holder)
+            if note is None:
+                if self.offer.launcher == "plain":  # a process in a cell ends with it, and could delay who looks at it
+                    _kill_tasks(self._files, holder)
+                note = ExitNote(app=holder.app, reason="failed")
             if note.reason == "failed" and holder.executor in self._stopping:
                 note = note.model_copy(update={"reason": "killed"})
             self._ended[holder.executor] = _Ended(note, 0)
@@ -421,10 +424,9 @@ class Agent:
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
 
 
-def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
-    """Kill the tasks of an executor that died together with its forkserver. Returns its exit note."""
+def _kill_tasks(files: RunDir, holder: Holder) -> None:
+    """Kill the tasks of an executor that died together with its forkserver."""
     kill_until_gone(lambda: with_variable(LOCK_VARIABLE, str(files.lock_file(holder.executor))))
-    return ExitNote(app=holder.app, reason="failed")
 
 
 def run_agent(

@@ -84,6 +84,9 @@ class FirstProcess(NamedTuple):
     encloses: bool = False
     """Whether everything in the cell ends with it."""
     leaf: Leaf | None = None
+    """The group of its processes, if it is ours to end."""
+    group: Leaf | None = None
+    """The group of its processes, whoever ends it."""
     release: Callable[[], bool] = lambda: False
     """Gives back what keeps it alive; whether the kernel has killed in it, as who keeps it says."""
     errors: IO[bytes] | None = None
@@ -114,6 +117,8 @@ class Cell:
         self._since_s = 0.0
         self._was_out_of_memory = False
         """When it ended."""
+        self._cpu_ms = 0
+        """Likewise."""
         self._last_words = ""
         self._said: deque[str] = deque()
         """Lines that have come and were not looked at."""
@@ -131,6 +136,12 @@ class Cell:
             return self._first.leaf.has_killed()
         was, self._was_out_of_memory = self._was_out_of_memory, False
         return was
+
+    def cpu_ms(self) -> int:
+        """The CPU time of all its processes until now, or until its end; 0 if it has no control group that tells."""
+        if self._first is not None:
+            self._cpu_ms = 0 if self._first.group is None else self._first.group.cpu_ms()
+        return self._cpu_ms
 
     def open(self) -> None:
         """Start it unless it is alive. Raises: OSError, NoCell."""
@@ -241,6 +252,7 @@ class Cell:
 
     def kill(self) -> bool:
         """End it with everything in it. False if something is left after some seconds."""
+        self.cpu_ms()
         first, self._first = self._first, None
         if first is None:
             return True
@@ -334,7 +346,7 @@ def _pid_inside(pid: int, init: int) -> int:
 def _namespace_pids(pid: int) -> list[int]:
     """The ids of a process, from our namespace to its own."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():  # it may have any name
             if line.startswith("NSpid:"):
                 return list(map(int, line.split()[1:]))
     return []

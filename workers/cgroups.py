@@ -28,7 +28,7 @@ class Leaf:
     """The group of one executor's tasks."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._kills = 0
 
     def limit(self, memory_mb: int, cores: int) -> None:
@@ -41,16 +41,16 @@ class Leaf:
             "pids.max": str(MOST_PROCESSES),
         }
         for name, value in limits.items():
-            if (self._path / name).exists():
+            if (self.path / name).exists():
                 self._write(name, value)
 
     def enter(self) -> None:
         """Move this process into it. Raises: OSError."""
-        (self._path / "cgroup.procs").write_text("0")
+        (self.path / "cgroup.procs").write_text("0")
 
     def has_memory_limit(self) -> bool:
         """Whether the kernel keeps its memory limit."""
-        return (self._path / "memory.max").exists()
+        return (self.path / "memory.max").exists()
 
     def has_killed(self) -> bool:
         """Whether the kernel has killed its processes for their memory since the last call."""
@@ -58,15 +58,19 @@ class Leaf:
         more, self._kills = kills > self._kills, kills
         return more
 
+    def cpu_ms(self) -> int:
+        """The CPU time that its processes have used, those that ended included; 0 if it is not known."""
+        return int(self._events("cpu.stat").get("usage_usec", 0)) // 1000
+
     def end(self) -> bool:
         """Kill all its processes and remove it. False if some still run after 5 s."""
         deadline_s = time.monotonic() + _END_S
-        while self._path.exists():
+        while self.path.exists():
             with contextlib.suppress(OSError):
                 self._write("cgroup.kill", "1")
             if self._events("cgroup.events").get("populated") == "0":
                 with contextlib.suppress(OSError):
-                    self._path.rmdir()
+                    self.path.rmdir()
                     break
             if time.monotonic() > deadline_s:
                 return False
@@ -74,12 +78,12 @@ class Leaf:
         return True
 
     def _write(self, name: str, value: str) -> None:
-        with (self._path / name).open("w") as file:
+        with (self.path / name).open("w") as file:
             file.write(value)
 
     def _events(self, name: str) -> dict[str, str]:
         try:
-            return dict(line.split() for line in (self._path / name).read_text().splitlines())
+            return dict(line.split() for line in (self.path / name).read_text().splitlines())
         except (OSError, ValueError):
             return {}
 

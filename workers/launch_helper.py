@@ -114,10 +114,10 @@ class Server:
         try:
             credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             _, uid, _ = struct.unpack("3i", credentials)
-            request, descriptors, _, _ = socket.recv_fds(line, _REQUEST_BYTES, 2)
             try:
                 if uid not in self._allowed:
                     raise NoCell(f"user {uid} is not served by fairlog-launch")  # noqa: TRY301 - answered below
+                request, descriptors, _, _ = socket.recv_fds(line, _REQUEST_BYTES, 2)
                 asked = json.loads(request)
                 if not isinstance(asked, dict):
                     raise NoCell("a request must be an object")  # noqa: TRY301 - likewise
@@ -190,6 +190,7 @@ class Server:
                 asked.settings,
                 scratch=scratch,
                 told=Path(f"/proc/self/fd/{told}"),
+                group=None if leaf is None else leaf.path,
                 info=writer,
                 become=who,
             )
@@ -214,7 +215,7 @@ class Server:
                 raise NoCell(f"no cell can be started: {last_line(said.read(1000))}")
             since_s = started_s(pid) or 0.0
             undo.callback(kill_until_gone, lambda: [pid] if is_same_process(pid, since_s) else [])
-            _answer(line, {"pid": pid})
+            _answer(line, {"pid": pid, "group": str(leaf.path) if leaf else ""})
             _wait_for_end(line, bwrap)
             _answer(line, {"out_of_memory": leaf is not None and leaf.has_killed()})
 

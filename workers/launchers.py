@@ -21,6 +21,7 @@ from workers import task_init
 from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
 from workers.machine import helper_socket
+from workers.rundir import remove_tree
 from workers.sandbox import (
     SCRATCH_INSIDE,
     SHARED_MEMORY_MB,
@@ -81,7 +82,7 @@ def plain(place: Place, named: Callable[[int], object]) -> Cell:
                 task_init.serve(theirs.fileno())
 
             process = Forked(first, keep=theirs.fileno(), cwd=Path("/"), own_session=False)
-        return FirstProcess(process.pid, ours, process, leaf=leaf, limits=(_FILES,))
+        return FirstProcess(process.pid, ours, process, leaf=leaf, group=leaf, limits=(_FILES,))
 
     return Cell(start, str(scratch), variables, named)
 
@@ -92,6 +93,7 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
 
     def start() -> FirstProcess:
         scratch, told = private_folder(files.scratch(executor)), private_folder(files.told(executor))
+        remove_tree(scratch / "tmp")  # which a cell before this one may have left such that ours would be led astray
         for name in ("scratch", "tmp"):
             private_folder(scratch / name)
         leaf = place.make_leaf()
@@ -108,6 +110,7 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
                 scratch=scratch,
                 told=told,
                 info=writer.fileno(),
+                group=None if leaf is None else leaf.path,
                 shared_memory_mb=place.grant.memory_mb if leaf and leaf.has_memory_limit() else SHARED_MEMORY_MB,
             )
             for folder in folders:
@@ -118,7 +121,7 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
             pid = first_process(reader.fileno(), process, said)
             on_failure.pop_all()
         limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
-        return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, errors=said, limits=limits)
+        return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, group=leaf, errors=said, limits=limits)
 
     return Cell(start, SCRATCH_INSIDE, _variables_inside(files.stop_at_file(executor)), named)
 
@@ -153,7 +156,9 @@ def account(place: Place, named: Callable[[int], object]) -> Cell:
                 raise NoCell(f"fairlog-launch starts no cell: {answer['error']}")
             on_failure.pop_all()
         limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
-        return FirstProcess(int(answer["pid"]), ours, encloses=True, release=partial(_released, helper), limits=limits)
+        group = Leaf(Path(answer["group"])) if answer["group"] else None
+        release = partial(_released, helper)
+        return FirstProcess(int(answer["pid"]), ours, encloses=True, group=group, release=release, limits=limits)
 
     return Cell(start, SCRATCH_INSIDE, _variables_inside(files.stop_at_file(executor)), named)
 

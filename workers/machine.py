@@ -17,8 +17,9 @@ _USER_NAMESPACES = {
     "/proc/sys/kernel/unprivileged_userns_clone": "1",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "0",
 }
-_DELEGATE = "systemctl edit fairlog-worker, with Delegate=yes below [Service]"
-_VERSION_2 = "systemd.unified_cgroup_hierarchy=1 on the kernel's command line, and restart the machine"
+_SYSTEMD = Path("/run/systemd/system")
+"""Exists where systemd runs as the first process."""
+_BUBBLEWRAP = "install bubblewrap 0.8 or later"
 _MOST_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 
@@ -51,7 +52,7 @@ def choose_launcher(asked: str | None, *, unsafe_plain: bool) -> str:
     if asked == "account" and not helper_socket().exists():
         raise Refused(
             f"--launcher account needs fairlog-launch, which does not listen at {helper_socket()}; start it with "
-            "`systemctl enable --now fairlog-launch`"
+            f"`{_account().mend}`"
         )
     chosen = asked or ("plain" if why_not else "cell")
     if chosen == "plain" and not os.geteuid() and not unsafe_plain:
@@ -101,12 +102,14 @@ def _cells() -> Finding:
     why = why_no_cell()
     if not why:
         return Finding("launcher cell", "ok", "a sandbox was started")
-    return Finding("launcher cell", "missing", why, _mend_cells())
+    return Finding("launcher cell", "missing", why, _mend_cells(why))
 
 
-def _mend_cells() -> str:
+def _mend_cells(why: str) -> str:
     if shutil.which("bwrap") is None:
         return "apt install bubblewrap"
+    if "nknown option" in why:
+        return _BUBBLEWRAP
     for path, wanted in _USER_NAMESPACES.items():
         file = Path(path)
         if file.exists() and file.read_text().strip() != wanted:
@@ -118,6 +121,12 @@ def _mend_cells() -> str:
 
 
 def _groups() -> Iterator[Finding]:
+    delegate = _typed(
+        "systemctl edit fairlog-worker, with Delegate=yes below [Service]",
+        "start the worker in a control group (version 2) that its user may write",
+    )
+    option = _typed("systemd.unified_cgroup_hierarchy=1", "cgroup_no_v1=all")
+    version_2 = f"{option} on the kernel's command line, and restart the machine"
     kept = limits_to_be_had()
     elsewhere = controllers_of_version_1()
     processes = "only a limit of the user's counts processes" if os.geteuid() else "nothing limits those of root"
@@ -130,21 +139,18 @@ def _groups() -> Iterator[Finding]:
         if name in kept:
             yield Finding(subject, "ok", "kept by a control group")
         elif name in elsewhere:
-            yield Finding(
-                subject, "off", f"the machine has control groups of version 1 for it; {otherwise}", _VERSION_2
-            )
+            yield Finding(subject, "off", f"the machine has control groups of version 1 for it; {otherwise}", version_2)
         else:
             yield Finding(
-                subject, "off", f"this process has no control group (version 2) for it; {otherwise}", _DELEGATE
+                subject, "off", f"this process has no control group (version 2) for it; {otherwise}", delegate
             )
 
 
 def _user() -> Finding:
     if os.geteuid():
         return Finding("user", "ok", f"uid {os.geteuid()}")
-    return Finding(
-        "user", "off", "root; an agent needs no privileges", "systemctl edit fairlog-worker, with User=fairlog"
-    )
+    mend = _typed("systemctl edit fairlog-worker, with User=fairlog", "start the worker as another user")
+    return Finding("user", "off", "root; an agent needs no privileges", mend)
 
 
 def _account() -> Finding:
@@ -152,4 +158,9 @@ def _account() -> Finding:
     if path.exists():
         return Finding("launcher account", "ok", f"fairlog-launch listens at {path}")
     why = f"fairlog-launch does not listen at {path}"
-    return Finding("launcher account", "off", why, "systemctl enable --now fairlog-launch")
+    mend = _typed("systemctl enable --now fairlog-launch", "sudo fairlog-launch --map FILE --allow USER")
+    return Finding("launcher account", "off", why, mend)
+
+
+def _typed(with_systemd: str, otherwise: str) -> str:
+    return with_systemd if _SYSTEMD.is_dir() else otherwise

@@ -21,6 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform == "linux"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
+_ENVIRONMENT_BYTES = 1 << 18
 _SAME_START_S = 2.0
 """Tolerance for start times: they follow the system clock, which may have been adjusted."""
 
@@ -149,11 +150,20 @@ def kill_until_gone(find: Callable[[], Iterable[int]], *, timeout_s: float = 5) 
 
 
 def environment_value(pid: int, name: str) -> str | None:
-    """The value of `name` in the initial environment of `pid`; None if unset or unreadable."""
+    """The value of `name` in the initial environment of `pid`; None if unset or unreadable.
+
+    A process may say that its environment is terabytes long: of a longer one only the beginning counts.
+    """
     try:
-        return psutil.Process(pid).environ().get(name)
+        if not _LINUX:
+            return psutil.Process(pid).environ().get(name)
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123 - unbuffered
+            block = file.read(_ENVIRONMENT_BYTES) or b""
     except (psutil.Error, OSError):
         return None
+    start = f"{name}=".encode()
+    found = next((each for each in block.split(b"\0") if each.startswith(start)), None)
+    return None if found is None else os.fsdecode(found[len(start) :])
 
 
 def resident_mb(pids: Iterable[int]) -> int:

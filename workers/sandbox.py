@@ -46,7 +46,11 @@ _TEMPORARY = tuple(map(Path, ("/", "/tmp", "/var/tmp")))  # noqa: S108 - the cel
 _ROOMS = ("fairlog", "recovery", "scheduler", "witness", "workers")
 _GPUS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
 _KERNEL = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr")
-_SECRET = ("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/scsi", "/proc/timer_list", "/sys/firmware")
+_SECRET = (
+    *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
+    *("/sys/firmware", "/sys/fs/bpf", "/sys/fs/pstore", "/sys/kernel/debug", "/sys/kernel/tracing"),
+)
+_GROUPS = Path("/sys/fs/cgroup")
 _NAMESPACES = ("--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
 _TO_BECOME = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
 _PROBE_S = 20
@@ -86,13 +90,15 @@ def sandbox_command(
     scratch: Path,
     told: Path | None,
     shared_memory_mb: int = SHARED_MEMORY_MB,
+    group: Path | None = None,
     info: int | None = None,
     become: tuple[int, int, list[int]] | None = None,
 ) -> tuple[list[str], list[int]]:
     """The command line up to the program to run, and the descriptors that it needs, to be closed afterwards.
 
-    `scratch` is the executor's own folder, `told` the one in which its tasks find what they are told. With `become`,
-    root starts it, and the first process becomes that user: uid, gid and further groups. Raises: NoCell.
+    `scratch` is the executor's own folder, `told` the one in which its tasks find what they are told, `group` its
+    control group. With `become`, root starts it, and the first process becomes that user: uid, gid and further groups.
+    Raises: NoCell.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
@@ -102,7 +108,7 @@ def sandbox_command(
     namespaces, kept = (_NAMESPACES, []) if become is None else (_NAMESPACES[2:], [*_TO_BECOME])
     command = [bwrap, *namespaces, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *kept]
     command += [] if info is None else ["--info-fd", str(info)]
-    command += [*_system(), *_processes(), "--dev", "/dev"]
+    command += [*_system(), *_processes(), *_groups(group), "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108
@@ -113,11 +119,10 @@ def sandbox_command(
     for code in own_code():
         binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
     command += _ways_to([bind.inside for bind in binds])
-    for bind in binds:
-        source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
-        command += ["--bind" if bind.writable else "--ro-bind", source, str(bind.inside)]
-    shown = [*binds, *(_Bind(Path(path), Path(path), writable=False) for path in (*_SHOWN, "/etc"))]
     hidden = {path.resolve() for path in (*settings.hidden, *_credentials())}
+    for bind in binds:
+        command += _mounted(bind, (*own_code(), *hidden))
+    shown = [*binds, *(_Bind(Path(path), Path(path), writable=False) for path in (*_SHOWN, "/etc"))]
     for outermost in sorted(each for each in hidden if hidden.isdisjoint(each.parents)):
         command += _masks(dict.fromkeys(_seen_at(outermost, shown)))
     descriptors.append(_compiled_init())
@@ -153,7 +158,20 @@ def _processes() -> list[str]:
     command = ["--proc", "/proc"]
     for path in _KERNEL:
         command += ["--ro-bind-try", path, path]
-    return [*command, *_masks(Path(path) for path in _SECRET if Path(path).exists())]
+    return [*command, *_masks(Path(path) for path in _SECRET if _tells(path))]
+
+
+def _tells(path: str) -> bool:
+    """Whether there is anything that this process can read."""
+    return os.access(path, os.R_OK) and (not os.path.isdir(path) or bool(os.listdir(path)))  # noqa: PTH112, PTH208 - fast
+
+
+def _groups(group: Path | None) -> list[str]:
+    """Arguments that show the cell's control group in the place of all: their names tell what others run."""
+    if not _GROUPS.exists():
+        return []
+    shown = _masks([_GROUPS]) if group is None else ["--ro-bind", str(group), str(_GROUPS)]
+    return ["--unshare-cgroup-try", *shown]
 
 
 def _devices(grant: Grant) -> list[str]:
@@ -279,6 +297,21 @@ def _shared(share: Iterable[str]) -> Iterator[_Bind]:
         path = Path(entry.removesuffix(":rw")).expanduser().absolute()
         if path.exists():
             yield _Bind(path, path, writable=entry.endswith(":rw"))
+
+
+def _mounted(bind: _Bind, kept: Iterable[Path]) -> list[str]:
+    """Arguments that show a path, such that tasks cannot put anything else in the place of the paths `kept` below it.
+
+    They could rename a folder above one, but not a folder that is mounted.
+    """
+    source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
+    if not bind.writable:
+        return ["--ro-bind", source, str(bind.inside)]
+    command, root = ["--bind", source, str(bind.inside)], bind.source.resolve()
+    below = [path.relative_to(root) for path in kept if path.is_relative_to(root) and path.exists()]
+    for folder in sorted({folder for path in below for folder in path.parents if folder.name}):
+        command += ["--bind", f"{source}/{folder}", str(bind.inside / folder)]
+    return command
 
 
 def _seen_at(path: Path, binds: Sequence[_Bind]) -> list[Path]:

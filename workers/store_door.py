@@ -193,7 +193,9 @@ class WorkerStore:
 
     def keep_output(self, claims: Claims, tails: Mapping[int, bytes]) -> bool:
         """As `ExecutorDoor.keep_output`."""
-        granted = self.work.is_granted(claims.worker, claims.executor)
+        grant = cast("bytes | None", self.store.hget(self.keys.grants(claims.worker), claims.executor))
+        if grant is None:  # it has ended, and what ended has no output to add to that of another one
+            return False
         if claims.runs == "tasks":
             if tails:
                 self.work.keep_output(claims.app, claims.executor, tails)
@@ -201,7 +203,7 @@ class WorkerStore:
             self.work.keep_driver_output(claims.app, tails[0])
         elif 0 in tails:
             self.work.keep_program_output(claims.app, number_of(claims.executor), tails[0])
-        return granted
+        return bool(grant)
 
     def backlog(self, by: By, claims: Claims, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""

@@ -65,6 +65,10 @@ class TaskGroup:
             self.ended.append(started)
             return
         self._tasks[started.index] = started
+        started.cpu_before_ms = self._cell.cpu_ms()
+        if len(self._tasks) > 1:
+            for task in self._tasks.values():
+                task.cpu_before_ms = None
         for descriptor in started.output.descriptors:
             self._news.register(descriptor, select.EPOLLIN)
 
@@ -169,12 +173,18 @@ class TaskGroup:
         kill_until_gone(_our_descendants)
         for task in self._tasks.values():
             ended = ends.get(task.pid) or Ended(task.pid, int(signal.SIGKILL), 0, 0)
-            self.ended.append(task.end(ended)._replace(outcome="stopped"))
+            self.ended.append(task.end(self._measured(task, ended))._replace(outcome="stopped"))
         self._tasks.clear()
 
     def _end(self, task: Task, ended: Ended) -> None:
         del self._tasks[task.index]
-        self.ended.append(task.end(ended))
+        self.ended.append(task.end(self._measured(task, ended)))
+
+    def _measured(self, task: Task, ended: Ended) -> Ended:
+        """The end of a task with the CPU time of all processes that came from it, if that of its cell tells."""
+        if task.cpu_before_ms is None:
+            return ended
+        return ended._replace(cpu_ms=max(ended.cpu_ms, self._cell.cpu_ms() - task.cpu_before_ms))
 
     def _stop(
         self, task: Task, why: str = "", *, number: signal.Signals = signal.SIGKILL, again_s: float = 0.2
@@ -198,7 +208,8 @@ class TaskGroup:
             members.setdefault(mains[pid] if pid in mains else self._owner(pid), []).extend([pid, *descendants(pid)])
         sizes = {index: resident_mb(pids) for index, pids in members.items()}
         for index, task in self._tasks.items():
-            task.peak_mb = max(task.peak_mb, sizes.get(index, 0))
+            if index in members:
+                task.saw(sizes[index], members[index])
         if sum(sizes.values()) <= self._grant.memory_mb:
             return
         found = excess(members, self._grant.memory_mb)

@@ -272,8 +272,15 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _write(path: str, content: bytes) -> None:
-    """Write the file anew, for its user alone, who may run it. Raises: OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o700)
+    """Write the file anew, for its user alone, who may run it. Raises: OSError.
+
+    Tasks of a cell before this one may have left anything in its place, such as a FIFO.
+    """
+    try:  # noqa: SIM105 - likewise
+        os.unlink(path)  # noqa: PTH108
+    except FileNotFoundError:
+        pass
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o700)
     try:
         while content:
             content = content[os.write(descriptor, content) :]

@@ -227,7 +227,9 @@ def apps(source: Source, *, wanted: Wanted, columns: Columns, as_json: bool) -> 
     has waited until it was admitted.
 
     --ended lists the apps that ended in a span of time, from the log, so that those are included which the state has
-    forgotten. Their CPU time and peak memory are those that executors have measured, kept for a week at most.
+    forgotten. Their CPU time and peak memory are those that executors have measured, kept for a week at most. A task's
+    CPU time is its own and that of the processes that it waited for; of a task that had its executor and a control
+    group to itself, that of all that came from it.
     """
     show_apps(source, wanted, columns, as_json=as_json)
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.grants import Leaving
 from tests.integration.workers.test_executor import outputs, shell
 from tests.integration.workers.worker_rig import WORKER, Rig
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 from workers import sandbox, task_init
 from workers.cell import Cell, CellLost, FirstProcess
+from workers.cgroups import base_group
 from workers.forkserver import Forkserver
 from workers.launch_helper import AccountMap
+from workers.launchers import LAUNCHERS, Place
 from workers.processes import started_s
 from workers.sandbox import CellSettings, why_no_cell
 
@@ -196,6 +199,22 @@ def test_the_helper_refuses_what_is_not_a_request(helper: Path, request_: Any, w
 
 
 @as_root
+def test_the_helper_waits_for_nothing_from_users_that_it_does_not_serve(helper: Path) -> None:
+    """Each would cost it a process, for as long as they like."""
+    assert helper
+    name = Path(os.environ["FAIRLOG_LAUNCH_SOCKET"])
+    name.parent.chmod(0o711)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line, chdir(name.parent):
+        line.settimeout(HOPELESS_S)
+        os.seteuid(54399)
+        try:
+            line.connect(name.name)
+        finally:
+            os.seteuid(0)
+        assert json.loads(line.recv(4096)) == {"error": "user 54399 is not served by fairlog-launch"}
+
+
+@as_root
 def test_a_company_without_an_account_is_refused(account_rig: Rig) -> None:
     grant = account_rig.grant(shell("id -u")).model_copy(update={"company": "beta"})
     note = account_rig.run(grant)
@@ -244,6 +263,35 @@ def test_files_of_fairlog_are_hidden_below_folders_of_the_system(rig: Rig, tmp_p
     for descriptor in kept:
         os.close(descriptor)
     assert done.stdout.decode() in {"other\n", "folder\nother\n"}, done.stderr  # root may list the empty folder
+
+
+@in_cells
+def test_what_is_hidden_below_the_folder_of_an_app_stays_where_it_is(rig: Rig, tmp_path: Path) -> None:
+    """With a folder above it renamed, tasks could put their own locks, notes and code in its place."""
+    for name in ("app/above/above/hidden", "scratch", "tmp"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "app/above/file").touch()
+    settings = CellSettings(hidden=(tmp_path / "app/above/above/hidden",), folders=("/",))
+    grant = rig.grant(("true",), cwd=str(tmp_path / "app"))
+    command, kept = sandbox.sandbox_command(grant, settings, scratch=tmp_path, told=None)
+    renames = "; ".join(f"mv {name} {name}-moved" for name in ("above/above/hidden", "above/above", "above"))
+    script = f"cd {tmp_path}/app; {renames}; mv above/file above/other; true"
+    done = subprocess.run([*command, "--", "/bin/sh", "-c", script], pass_fds=kept, capture_output=True, check=True)
+    for descriptor in kept:
+        os.close(descriptor)
+    assert (tmp_path / "app/above/above/hidden").is_dir(), done.stderr
+    assert (tmp_path / "app/above/other").exists()
+
+
+@in_cells
+def test_a_cell_that_starts_again_has_a_tmp_that_nobody_has_prepared(rig: Rig, tmp_path: Path) -> None:
+    grant = rig.grant(("true",))
+    cell = LAUNCHERS["cell"](Place(grant, rig.files, CellSettings()), lambda _: None)
+    for _ in range(2):
+        cell.open()
+        assert not list((rig.files.scratch(grant.executor) / "tmp").iterdir())
+        (rig.files.scratch(grant.executor) / "tmp" / "home").symlink_to(tmp_path)
+        assert cell.kill()
 
 
 KEYS = """
@@ -455,6 +503,39 @@ def test_what_a_task_took_is_measured(rig: Rig, launcher: str) -> None:
     assert state.cpu_ms > 50
     assert 60 <= state.peak_mb < 300
     assert state.output_bytes == 100_001
+
+
+FORKS = """
+import os, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        while time.process_time() < 0.5:
+            pass
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os._exit(0)
+os.wait()
+os.close(writer)
+os.read(reader, 1)
+block = bytearray(60 << 20)
+for _ in range(5):
+    if os.fork() == 0:
+        time.sleep(600)
+time.sleep(1.5)
+"""
+
+
+@pytest.mark.skipif(base_group() is None, reason="no control group can be made here")
+@pytest.mark.parametrize(
+    "launcher", ["plain", pytest.param("cell", marks=in_cells), pytest.param("account", marks=as_root)]
+)
+def test_what_all_processes_of_a_task_took_is_measured(launcher: str, request: pytest.FixtureRequest) -> None:
+    """Those that forked twice count, and memory that they share counts once."""
+    rig: Rig = request.getfixturevalue("account_rig" if launcher == "account" else "rig")
+    rig.run(rig.grant((sys.executable, "-c", FORKS), memory_mb=2048), launcher=launcher)
+    state = rig.work.states(rig.app)[0]
+    assert state.cpu_ms >= 500
+    assert 60 <= state.peak_mb < 200
 
 
 @pytest.mark.parametrize("launcher", ["plain", pytest.param("cell", marks=in_cells)])

@@ -53,10 +53,27 @@ def test_a_check_names_what_mends_a_controller_of_version_1(
     assert "memory" in found
     assert "pids" not in found
     monkeypatch.setattr(machine, "controllers_of_version_1", lambda: found)
+    monkeypatch.setattr(machine, "_SYSTEMD", tmp_path)
     (group / "cgroup.controllers").write_text("cpu\n")
     mends = {finding.subject: finding.mend for finding in machine.check()}
     assert "systemd.unified_cgroup_hierarchy=1" in mends["memory limit"]
     assert "Delegate=yes" in mends["process limit"]
+
+
+def test_a_check_names_no_command_of_systemd_where_that_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_SYSTEMD", tmp_path / "nothing")
+    monkeypatch.setattr(machine, "limits_to_be_had", list)
+    for of_version_1 in ({"memory", "cpu", "pids"}, set()):
+        monkeypatch.setattr(machine, "controllers_of_version_1", lambda found=of_version_1: found)
+        assert not [finding for finding in machine.check() if "system" in finding.mend]
+
+
+def test_a_check_says_that_bubblewrap_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "why_no_cell", lambda: "bwrap: Unknown option --disable-userns")
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/bwrap")
+    assert {finding.subject: finding.mend for finding in machine.check()}["launcher cell"] == machine._BUBBLEWRAP
 
 
 @pytest.mark.parametrize(("user", "said"), [(0, "nothing limits those of root"), (1000, "a limit of the user's")])

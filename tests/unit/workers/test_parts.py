@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+import pwd
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +20,10 @@ import pytest
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from scheduler.service.folders import is_personal
 from scheduler.store.task_queue import Begun
 from tests.waiting import wait_until
-from workers import tasks
+from workers import task_init, tasks
 from workers.agent import _kill_tasks
 from workers.cell import Cell, Ended
 from workers.executor import ExecutorSpec
@@ -191,8 +197,7 @@ def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: 
         cells.append(cell)
         pids.append(started.pid)
         wait_until(partial(environment_value, started.pid, tasks.LOCK_VARIABLE), "the task's environment")
-    note = _kill_tasks(RunDir(tmp_path / "link" / "ours", "w1"), Holder("a.0", "a", 0))
-    assert note.reason == "failed"
+    _kill_tasks(RunDir(tmp_path / "link" / "ours", "w1"), Holder("a.0", "a", 0))
     assert [started_s(pid) is None for pid in pids] == [True, False]
     for cell in cells:
         assert cell.kill()
@@ -341,3 +346,67 @@ def test_the_lock_file_says_which_addresses_its_executor_holds(files: RunDir) ->
     files.name_holder(lock, Holder("a.0", "a", 4711, 4, 2048, {"gpu": ("0",)}))
     (found,) = files.known()
     assert found.addresses == {"gpu": ["0"]}
+
+
+_SET_MAP = 35, 14
+
+
+def _claim_environment(size: int) -> bool:
+    """Have this process say that so much of its memory is its environment. False if the kernel does not permit it."""
+    libc = ctypes.CDLL(None)
+    block = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    libc.sbrk.restype = ctypes.c_void_p
+    field = ["", "", "", *Path("/proc/self/stat").read_text().rpartition(")")[2].split()]
+    known = [int(field[number]) for number in (26, 27, 45, 46, 47)]
+    others = [int(field[number]) for number in (28, 48, 49)]
+    words = [*known, libc.sbrk(0), *others, start, start + size, 0]
+    told = ctypes.create_string_buffer(struct.pack("<12QIi", *words, 0, -1))
+    return bool(libc.prctl(*_SET_MAP, ctypes.c_ulong(ctypes.addressof(told)), ctypes.c_ulong(len(told) - 1), 0) == 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process say where its environment is")
+def test_the_environment_of_a_process_is_read_up_to_a_bound() -> None:
+    """A process can say that terabytes of its memory are its environment; who looks at it has no limit of memory."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        try:
+            theirs.send(b"1" if _claim_environment(256 << 20) else b"0")
+            theirs.recv(1)
+        finally:
+            os._exit(0)
+    theirs.close()
+    try:
+        if ours.recv(1) != b"1":
+            pytest.skip("the kernel does not permit it")
+        tracemalloc.start()
+        assert environment_value(pid, "FAIRLOG_TASK_INDEX") is None
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+        ours.close()
+        os.waitpid(pid, 0)
+
+
+def test_a_file_for_a_task_takes_the_place_of_whatever_is_there(tmp_path: Path) -> None:
+    """A FIFO would take what is written, or wait for somebody to read it."""
+    path = tmp_path / "staged"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    task_init._write(str(path), b"content")
+    os.close(reader)
+    assert path.read_bytes() == b"content"
+
+
+def test_no_folder_of_another_user_or_a_service_is_an_apps_where_root_would_write_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"/home/bob{name}" for name in ("", "/.ssh", "/work")] + ["/var/spool/cron", "/srv/acme"]
+    bob = pwd.struct_passwd(("bob", "x", 1000, 1000, "", "/home/bob", ""))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [bob, pwd.struct_passwd(("nobody", "x", 1, 1, "", "/", ""))])
+    monkeypatch.setenv("HOME", "/home/ann")
+    for uid, personal in ((0, [True, True, False, True, False]), (1001, [False] * 5)):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert [is_personal(Path(name)) for name in names] == personal

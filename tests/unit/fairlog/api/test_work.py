@@ -141,9 +141,31 @@ def test_tokens_of_one_worker_do_nothing_with_what_is_not_its_own(world: World, 
         ("backlog", {"waiting": 1, "running": 1, "idle": False}),
         ("end-app", {"reason": "failed"}),
         ("alive", {}),
+        ("visits", {}),
+        ("attend", {"visit": "v"}),
         ("finish", {"put_back": True}),
     ):
         refused(world.ask("POST", f"{path}/{what}", token, body), 403)
+    assert world.facts() == before
+
+
+@pytest.mark.parametrize("runs", ["tasks", "program", "driver"])
+def test_the_token_of_a_past_grant_changes_nothing(world: World, runs: str) -> None:
+    """A driver may run elsewhere by now, and its output is one."""
+    grant = Grant.model_validate_json(world.store.hget(KEYS.grants("w1"), "ann-1.0") or "")
+    past = msgspec.structs.replace(claims_of(grant, KEYS.cluster, "w1"), executor="ann-1.6", runs=runs)
+    token, before = grant_token(RING, past), world.facts()
+    for what, body, said in (
+        ("begin", {}, {"granted": False, "secrets": [], "unreadable": ""}),
+        ("output", {"tails": [[0, "aGk="]]}, {"granted": False}),
+        ("alive", {}, None),
+        ("visits", {}, {"visits": []}),
+        ("attend", {"visit": "v"}, None),
+        ("finish", {"put_back": True}, None),
+    ):
+        answer = world.ask("POST", f"/v1/workers/w1/executors/ann-1.6/{what}", token, body)
+        assert answer.status_code == 200, answer.text
+        assert said is None or answer.json() == said
     assert world.facts() == before
 
 
@@ -172,7 +194,9 @@ def test_a_worker_reports_nothing_of_another_workers_executors(world: World) -> 
     assert world.facts() == before
 
 
-@pytest.mark.parametrize("about", [{"cores": 9}, {"memory_mb": 65537}, {"host": "elsewhere"}])
+@pytest.mark.parametrize(
+    "about", [{"cores": 9}, {"memory_mb": 65537}, {"host": "elsewhere"}, {"resources": {"gpu": ["0"]}}]
+)
 def test_an_offer_above_the_invitation_is_refused(world: World, about: dict[str, Any]) -> None:
     before = world.facts()
     asked = world.ask("POST", "/v1/workers/w2/register", world.of("w2"), register("w2", **about))
