@@ -205,6 +205,15 @@ class Session:
             return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
         return seen(self.folded(), view, arguments)
 
+    def card(self, app: str) -> dict[str, Any]:
+        """The app now, and for what it waits, as `witness.board.one` tells it. Raises: UnknownApp."""
+        if self.api is not None:
+            found: dict[str, Any] = self.api.read(f"/v1/apps/{quote(app, safe='')}/card")
+            return found
+        from witness.board import one  # noqa: PLC0415 (slow to import)
+
+        return one(self.folded(), app)
+
     def account(self) -> By:
         """Who sends the commands."""
         if self.api is None:

@@ -431,26 +431,28 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
 def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     """Submit an app, print its output as it is written, and exit with its code.
 
-    SIGINT, SIGTERM and SIGHUP kill the app; a second one ends the waiting for its end. Of several tasks, the exit code
-    is the largest.
+    While the app waits, stderr says for what, and by which rule. SIGINT, SIGTERM and SIGHUP kill the app; a second one
+    ends the waiting for its end. Of several tasks, the exit code is the largest.
     """
     from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+    from fairlog.cli.waiting import Reasons  # noqa: PLC0415 (likewise)
 
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     request = job.request(session)
     with _signals() as stopped:
         answer = _send(session, request, job.secrets)
+        chosen = [None] if request.driver else list(range(request.tasks or 0))
+        printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True)
+        follow = partial(follow_output, session, tasks_of(session), request.app, chosen, printer, shown={})
         try:
             render.say(f"{request.app} submitted")
             stopped.due = True
-            chosen = [None] if request.driver else list(range(request.tasks or 0))
-            printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True)
-            follow_output(session, tasks_of(session), request.app, chosen, printer)
+            follow(silent=Reasons(session, request.app).look)
             return _wait(session, request, answer.seq, shown=True)
         except _Stopped as stop:
-            stopped.due = True
             _kill(session, request.app)
+            follow()
             _wait(session, request, answer.seq, shown=True)
             return 128 + stop.number
 

@@ -257,13 +257,33 @@ def test_run_streams_and_exits_with_the_code(here: Here) -> None:
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_run_kills_the_app(here: Here, sent: signal.Signals) -> None:
-    going = here.started("run", "--name", "signalled", "sh", "-c", "echo begun; sleep 600")
+    script = "trap 'sleep 1; echo last; exit' TERM; echo begun; while :; do sleep 0.05; done"
+    going = here.started("run", "--name", "signalled", "sh", "-c", script)
     assert going.stdout is not None
     assert going.stdout.readline() == "begun\n"
     going.send_signal(sent)
-    assert going.wait(HOPELESS_S) == 128 + sent
-    assert {app["state"] for app in here.apps("--all", "--name", "signalled")} == {"killed"}
-    going.communicate()
+    out, said = going.communicate(timeout=HOPELESS_S)
+    assert (going.returncode, out) == (128 + sent, "last\n"), said
+    app = said.split()[0]
+    assert here.apps("--all", "--name", "signalled")[-1]["state"] == "killed"
+    assert here.ok("logs", "--stdout", app) == "begun\nlast\n"
+
+
+@both
+def test_run_says_for_what_its_app_waits_and_when_that_changes(here: Here) -> None:
+    going = here.started("run", "--hold", "--name", "patient", "sh", "-c", "echo ran")
+    assert going.stderr is not None
+    app = going.stderr.readline().split()[0]
+    assert going.stderr.readline().startswith(f"{app} waits: hold (J3): ")
+    here.ok("drain", "worker-1")
+    here.ok("drain", "worker-2")
+    try:
+        here.ok("release", app)
+        assert going.stderr.readline().startswith(f"{app} waits: no-live-worker (")
+    finally:
+        here.ok("undrain", "worker-1", "worker-2")
+    out, _ = going.communicate(timeout=HOPELESS_S)
+    assert (going.returncode, out) == (0, "ran\n")
 
 
 @both
