@@ -131,8 +131,8 @@ def follow_output(  # noqa: PLR0913 (one argument a choice)
             if over or task is None or (state is not None and state.started_at is not None):
                 output = patiently(partial(work.tail, app, task)).only(stream)
                 new = output.since(shown[task]) if task in shown else output.lines(tail)
+                shown[task] = output  # first, as a signal that ends the writing must not make it begin anew
                 printer.write(task, new)
-                shown[task] = output
             if over:
                 printer.end(task)
             else:

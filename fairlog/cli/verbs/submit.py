@@ -21,6 +21,7 @@ from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.job_files import JobCommand, as_command, exported, read_variables
 from fairlog.cli.params import (
+    FILE,
     P,
     R,
     as_json,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 _STAGE = click.option(
     "--stage",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     multiple=True,
     metavar="FILE",
     help="Small file to put into the scratch folder of each executor and of the driver, $FAIRLOG_SCRATCH, which is the "
@@ -229,7 +230,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     ),
     click.option(
         "--env-file",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         multiple=True,
         metavar="FILE",
         help="File of such variables, a line NAME=VALUE each. --env is stronger. Repeatable.",
@@ -465,7 +466,7 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
 )
 @click.option(
     "--env-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     multiple=True,
     metavar="FILE",
     help="File of such values, a line NAME=VALUE each. Repeatable.",

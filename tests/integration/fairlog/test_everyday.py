@@ -380,8 +380,24 @@ def test_the_shell_completes_what_the_cluster_knows(here: Here) -> None:
     here.ok("kill", app)
 
 
+@both
+@pytest.mark.parametrize("verb", ["apps", "status", "log", "company add initech"])
+def test_a_cluster_that_is_not_there_is_refused_and_the_nearest_named(here: Here, verb: str) -> None:
+    said = here.run("--cluster", "defualt", *verb.split())
+    assert (said.code, said.out) == (1, "")
+    assert re.fullmatch(r"Error: .*has no cluster 'defualt'.*did you mean `--cluster default`\?\n", said.err)
+    assert here.run("--cluster", "default", "apps").code == 0
+
+
 WRONG = """
 ps
+token list nobody
+account list --company nobody
+settings set min_executor_cores=4 min_executor_cores=8
+limit set max_cores=4 max_cores=8
+alerts --once --short -1m
+alerts --once --webhook http://x:99999/
+alerts --once --webhook http://x:0/
 sumbit true
 apps --sort nmae
 apps -o app,nope
@@ -488,6 +504,13 @@ worker --resource gpu
 worker invite a/b
 worker invite w1 --cores 4
 """.strip().splitlines()
+
+
+@pytest.mark.parametrize("line", ["keys new", "keys share", "log --parquet", "--data", "alerts --once --state"])
+def test_a_file_without_a_name_is_refused(here: Here, line: str) -> None:
+    said = here.run(*line.split(), "", "copy")
+    assert (said.code, said.out) == (2, "")
+    assert re.fullmatch(r"Error: [^\n]*the name of a (file|directory) must not be empty[^\n]*\n", said.err)
 
 
 @pytest.mark.parametrize(
