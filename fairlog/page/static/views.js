@@ -278,7 +278,7 @@ const appView = {
       card.detail ? h("p", { class: "detail" }, name(card.detail)) : null,
       waits ? h("section", { class: "why" }, h("h2", { id: "why" }, "Why it waits"),
         h("p", {}, cause(waits.cause), ": ", name(waits.text), ". ", h("span", { class: "rule" }, `Rule ${waits.rule}`)),
-        waits.facts.ahead?.length ? h("p", {}, h("strong", {}, "Who goes first: "), waits.facts.ahead.map((each, index) => [index ? ", " : "", name(Object.values(each).filter((part) => typeof part === "string").join(" / "))])) : null,
+        waits.facts.ahead?.length ? h("p", {}, h("strong", {}, "Who goes first: "), first(waits.facts.ahead)) : null,
         card.queue ? h("p", {}, `Number ${number(card.queue.place)} of ${number(card.queue.of)} that `, name(card.user), " has pending.") : null,
         h("p", {}, h("strong", {}, "What would help: "), card.help)) : null,
       h("section", {}, h("h2", { id: "timeline" }, "Timeline"),
@@ -293,7 +293,7 @@ const appView = {
         card.cwd ? ["Folder", h("code", {}, name(card.cwd))] : null,
         ...Object.entries(card.links ?? {}).filter(([, href]) => /^https?:/.test(href)).map(([label, href]) => [`Its ${label}`, h("a", { href, target: "_blank", rel: "noopener noreferrer" }, name(href))]),
       ])),
-      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), tasksPage(card, context).nav, output ? outputPart(card, output, context) : null) : null,
+      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), tasks.items?.length ? tasksPage(card, context).nav : null, output ? outputPart(card, output, context) : null) : null,
       timeline?.executors ? h("section", {}, h("h2", { id: "executors" }, "Executors"), table("Executors", [
         "Executor", "Worker", num("Cores"), num("Memory"), "Granted", "Ran", "End", "Why there",
       ], executors.part.map((lane) => h("tr", { key: lane.id },
@@ -324,6 +324,14 @@ function privatePart(card, context) {
 
 const facts = (items) => h("dl", { class: "facts" }, items.filter(Boolean).map(([term, ...told]) => h("div", { key: term }, h("dt", {}, term), h("dd", {}, ...told))));
 export const words = (text) => text.replace(/([a-z])([A-Z])/g, (_, before, after) => `${before} ${after.toLowerCase()}`).replace(/^./, (first) => first.toUpperCase());
+
+const AHEAD = 10;
+
+/** The first of those that go before: apps by their ids, else companies and users. */
+function first(ahead) {
+  const told = ahead.slice(0, AHEAD).map((each, index) => [index ? ", " : "", typeof each === "string" ? appLink(each) : name(Object.values(each).filter((part) => typeof part === "string").join(" / "))]);
+  return [told, ahead.length > AHEAD ? ` and ${number(ahead.length - AHEAD)} more` : null];
+}
 
 const tasksPage = (card, context) => paged([], "/app", context.query, "tasks", ROWS, card.tasks);
 
@@ -538,10 +546,10 @@ const workersView = {
 
 function workerCard(each, context) {
   const notes = [
-    /draining|leaving|decommissioned/.test(each.status) ? [each.status, each.since ? ` since ${duration(now() - each.since)}` : "", each.reason ? [": ", name(each.reason)] : null] : null,
+    /draining|leaving|decommissioned/.test(each.status) ? [each.status, each.since ? ` for ${duration(now() - each.since)}` : "", each.reason ? [": ", name(each.reason)] : null] : null,
     each.condition === "lost" ? ["lost", each.lostAt ? ` ${ago(each.lostAt)}` : "", each.reason ? `: ${each.reason}` : "", each.rememberedUntil ? [", remembered until ", time(each.rememberedUntil)] : null] : null,
-    each.suspicion ? [`suspected since ${duration(now() - each.suspicion.since)}: ${plural(each.suspicion.executors.length, "executor")} failed soon after their start; until `, time(each.suspicion.until)] : null,
-    ...each.holds.map((hold) => [`${cores(hold.cores)} held for `, appLink(hold.app), ` since ${duration(now() - hold.since)}`, hold.reason === "reclaim" ? " by a claim" : ""]),
+    each.suspicion ? [`suspected for ${duration(now() - each.suspicion.since)}: ${plural(each.suspicion.executors.length, "executor")} failed soon after their start; until `, time(each.suspicion.until)] : null,
+    ...each.holds.map((hold) => [`${cores(hold.cores)} held for `, appLink(hold.app), ` for ${duration(now() - hold.since)}`, hold.reason === "reclaim" ? " by a claim" : ""]),
     each.excludedApps.length ? [`${plural(each.excludedApps.length, "app")} excluded after failures here`] : null,
   ].filter(Boolean);
   return h("li", { key: each.worker, class: `worker ${each.condition}` }, h("div", { class: "title" }, h("h3", {}, name(each.worker)), state(each.condition)),

@@ -20,7 +20,9 @@ from scheduler.model.commands import (
     ConfigureCluster,
     HoldApp,
     IssueToken,
+    KillApp,
     RegisterCompany,
+    RegisterWorker,
     RevokeToken,
     SubmitApp,
 )
@@ -231,6 +233,20 @@ def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> N
     has(page.get_by_role("region", name="Who asked for what"), "Submit app")
 
 
+def test_an_app_behind_others_of_its_user_names_them(page: Page, rig: Rig) -> None:
+    rig.api.send(RegisterCompany(company="initech"))
+    for number in range(12):
+        rig.submit(f"row-{number:02}", company="initech", user="eve", cores=8, tasks=200, command=("sleep", "600"))
+    show(page, rig, "/app?id=row-11")
+    first = page.locator(".why").get_by_text("Who goes first:")
+    has(first.locator(".."), re.compile(r"Who goes first: row-\d\d, row-\d\d"))
+    first.locator("..").get_by_role("link", name="row-10").click()
+    has(heading(page), "row-10")
+    assert page.get_by_text("of 200").count() == 0, "no pages of tasks that have not begun"
+    for number in range(12):
+        rig.api.send(KillApp(app=f"row-{number:02}"))
+
+
 def test_the_output_of_a_task_is_shown_as_text_and_searched(page: Page, rig: Rig) -> None:
     show(page, rig, "/app?id=prints")
     page.get_by_role("link", name="Output").click()
@@ -348,7 +364,7 @@ def test_a_worker_is_drained_and_returned(page: Page, rig: Rig) -> None:
     page.get_by_label("Reason").fill("a <b>noisy</b> fan")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     has(card, "draining")
-    has(card, re.compile(r"draining since .*: a <b>noisy</b> fan"))
+    has(card, re.compile(r"draining for .*: a <b>noisy</b> fan"))
     show(page, rig, "/settings")
     has(page.locator("tbody").first.locator("tr").first, "draining")
     show(page, rig, "/workers")
@@ -435,6 +451,11 @@ def test_settings_tell_who_changed_what(page: Page, rig: Rig) -> None:
     has(changed, "quota_patience_s 601")
     has(changed, f"local/{os.getuid()}")
     has(row(page, "quota_patience_s"), "601")
+    rig.api.send(RegisterWorker(worker="brief", cores=4, memory_mb=4096, node="here", host="here"))
+    wait_until(lambda: "brief" not in {each["worker"] for each in rig.api.view("workers")}, "its loss")
+    show(page, rig, "/settings")
+    lost = page.get_by_role("region", name="Who changed what").locator("tbody tr").filter(has_text="last_seen").first
+    has(lost, re.compile(r"last_seen \d\d:\d\d:\d\d"))
 
 
 BAD = {
