@@ -518,9 +518,15 @@ function concerned({ entries, before }, query) {
 
 // 5. Workers
 
+const GROUPS = Object.assign(Object.create(null), { rack: "rack", host: "host", state: "state", none: "nothing" });
+
 const workersView = {
   path: "/workers", name: "workers", nav: "Workers", title: () => "Workers", topics: ["workers", "apps"], ticks: true,
-  load: (context) => read("/v1/fleet", {}, context),
+  async load(context) {
+    const { group } = context.query;
+    if (group && !(group in GROUPS)) throw new Problem(400, "BadRequest", `group is ${Object.keys(GROUPS).join(" or ")}, not '${group}'`);
+    return read("/v1/fleet", {}, context);
+  },
   draw(value, context) {
     const query = context.query;
     const group = query.group || "rack";
@@ -536,7 +542,7 @@ const workersView = {
     const choose = (field, label, options) => h("label", { key: field }, label, h("select", { value: query[field] ?? "", onchange: (event) => context.go(address("/workers", { ...query, [field]: event.target.value })) }, options.map(([each, text]) => h("option", { value: each, key: each }, text))));
     return [
       h("h1", {}, plural(value.workers.length, "worker"), h("span", { class: "faint" }, Object.entries(counts).map(([word, count]) => `, ${number(count)} ${word}`))),
-      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, choose("group", "By", [["", "rack"], ["host", "host"], ["state", "state"], ["none", "nothing"]]),
+      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, choose("group", "By", Object.entries(GROUPS).map(([value, text]) => [value === "rack" ? "" : value, text])),
         choose("condition", "State", [["", "all"], ...Object.keys(counts).map((word) => [word, word])]), query.worker || query.company ? h("a", { class: "clear", href: address("/workers") }, "Show all") : null),
       shown.length ? [...groups].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true })).map(([key, workers]) => h("section", { key: `group ${key}`, "aria-label": key || "Workers" }, h("h2", { class: groups.size > 1 && key ? null : "hidden" }, key ? name(key) : "Workers"),
         h("ul", { class: "grid" }, workers.map((each) => workerCard(each, context))))) : h("p", { class: "empty" }, value.workers.length ? "No worker passes these filters." : "No worker is registered: run `fairlog worker` on a machine."),
