@@ -23,6 +23,7 @@ from scheduler.model.commands import (
     KillApp,
     RegisterCompany,
     RegisterWorker,
+    RemoveWorker,
     RevokeToken,
     SubmitApp,
 )
@@ -427,6 +428,9 @@ def test_a_log_file_is_dropped_and_judged(page: Page, rig: Rig, tmp_path: Path) 
     has(page.locator(".drop"), "This log follows its rules")
     chooser.set_input_files(forged)
     has(page.locator(".drop"), "altered")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    chooser.set_input_files(tmp_path / "empty.jsonl")
+    has(page.locator(".drop"), "the file contains no log")
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8nothing")
     chooser.set_input_files(tmp_path / "photo.jpg")
     has(page.locator(".drop"), "the line is not a log entry")
@@ -456,6 +460,7 @@ def test_settings_tell_who_changed_what(page: Page, rig: Rig) -> None:
     show(page, rig, "/settings")
     lost = page.get_by_role("region", name="Who changed what").locator("tbody tr").filter(has_text="last_seen").first
     has(lost, re.compile(r"last_seen \d\d:\d\d:\d\d"))
+    rig.api.send(RemoveWorker(worker="brief", force=True))
 
 
 BAD = {
@@ -546,6 +551,7 @@ def test_every_view_is_accessible_and_fits_its_window(page: Page, rig: Rig) -> N
 def test_on_a_phone_all_views_are_in_reach_and_a_cell_reads_as_one_text(rig: Rig) -> None:
     page = rig.visit(viewport={"width": 390, "height": 844})
     page.goto(rig.link())
+    heading(page).wait_for()
     show(page, rig, "/settings")
     rights = "links => links.map(link => link.getBoundingClientRect().right)"
     assert max(page.get_by_role("navigation", name="Views").get_by_role("link").evaluate_all(rights)) <= 390
