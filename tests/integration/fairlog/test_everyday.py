@@ -250,7 +250,7 @@ def test_an_app_is_submitted_again_with_its_variables_and_staged_files(here: Her
 def test_run_streams_and_exits_with_the_code(here: Here) -> None:
     said = here.run("run", "sh", "-c", "echo out; exit 4")
     assert (said.code, said.out) == (4, "out\n")
-    assert re.fullmatch(r"app-\w+ submitted\n(app-\w+ running.*\n)?app-\w+ failed after .*\n", said.err)
+    assert re.fullmatch(r"app-\w+ submitted\n(app-\w+ (running|waits: ).*\n)*app-\w+ failed after .*\n", said.err)
     several = here.run("run", "--tasks", "2", "echo", "x")
     assert (several.code, several.out) == (0, "x\nx\n")
 
