@@ -98,14 +98,15 @@ local finished = false
 local function keep_last(i, tail)
   local before = redis.call('HGET', output, i) or ''
   if tail == '' or tail == before then return end
-  redis.call('HSET', output, i, tail)
   local company = redis.call('HGET', tasks, 'company')
-  if not company then return end
-  local prefix, app = string.match(tasks, '^(fairlog:%b{}:)tasks:(.*)$')
-  local kept, more = prefix .. 'kept', string.format('%d', math.max(0, #tail - #before))
-  redis.call('RPUSH', kept .. ':' .. company, more .. ' ' .. app)
-  redis.call('HINCRBY', kept, company, more)
-  redis.call('PEXPIRE', output, math.max(1, redis.call('PTTL', tasks)))
+  if company then
+    local prefix, app = string.match(tasks, '^(fairlog:%b{}:)tasks:(.*)$')
+    local kept, more = prefix .. 'kept', string.format('%d', math.max(0, #tail - #before))
+    if type(redis.pcall('HINCRBY', kept, company, more)) ~= 'number' then return end
+    redis.call('RPUSH', kept .. ':' .. company, more .. ' ' .. app)
+  end
+  redis.call('HSET', output, i, tail)
+  if company then redis.call('PEXPIRE', output, math.max(1, redis.call('PTTL', tasks))) end
 end
 
 local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, peak_mb, output_bytes)
@@ -316,7 +317,8 @@ includes tasks whose answer was lost. So does a step that is sent again under it
 takes only what the executor has room for beside them, of ARGV[10] tasks at once; one that comes late takes nothing. A
 failed task waits before its next attempt (semantics W10); a task whose command
 cannot be started is tried on one more worker (semantics W9). The last output of a stopped task is kept until its next
-attempt; what comes after its app was swept counts for the company that SWEEP noted."""
+attempt; what comes after its app was swept counts for the company that SWEEP noted, or is left out where an older list
+of the store's users does not allow that."""
 
 RETURN = (
     """QUEUED

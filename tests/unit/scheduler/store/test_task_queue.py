@@ -221,6 +221,16 @@ def test_what_stopped_tasks_took_is_counted_once_whatever_became_of_them(
         assert (work.states(APP)[0].cpu_ms, work.output(APP, 0)) == (1520, b"new")
 
 
+def test_the_last_output_of_a_stopped_task_is_left_out_where_it_cannot_be_counted(
+    work: Worklist, fake: fakeredis.FakeRedis
+) -> None:
+    ended(work, "first", "acme", 100)
+    fake.set(KEYS.kept_bytes, "not to be counted in")
+    late = Completion(0, "stopped", 143, output=b"late", attempt=1, cpu_ms=5)
+    work.step("first", [late], worker=WORKER, executor="e")
+    assert (work.output("first", 0), work.states("first")[0].cpu_ms) == (b"x" * 100, 5)
+
+
 def test_the_last_output_of_stopped_tasks_gives_way_with_their_app(
     work: Worklist, fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
