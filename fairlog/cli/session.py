@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -115,9 +114,14 @@ class Session:
             if known and self.cluster not in known:
                 raise UnknownCluster(f"the store {masked(self.url)}", self.cluster, known)
         elif asked is not None:
-            with suppress(NotAllowed, NotAuthenticated):
-                if (served := self.api.read("/v1/status")["cluster"]) != asked:
-                    raise UnknownCluster(f"the API at {self.api_url}", asked, [served])
+            try:
+                served = self.api.read("/v1/status")["cluster"]
+            except (NotAllowed, NotAuthenticated):
+                return  # not every account may know
+            except FairlogError as error:
+                raise UnsuitableStore(str(error)) from error
+            if served != asked:
+                raise UnknownCluster(f"the API at {self.api_url}", asked, [served])
 
     @cached_property
     def _place(self) -> tuple[str, str, Running | None]:
