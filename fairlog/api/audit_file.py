@@ -14,6 +14,7 @@ import msgspec
 
 from fairlog.api.figures import LIMIT_S, MEMORY, NICE, Failed, TooLong, audited_as_json
 from fairlog.api.past import NotReady
+from scheduler.model.errors import InvalidCommand
 from scheduler.service.child import run_module
 from scheduler.store.codec import read_export
 from witness.audit.audit import Audit
@@ -29,8 +30,11 @@ _turn = Lock()
 def audit_file(text: bytes) -> Any:  # noqa: ANN401 (JSON values)
     """The verdicts on the lines of `fairlog log --json`, as the route `audit` has them.
 
-    Raises: NotReady while another file is audited; TooLong after `LIMIT_S`; Failed if the process ends otherwise.
+    Raises: InvalidCommand if there are none; NotReady while another file is audited; TooLong after `LIMIT_S`; Failed if
+    the process ends otherwise.
     """
+    if not text.strip():
+        raise InvalidCommand("the file contains no log; write one with `fairlog log --json`")
     if not _turn.acquire(blocking=False):
         raise NotReady("another file is being audited; ask again")
     try:

@@ -658,8 +658,7 @@ class Handlers:
 
         Raises: TooLong; NotReady while another one is made.
         """
-        seen, _ = self.replica.read(lambda _: None, after=to or 0)
-        seen = seen if to is None else seen._replace(seq=to)
+        seen, _ = self.replica.read(lambda _: None, at=to)
         if whole and seen.seq > MOST_READ:
             raise TooLong(
                 f"the log has {seen.seq} events, and answers that read all of it are given up to {MOST_READ}; use the "

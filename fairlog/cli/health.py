@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 BEATEN_MS = 10_000
 """Age of a heartbeat above which an agent counts as hung; agents send one a second."""
+_ROOM = 64 * 1024
+"""With less of the disk left, a store may write neither an entry nor why."""
 _TROUBLE = ("no space", "error", "can't", "cannot", "failed", "fatal", "out of memory", "bad file")
 _LAST_LINES = 40
 
@@ -109,14 +111,11 @@ def around_without_store(error: str, up: Running | None) -> Around:
     """The surroundings while the store does not answer; of an `up`, its disk and its last complaint."""
     if up is None:
         return Around(now=0, serving=None, error=error)
-    words = _last_words(Path(up.data) / "store" / "store.log")
-    return Around(
-        now=0,
-        serving=None,
-        error=f"{error}; its log says: {words}" if words else error,
-        store=disk_of(Path(up.data)),
-        others=others_than(up),
-    )
+    words, disk = _last_words(Path(up.data) / "store" / "store.log"), disk_of(Path(up.data))
+    said = f"; its log says: {words}" if words else ""
+    if disk.disk_size and disk.disk_size - disk.disk_used < _ROOM and "no space" not in words.lower():
+        said += "; No space left on its disk"
+    return Around(now=0, serving=None, error=f"{error}{said}", store=disk, others=others_than(up))
 
 
 def _last_words(log: Path) -> str:

@@ -78,14 +78,20 @@ def links_of(session: Session, app: str) -> dict[str, str]:
     return Mailbox(session.store, Keys(session.cluster)).links(app)
 
 
+def is_over(session: Session, app: str) -> bool:
+    """Whether the app has ended, and all that it ran: what is told to stop may write something more."""
+    found = session.ask("app", app=app)
+    return found["endedAt"] is not None and not found["executors"] and found["driver"] is None
+
+
 def looks(session: Session, app: str) -> Iterator[bool]:
-    """Yield without end, after a short wait each, whether the app has ended."""
+    """Yield without end, after a short wait each, whether the app is over."""
     while session.api is not None:
         time.sleep(LOOK_THROUGH_API_S)
-        yield session.ask("app", app=app)["endedAt"] is not None
-    ended = False
+        yield is_over(session, app)
+    ended = session.ask("app", app=app)["endedAt"] is not None
     for record in follow(session.log, session.log.head(), wait_s=LOOK_S):
         if record is None:
-            yield ended
+            yield ended and is_over(session, app)
         else:
             ended |= any(isinstance(fact.event, AppRemoved) and fact.event.app == app for fact in told(record))

@@ -8,7 +8,7 @@ import re
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -100,6 +100,14 @@ class Seconds(click.FloatRange):
 def read_limit(text: str) -> int | None:
     """A whole number, or None for "none". Raises: click.BadParameter."""
     return None if text == "none" else _read_number(text, "none")
+
+
+def single(pairs: Sequence[tuple[str, V]]) -> dict[str, V]:
+    """The values by name. Raises: click.UsageError if a name is given twice."""
+    for name, times in Counter(name for name, _ in pairs).items():
+        if times > 1:
+            raise click.UsageError(f"{name} is given {'twice' if times == 2 else f'{times} times'}; give it once")
+    return dict(pairs)
 
 
 def read_named_limit(text: str) -> tuple[str, int | None]:
@@ -387,8 +395,20 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+class _Named(click.Path):
+    """A path, which is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 (click's)
+        """The path. Raises: click.BadParameter."""
+        if value == "":
+            self.fail(f"the name of a {self.name} must not be empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _Named(dir_okay=False, path_type=Path)
+FOLDER = _Named(file_okay=False, path_type=Path)
 number_option = partial(click.option, type=int, metavar="N")
-file_option = partial(click.option, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+file_option = partial(click.option, type=FILE, metavar="FILE")
 size_option = partial(click.option, type=read_size, metavar="SIZE")
 text_option = partial(click.option, type=read_text)
 flag = partial(click.option, is_flag=True)

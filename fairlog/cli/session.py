@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
@@ -21,7 +22,7 @@ from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, E, up_to
 from recovery.replay.rebuild import fold, rebuild
 from scheduler.model.commands import SubmitApp, command_of
-from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
+from scheduler.model.errors import FairlogError, NoMaster, NotAllowed, NotAuthenticated, UnsuitableStore
 from scheduler.model.sender import By
 from scheduler.rules.permission import Subject, may_read
 from scheduler.rules.state import ClusterState
@@ -30,13 +31,13 @@ from scheduler.service.client import Client
 from scheduler.service.program_log import masked
 from scheduler.store.codec import lines_of, read_export
 from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
-from scheduler.store.keys import Keys
+from scheduler.store.keys import QUEUES, Keys, clusters
 from scheduler.store.reads import record_read
 from scheduler.store.transient import LaneFull, in_words, is_there, passes
 from scheduler.store.visits import Reply, Visits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from redis import Redis
 
@@ -59,6 +60,15 @@ class NoStore(FairlogError):
     """No store is named and no `up` runs, or no `up` runs on the given data folder."""
 
 
+class UnknownCluster(FairlogError):
+    """The store, or the API, serves other clusters and none of that name."""
+
+    def __init__(self, where: str, cluster: str, known: Sequence[str]) -> None:
+        near = get_close_matches(cluster, known, 1) or known[:1]
+        serves = f"{where} has no cluster {cluster!r}; it has {', '.join(map(repr, known[:5]))}"
+        super().__init__(f"{serves}; did you mean `--cluster {near[0]}`?")
+
+
 class Unconfirmed(FairlogError):
     """A command was sent and not answered; `what_now` is what the sender can do."""
 
@@ -76,21 +86,42 @@ class Session:
     It goes through `api` if no store is named and `fairlog.credentials` names an API, else through `store`, where `log`
     reads. Through the API, what needs the store raises NoStore.
 
-    Raises: NoStore if no store is named or running, UnsuitableStore if it does not answer.
+    Raises: NoStore if no store is named or running, UnsuitableStore if it does not answer, UnknownCluster unless the
+    cluster may be a `new` one.
     """
 
-    def __init__(self, target: Target, *, timeout_s: float = 30) -> None:
+    def __init__(self, target: Target, *, timeout_s: float = 30, new: bool = False) -> None:
         self.target = target
         self.at = target.at
         found = credentials.named(target.data) if target.store is None else None
         self.api_url = "" if found is None else found.api
         self.api: ApiClient | None = None if found is None else _api_of(found, timeout_s)
         self._unsafe = target.unsafe_store
+        try:
+            self._check_place(new=new)
+        except FairlogError:
+            self.close()
+            raise
+
+    def _check_place(self, *, new: bool) -> None:
+        asked = self.target.cluster
         if self.api is None:
             try:
-                self.store.ping()
+                there = self.store.exists(self.keys.log, self.keys.masters)
             except RedisError as error:
                 raise UnsuitableStore(f"{in_words(error)}; the store's URL is {masked(self.url)}") from error
+            known = [] if new or there else clusters(self._queues())
+            if known and self.cluster not in known:
+                raise UnknownCluster(f"the store {masked(self.url)}", self.cluster, known)
+        elif asked is not None:
+            try:
+                served = self.api.read("/v1/status")["cluster"]
+            except (NotAllowed, NotAuthenticated):
+                return  # not every account may know
+            except FairlogError as error:
+                raise UnsuitableStore(str(error)) from error
+            if served != asked:
+                raise UnknownCluster(f"the API at {self.api_url}", asked, [served])
 
     @cached_property
     def _place(self) -> tuple[str, str, Running | None]:
@@ -100,6 +131,12 @@ class Session:
                 "--store URL, or with --data DIR of its `up` and without FAIRLOG_TOKEN"
             )
         return locate(self.target)
+
+    def _queues(self) -> Iterable[bytes]:
+        try:
+            return cast("set[bytes]", self.store.smembers(QUEUES))
+        except RedisError:  # not every user of the store may read it
+            return ()
 
     @property
     def url(self) -> str:
@@ -204,6 +241,15 @@ class Session:
         if self.api is not None and (self.at is None or self.at.seq is not None):
             return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
         return seen(self.folded(), view, arguments)
+
+    def card(self, app: str) -> dict[str, Any]:
+        """The app now, and for what it waits, as `witness.board.one` tells it. Raises: UnknownApp."""
+        if self.api is not None:
+            found: dict[str, Any] = self.api.read(f"/v1/apps/{quote(app, safe='')}/card")
+            return found
+        from witness.board import one  # noqa: PLC0415 (slow to import)
+
+        return one(self.folded(), app)
 
     def account(self) -> By:
         """Who sends the commands."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from scheduler.store.task_queue import TaskState, Worklist
 
-OVER = ("succeeded", "failed", "stopped")
-"""The states of a task that has ended for good."""
+_OVER = ("succeeded", "failed")
+"""The states of a task that writes nothing more; one that was stopped may, until its executor has ended."""
 Index = int | None
 """A task, counted from 0; None = the driver."""
 
@@ -97,7 +97,7 @@ class Printer:
             to.buffer.flush()
 
 
-def follow_output(
+def follow_output(  # noqa: PLR0913 (one argument a choice)
     session: Session,
     work: Worklist | RemoteTasks,
     app: str,
@@ -106,16 +106,19 @@ def follow_output(
     *,
     stream: Stream | None = None,
     tail: int | None = None,
+    shown: dict[Index, Tail] | None = None,
+    silent: Callable[[], object] = lambda: None,
 ) -> None:
-    """Print the output of the chosen tasks as it is written, until they have ended or the app has.
+    """Print the output of the chosen tasks as it is written, until they have ended, or the app has with its executors.
 
-    With a `stream`, only what is written to it. Of what a task has written before, the last `tail` lines are printed.
+    With a `stream`, only what is written to it. Of what a task has written before, the last `tail` lines are printed;
+    of those in `shown`, which is kept up to date, what is new. `silent` is called until one has written.
     """
-    from fairlog.cli.outputs import looks  # noqa: PLC0415 (loads RQ, which most verbs do without)
+    from fairlog.cli.outputs import is_over, looks  # noqa: PLC0415 (loads RQ, which most verbs do without)
 
     again = looks(session, app)
-    ended = session.ask("app", app=app)["endedAt"] is not None
-    shown: dict[Index, Tail] = {}
+    ended = is_over(session, app)
+    shown = {} if shown is None else shown
     left = list(chosen)
     while left:
         states: dict[Index, TaskState] = {}
@@ -124,16 +127,18 @@ def follow_output(
         going = []
         for task in left:
             state = states.get(task)
-            over = ended or (state is not None and state.state in OVER)
+            over = ended or (state is not None and state.state in _OVER)
             if over or task is None or (state is not None and state.started_at is not None):
                 output = patiently(partial(work.tail, app, task)).only(stream)
                 new = output.since(shown[task]) if task in shown else output.lines(tail)
+                shown[task] = output  # first, as a signal that ends the writing must not make it begin anew
                 printer.write(task, new)
-                shown[task] = output
             if over:
                 printer.end(task)
             else:
                 going.append(task)
         left = going
         if left:
+            if not any(output.parts for output in shown.values()):
+                silent()
             ended = next(again)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fairlog.cli.params import F, read_bound
+from fairlog.cli.params import FOLDER, F, read_bound
 from fairlog.cli.times import UTC_ASKED
 from recovery.replay.bounds import Bound
 
@@ -64,7 +64,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "Accept a store that can lose acknowledged commands. For tests only.",
     },
     "--data": {
-        "type": click.Path(file_okay=False, path_type=Path),
+        "type": FOLDER,
         "metavar": "DIR",
         "help": "Data folder of the `up` to use.  [default: the `up` started last]",
     },

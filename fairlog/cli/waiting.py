@@ -12,6 +12,7 @@ from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently
 from fairlog.cli.outputs import tasks_of
 from fairlog.cli.printed import terminal
+from fairlog.cli.times import localized
 from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LOOK_S, _LOOK_THROUGH_API_S = 0.2, 0.5
 _LINE_EVERY_S = 5.0
+_MOMENT_S = 2.0
 _STATES = {
     "AppRegistered": "pending",
     "AppAdmitted": "admitted",
@@ -59,6 +61,26 @@ def wait_for(session: Session, app: str, seq: int) -> str:
     why = f": {' '.join(end.detail.split())}" if end.detail else ""
     render.say(f"{app} {end.reason} after {render.duration(end.ended_at - end.began_at)}{why}")
     return end.reason
+
+
+class Reasons:
+    """Says on stderr for what an app waits: once it has waited for a moment, and when that changes."""
+
+    def __init__(self, session: Session, app: str) -> None:
+        self._session, self._app = session, app
+        self._next_s: float = time.monotonic() + _MOMENT_S
+        self._said = ""
+
+    def look(self) -> None:
+        """Say it if it is time to."""
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + _MOMENT_S
+        found = self._session.card(self._app)
+        wait = None if found["state"] == "running" else found["waitsFor"]
+        if wait is not None and self._said != (said := f"{wait['cause']} ({wait['rule']}): {localized(wait['text'])}"):
+            self._said = said
+            render.say(f"{self._app} waits: {said}")
 
 
 def exit_code_of(session: Session, app: str, reason: str) -> int:

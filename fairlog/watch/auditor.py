@@ -15,6 +15,7 @@ import time
 import zlib
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from fairlog.watch.conditions import AuditedTo
-from recovery.archive.archive import open_log
+from recovery.archive.archive import archived_to, open_log
 from recovery.archive.files import Unreachable
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.rules.snapshot_records import lines, restored
@@ -33,7 +34,7 @@ from scheduler.service.private import drafted, private_folder
 from scheduler.service.signs import live_as
 from scheduler.store.codec import told
 from scheduler.store.connection import clock_ms, connect
-from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.eventlog import GENESIS, PAGE, Position
 from scheduler.store.keys import Keys
 from scheduler.store.transient import passes
 from witness.audit.audit import Audit
@@ -53,6 +54,8 @@ CHECKPOINT_EVERY_S = 60.0
 CHECKPOINT_PART = 20
 """A checkpoint is written no sooner than after this many times what the last one took."""
 KEPT = 2
+AGAIN_EVERY_S = 1.0
+"""How often a page of what was audited, and is still in the store, is read again."""
 UNREADABLE_S = 5.0
 """Pause before a log that cannot be read is read again."""
 NICENESS = 10
@@ -80,6 +83,8 @@ class Auditor:
         self._said: AuditedTo | None = None
         self._kept = GENESIS
         self._may_say = True
+        self._again, self._again_s, self._altered = GENESIS, time.monotonic(), 0
+        """How far the log was read again, when, and the altered entry that was found."""
 
     @property
     def position(self) -> Position:
@@ -162,6 +167,7 @@ class Auditor:
                 return self._unreadable(error)
         if not records and time.monotonic() - self._said_s >= SAY_IDLE_S:
             self._look_again()
+        self._read_again()
         self._set(trouble="")
         self.say()
         since_s = time.monotonic() - self._kept_s
@@ -236,6 +242,27 @@ class Auditor:
         if not held:
             self._rewind()
 
+    def _read_again(self) -> None:
+        """If it is time to, verify a page of what was audited, in case somebody has altered it since.
+
+        Raises: redis-py's errors.
+        """
+        if time.monotonic() < self._again_s + AGAIN_EVERY_S:
+            return
+        self._again_s = time.monotonic()
+        first = archived_to(self.log.store, self.log.keys)
+        after = self._again if first.seq < self._again.seq < self.position.seq else first
+        try:
+            for record in islice(self.log.read(after, to=self.position.seq), PAGE):
+                after = Position(record.last, record.digest)
+        except UnreadableRecord as error:
+            after = first
+            known = error.seq in (self._altered, self.findings.first)
+            if not known and not isinstance(error.__cause__, Unreachable) and self.log.holds(self.position):
+                self._altered = error.seq
+                self._alarm([_broken(error)])
+        self._again = after
+
     def _rewind(self) -> None:
         _log.error(
             "the log does not hold what was audited any more: its end was lost or written anew",
@@ -254,8 +281,7 @@ class Auditor:
             return 0.0
         else:
             if self.findings.trouble != str(error):
-                chain = Deviation(error.seq, CHAIN, error.why, "an entry that follows from the one before")
-                self._alarm([chain])
+                self._alarm([_broken(error)])
             self._set(trouble=str(error))
         self.say()
         return UNREADABLE_S
@@ -290,6 +316,10 @@ def run_auditor(store_url: str, cluster: str, folder: Path, *, archive_url: str 
         auditor.run(stopping)
     _log.info("stopped", audited=auditor.findings.seq, deviations=auditor.findings.deviations)
     return auditor.findings.deviations
+
+
+def _broken(error: UnreadableRecord) -> Deviation:
+    return Deviation(error.seq, CHAIN, error.why, "an entry that follows from the one before")
 
 
 def _load(path: Path) -> tuple[AuditedTo, Any]:

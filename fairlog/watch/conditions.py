@@ -207,7 +207,7 @@ def _no_master(_: ClusterState, around: Around) -> Holds:
 def _deviation(_: ClusterState, around: Around) -> Holds:
     audited = around.audited
     if audited is not None and audited.deviations:
-        yield "", f"the audit has found that the log breaks its rules: {audited.verdict}"
+        yield "", f"the audit has found that the log breaks its rules: {audited.verdict.rstrip('.')}"
 
 
 def _clock(state: ClusterState, around: Around) -> Holds:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from scheduler.model.errors import InvalidCommand
 
 OPERATORS, WORKERS = "operators", "workers"
 """Lanes of the inbox."""
+QUEUES = "rq:queues"
+"""Set: the keys of RQ's queues; named here so that clients need not import RQ."""
+_MASTERS = re.compile(rb"rq:queue:fairlog\.([^:]+)\.master")
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -149,6 +153,11 @@ def escaped(name: str) -> str:
 def bell_id(queue: str) -> str:
     """The id of the wake-up job on the RQ queue `queue`."""
     return f"{escaped(queue)}_bell"
+
+
+def clusters(queues: Iterable[bytes]) -> list[str]:
+    """The clusters whose masters have listened in the store, by the names of its RQ queues."""
+    return sorted(found[1].decode() for name in queues if (found := _MASTERS.fullmatch(name)))
 
 
 def queue_key(queue: str) -> str:

@@ -69,8 +69,8 @@ class Completion(NamedTuple):
     """A report that a task ended: outcome, exit code, reason and the tail of its output.
 
     `attempt` prevents a repeated report from being counted for the next attempt. `cpu_ms`, `peak_mb` and `output_bytes`
-    are what the attempt took. That is all that counts of a task that was `stopped` with its executor, which needs its
-    grant no longer: it returns to the queue, or its app is over.
+    are what the attempt took. These and the output are all that counts of a task that was `stopped` with its executor,
+    which needs its grant no longer: it returns to the queue, or its app is over.
     """
 
     task: int

@@ -95,6 +95,20 @@ local clock = redis.call('TIME')
 local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local finished = false
 
+local function keep_last(i, tail)
+  local before = redis.call('HGET', output, i) or ''
+  if tail == '' or tail == before then return end
+  local company = redis.call('HGET', tasks, 'company')
+  if company then
+    local prefix, app = string.match(tasks, '^(fairlog:%b{}:)tasks:(.*)$')
+    local kept, more = prefix .. 'kept', string.format('%d', math.max(0, #tail - #before))
+    if type(redis.pcall('HINCRBY', kept, company, more)) ~= 'number' then return end
+    redis.call('RPUSH', kept .. ':' .. company, more .. ' ' .. app)
+  end
+  redis.call('HSET', output, i, tail)
+  if company then redis.call('PEXPIRE', output, math.max(1, redis.call('PTTL', tasks))) end
+end
+
 local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, peak_mb, output_bytes)
   local known = redis.call('HGET', tasks, i)
   local is_stopped = outcome == 'stopped' and known
@@ -104,6 +118,7 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
     local number = tonumber(attempt) or 0
     if number > task.attempts or number <= (task.stopped or 0) then return end
     task.stopped = number
+    if number == task.attempts and not task.ended_at then keep_last(i, tail) end
   else
     if attempt ~= '' and tonumber(attempt) ~= task.attempts then return end
     task.broken = nil
@@ -301,7 +316,9 @@ return {is_granted and 1 or 0, total, succeeded, failed, detail, taken, refused,
 includes tasks whose answer was lost. So does a step that is sent again under its number, ARGV[9] = `LIFE:NUMBER`: it
 takes only what the executor has room for beside them, of ARGV[10] tasks at once; one that comes late takes nothing. A
 failed task waits before its next attempt (semantics W10); a task whose command
-cannot be started is tried on one more worker (semantics W9)."""
+cannot be started is tried on one more worker (semantics W9). The last output of a stopped task is kept until its next
+attempt; what comes after its app was swept counts for the company that SWEEP noted, or is left out where an older list
+of the store's users does not allow that."""
 
 RETURN = (
     """QUEUED
@@ -409,6 +426,7 @@ end
 redis.call('DEL', rq_workers)
 redis.call('SREM', queues, queue)
 redis.call('DEL', near)
+if redis.call('EXISTS', tasks) == 1 then redis.call('HSET', tasks, 'company', company) end
 for _, key in ipairs({tasks, output, driver_output}) do redis.call('EXPIRE', key, kept_s) end
 
 local size = 100 * redis.call('HLEN', tasks) + #(redis.call('GET', driver_output) or '')

@@ -13,6 +13,7 @@ from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import target_options
 from fairlog.cli.verbs.apps import send_each
 from scheduler.model import commands
+from scheduler.model.errors import UnknownAccount, UnknownCompany
 from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import new_token
 
@@ -103,11 +104,15 @@ def account_share(session: Session, *, company: str, shown: bool) -> None:
 @on_cluster
 def account_list(session: Session, *, company: str | None, as_json: bool) -> None:
     """List the accounts with their roles."""
+    found = _accounts(session, company)
+    if not found and company is not None and all(each["company"] != company for each in session.ask("companies")):
+        raise UnknownCompany(company)
+    first = "op/NAME` adds the first one, an operator's" if company is None else f"{company}/NAME` adds one"
     render.print_records(
-        [{**each, "roles": ", ".join(each["roles"])} if not as_json else each for each in _accounts(session, company)],
+        [{**each, "roles": ", ".join(each["roles"])} if not as_json else each for each in found],
         "account roles display tokens",
         headings=("ACCOUNT", "ROLES", "NAME", "TOKENS"),
-        empty="There is no account; `fairlog account add op/NAME` adds the first one, an operator's.",
+        empty=f"There is no account{'' if company is None else f' of {company}'}; `fairlog account add {first}.",
         as_json=as_json,
     )
 
@@ -174,6 +179,8 @@ def token_new(
 def token_list(session: Session, *, account: str | None, as_json: bool) -> None:
     """List the valid tokens."""
     rows = session.ask("tokens", **({} if account is None else {"account": account}))
+    if not rows and account is not None and all(each["account"] != account for each in _accounts(session, None)):
+        raise UnknownAccount(account)
     shown = [{**each, "expires": render.moment(each["expires"]), "scopes": ", ".join(each["scopes"])} for each in rows]
     render.print_records(
         rows if as_json else shown,

@@ -143,9 +143,17 @@ def _part(text: str) -> float:
 def _webhook(text: str) -> str:
     """Raises: click.BadParameter unless it is an http URL."""
     with suppress(ValueError):
-        if urlsplit(text).scheme in ("http", "https") and urlsplit(text).hostname:
+        url = urlsplit(text)
+        if url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port):
             return text
-    raise click.BadParameter("a webhook is a URL that begins with http:// or https://")
+    raise click.BadParameter(f"a webhook is a URL like https://HOST:8443/PATH, not {text!r}")
+
+
+def _short(text: str) -> int:
+    """Seconds. Raises: click.BadParameter unless they are positive."""
+    if (seconds := params.read_duration(text)) < 1:
+        raise click.BadParameter(f"a company is short for a second or longer, not {text!r}; write it like 15m")
+    return seconds
 
 
 def _command(text: str) -> str:
@@ -172,7 +180,7 @@ def _command(text: str) -> str:
 @params.range_option("--every", 1, 3600, default=5, show_default=True, metavar="SECONDS", help="How often to look.")
 @click.option(
     "--short",
-    type=params.read_duration,
+    type=_short,
     default="15m",
     show_default=True,
     metavar="TIME",
@@ -203,7 +211,7 @@ def _command(text: str) -> str:
 )
 @click.option(
     "--state",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=params.FILE,
     metavar="FILE",
     help="File that remembers what was told.  [default: one for each cluster in the user's state folder]",
 )

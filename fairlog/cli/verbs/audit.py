@@ -15,7 +15,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
-from fairlog.cli.params import EXPORT, as_json, flag, read_point, span_options, text_option
+from fairlog.cli.params import EXPORT, FOLDER, as_json, flag, read_point, span_options, text_option
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
 from fairlog.local.running import find_running
@@ -188,7 +188,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @flag("--follow", help="Go on with what is appended to the log, as a service does, until SIGTERM or SIGINT.")
 @click.option(
     "--checkpoints",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     envvar="FAIRLOG_AUDIT_CHECKPOINTS",
     show_envvar=True,

@@ -182,7 +182,7 @@ def _empty_target(target: Target) -> Iterator[EventLog]:
     from scheduler.store.keys import Keys  # noqa: PLC0415 (likewise)
 
     if target.store is not None or find_running(target.data) is not None:
-        with closing(Session(target)) as session:
+        with closing(Session(target, new=True)) as session:
             check_store(session.store, unsafe=target.unsafe_store)
             yield session.log
         return

@@ -152,7 +152,7 @@ def limit_set(
     scope: Literal["cluster", "company", "user"] = (
         "cluster" if company is None else "company" if user is None else "user"
     )
-    values = dict(change)
+    values = params.single(change)
     kinds = [each["kind"] for each in session.ask("resources")]
     for name, value in change:  # all of them or none
         check_limit(name, value, kinds)
@@ -244,7 +244,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none, with the next turn."""
-    changes = {params.read_text(name): read_value(name, text) for name, text in change}
+    changes = {params.read_text(name): read_value(name, text) for name, text in params.single(change).items()}
     receipt = session.send(commands.ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
 

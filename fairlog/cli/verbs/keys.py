@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from fairlog.cli.groups import VerbGroup
+from fairlog.cli.params import FILE
 from scheduler.service.keyring import Keyring
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group(cls=VerbGroup)
@@ -21,7 +20,7 @@ def keys() -> None:
 
 
 @keys.command("new")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=FILE)
 def new(file: Path) -> None:
     """Write new keys to FILE, readable by its owner only.
 
@@ -31,8 +30,8 @@ def new(file: Path) -> None:
 
 
 @keys.command("share")
-@click.argument("file", type=_FILE)
-@click.argument("copy", type=_FILE)
+@click.argument("file", type=FILE)
+@click.argument("copy", type=FILE)
 @click.option("--workers", is_flag=True, help="Copy only keys that sign for workers, for `fairlog worker --store`.")
 def share(file: Path, copy: Path, *, workers: bool) -> None:
     """Write a COPY without the keys of masters.
@@ -46,7 +45,7 @@ def share(file: Path, copy: Path, *, workers: bool) -> None:
 
 
 @keys.command("rotate")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=FILE)
 def rotate(file: Path) -> None:
     """Add new keys to FILE, which sign from the next start on.
 

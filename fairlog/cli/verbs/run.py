@@ -14,6 +14,8 @@ from fairlog.api.addresses import UNIX, URL_VARIABLE
 from fairlog.cli import render
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.params import (
+    FILE,
+    FOLDER,
     Seconds,
     flag,
     kinds_option,
@@ -36,7 +38,6 @@ from scheduler.service.signs import live_as
 if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SMALLEST_CORES = 4
 _SMALLEST_MB = 2048
@@ -109,7 +110,7 @@ _logs = click.option(
     "--masters", 1, 9, default=2, show_default=True, help="Number of masters. One is active, the others are standbys."
 )
 @click.option(
-    "--data", type=_FOLDER, metavar="DIR", help="Folder for all data.  [default: fairlog in the user's data folder]"
+    "--data", type=FOLDER, metavar="DIR", help="Folder for all data.  [default: fairlog in the user's data folder]"
 )
 @text_option("--cluster", metavar="NAME", help='Name of the cluster.  [default: "default"]')
 @_metrics_option(
@@ -250,7 +251,7 @@ def master(
 @click.option(
     "--socket",
     "path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="PATH",
     envvar="FAIRLOG_API_SOCKET",
     show_envvar=True,
@@ -330,7 +331,7 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
 @range_option("--instances", 1, 1000, default=1, show_default=True, help="Number of workers.")
 @click.option(
     "--run-dir",
-    type=_FOLDER,
+    type=FOLDER,
     metavar="DIR",
     help="Folder for executors' files, including the complete output of tasks.",
 )
@@ -366,7 +367,7 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
 )
 @flag("--check", "only_check", help="Say what this machine can do for tasks and what is missing, and end.")
 @flag("--json", "as_json", help="Print the findings of --check as JSON.")
-@click.option("--hide", multiple=True, type=_FOLDER, hidden=True)
+@click.option("--hide", multiple=True, type=FOLDER, hidden=True)
 @flag("--no-outlive", hidden=True)
 @_logs
 @target_options()

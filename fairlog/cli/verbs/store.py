@@ -9,7 +9,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.groups import VerbGroup
-from fairlog.cli.params import read_text
+from fairlog.cli.params import FOLDER, read_text
 from fairlog.cli.target import Target, target_options
 from scheduler.service.private import private_folder, write_private
 from scheduler.store.acl import ROLES, acl_file, hash_of, new_password
@@ -34,7 +34,7 @@ def _given(text: str) -> tuple[str, str]:
 @store.command()
 @click.option(
     "--passwords",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     help="Folder with a file per user that holds its password. Missing ones are generated.",
 )

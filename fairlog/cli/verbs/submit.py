@@ -21,6 +21,7 @@ from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.job_files import JobCommand, as_command, exported, read_variables
 from fairlog.cli.params import (
+    FILE,
     P,
     R,
     as_json,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 _STAGE = click.option(
     "--stage",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     multiple=True,
     metavar="FILE",
     help="Small file to put into the scratch folder of each executor and of the driver, $FAIRLOG_SCRATCH, which is the "
@@ -229,7 +230,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     ),
     click.option(
         "--env-file",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         multiple=True,
         metavar="FILE",
         help="File of such variables, a line NAME=VALUE each. --env is stronger. Repeatable.",
@@ -431,26 +432,28 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
 def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     """Submit an app, print its output as it is written, and exit with its code.
 
-    SIGINT, SIGTERM and SIGHUP kill the app; a second one ends the waiting for its end. Of several tasks, the exit code
-    is the largest.
+    While the app waits, stderr says for what, and by which rule. SIGINT, SIGTERM and SIGHUP kill the app; a second one
+    ends the waiting for its end. Of several tasks, the exit code is the largest.
     """
     from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+    from fairlog.cli.waiting import Reasons  # noqa: PLC0415 (likewise)
 
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     request = job.request(session)
     with _signals() as stopped:
         answer = _send(session, request, job.secrets)
+        chosen = [None] if request.driver else list(range(request.tasks or 0))
+        printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True)
+        follow = partial(follow_output, session, tasks_of(session), request.app, chosen, printer, shown={})
         try:
             render.say(f"{request.app} submitted")
             stopped.due = True
-            chosen = [None] if request.driver else list(range(request.tasks or 0))
-            printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True)
-            follow_output(session, tasks_of(session), request.app, chosen, printer)
+            follow(silent=Reasons(session, request.app).look)
             return _wait(session, request, answer.seq, shown=True)
         except _Stopped as stop:
-            stopped.due = True
             _kill(session, request.app)
+            follow()
             _wait(session, request, answer.seq, shown=True)
             return 128 + stop.number
 
@@ -463,7 +466,7 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
 )
 @click.option(
     "--env-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     multiple=True,
     metavar="FILE",
     help="File of such values, a line NAME=VALUE each. Repeatable.",

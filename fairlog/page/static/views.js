@@ -278,7 +278,7 @@ const appView = {
       card.detail ? h("p", { class: "detail" }, name(card.detail)) : null,
       waits ? h("section", { class: "why" }, h("h2", { id: "why" }, "Why it waits"),
         h("p", {}, cause(waits.cause), ": ", name(waits.text), ". ", h("span", { class: "rule" }, `Rule ${waits.rule}`)),
-        waits.facts.ahead?.length ? h("p", {}, h("strong", {}, "Who goes first: "), waits.facts.ahead.map((each, index) => [index ? ", " : "", name(Object.values(each).filter((part) => typeof part === "string").join(" / "))])) : null,
+        waits.facts.ahead?.length ? h("p", {}, h("strong", {}, "Who goes first: "), first(waits.facts.ahead)) : null,
         card.queue ? h("p", {}, `Number ${number(card.queue.place)} of ${number(card.queue.of)} that `, name(card.user), " has pending.") : null,
         h("p", {}, h("strong", {}, "What would help: "), card.help)) : null,
       h("section", {}, h("h2", { id: "timeline" }, "Timeline"),
@@ -293,7 +293,7 @@ const appView = {
         card.cwd ? ["Folder", h("code", {}, name(card.cwd))] : null,
         ...Object.entries(card.links ?? {}).filter(([, href]) => /^https?:/.test(href)).map(([label, href]) => [`Its ${label}`, h("a", { href, target: "_blank", rel: "noopener noreferrer" }, name(href))]),
       ])),
-      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), tasksPage(card, context).nav, output ? outputPart(card, output, context) : null) : null,
+      tasks ? h("section", {}, h("h2", { id: "tasks" }, "Tasks ", card.progress ? progress(card) : null), tasksTable(card, tasks, context), tasks.items?.length ? tasksPage(card, context).nav : null, output ? outputPart(card, output, context) : null) : null,
       timeline?.executors ? h("section", {}, h("h2", { id: "executors" }, "Executors"), table("Executors", [
         "Executor", "Worker", num("Cores"), num("Memory"), "Granted", "Ran", "End", "Why there",
       ], executors.part.map((lane) => h("tr", { key: lane.id },
@@ -324,6 +324,14 @@ function privatePart(card, context) {
 
 const facts = (items) => h("dl", { class: "facts" }, items.filter(Boolean).map(([term, ...told]) => h("div", { key: term }, h("dt", {}, term), h("dd", {}, ...told))));
 export const words = (text) => text.replace(/([a-z])([A-Z])/g, (_, before, after) => `${before} ${after.toLowerCase()}`).replace(/^./, (first) => first.toUpperCase());
+
+const AHEAD = 10;
+
+/** The first of those that go before: apps by their ids, else companies and users. */
+function first(ahead) {
+  const told = ahead.slice(0, AHEAD).map((each, index) => [index ? ", " : "", typeof each === "string" ? appLink(each) : name(Object.values(each).filter((part) => typeof part === "string").join(" / "))]);
+  return [told, ahead.length > AHEAD ? ` and ${number(ahead.length - AHEAD)} more` : null];
+}
 
 const tasksPage = (card, context) => paged([], "/app", context.query, "tasks", ROWS, card.tasks);
 
@@ -510,9 +518,15 @@ function concerned({ entries, before }, query) {
 
 // 5. Workers
 
+const GROUPS = Object.assign(Object.create(null), { rack: "rack", host: "host", state: "state", none: "nothing" });
+
 const workersView = {
   path: "/workers", name: "workers", nav: "Workers", title: () => "Workers", topics: ["workers", "apps"], ticks: true,
-  load: (context) => read("/v1/fleet", {}, context),
+  async load(context) {
+    const { group } = context.query;
+    if (group && !(group in GROUPS)) throw new Problem(400, "BadRequest", `group is ${Object.keys(GROUPS).join(" or ")}, not '${group}'`);
+    return read("/v1/fleet", {}, context);
+  },
   draw(value, context) {
     const query = context.query;
     const group = query.group || "rack";
@@ -528,7 +542,7 @@ const workersView = {
     const choose = (field, label, options) => h("label", { key: field }, label, h("select", { value: query[field] ?? "", onchange: (event) => context.go(address("/workers", { ...query, [field]: event.target.value })) }, options.map(([each, text]) => h("option", { value: each, key: each }, text))));
     return [
       h("h1", {}, plural(value.workers.length, "worker"), h("span", { class: "faint" }, Object.entries(counts).map(([word, count]) => `, ${number(count)} ${word}`))),
-      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, choose("group", "By", [["", "rack"], ["host", "host"], ["state", "state"], ["none", "nothing"]]),
+      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, choose("group", "By", Object.entries(GROUPS).map(([value, text]) => [value === "rack" ? "" : value, text])),
         choose("condition", "State", [["", "all"], ...Object.keys(counts).map((word) => [word, word])]), query.worker || query.company ? h("a", { class: "clear", href: address("/workers") }, "Show all") : null),
       shown.length ? [...groups].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true })).map(([key, workers]) => h("section", { key: `group ${key}`, "aria-label": key || "Workers" }, h("h2", { class: groups.size > 1 && key ? null : "hidden" }, key ? name(key) : "Workers"),
         h("ul", { class: "grid" }, workers.map((each) => workerCard(each, context))))) : h("p", { class: "empty" }, value.workers.length ? "No worker passes these filters." : "No worker is registered: run `fairlog worker` on a machine."),
@@ -538,10 +552,10 @@ const workersView = {
 
 function workerCard(each, context) {
   const notes = [
-    /draining|leaving|decommissioned/.test(each.status) ? [each.status, each.since ? ` since ${duration(now() - each.since)}` : "", each.reason ? [": ", name(each.reason)] : null] : null,
+    /draining|leaving|decommissioned/.test(each.status) ? [each.status, each.since ? ` for ${duration(now() - each.since)}` : "", each.reason ? [": ", name(each.reason)] : null] : null,
     each.condition === "lost" ? ["lost", each.lostAt ? ` ${ago(each.lostAt)}` : "", each.reason ? `: ${each.reason}` : "", each.rememberedUntil ? [", remembered until ", time(each.rememberedUntil)] : null] : null,
-    each.suspicion ? [`suspected since ${duration(now() - each.suspicion.since)}: ${plural(each.suspicion.executors.length, "executor")} failed soon after their start; until `, time(each.suspicion.until)] : null,
-    ...each.holds.map((hold) => [`${cores(hold.cores)} held for `, appLink(hold.app), ` since ${duration(now() - hold.since)}`, hold.reason === "reclaim" ? " by a claim" : ""]),
+    each.suspicion ? [`suspected for ${duration(now() - each.suspicion.since)}: ${plural(each.suspicion.executors.length, "executor")} failed soon after their start; until `, time(each.suspicion.until)] : null,
+    ...each.holds.map((hold) => [`${cores(hold.cores)} held for `, appLink(hold.app), ` for ${duration(now() - hold.since)}`, hold.reason === "reclaim" ? " by a claim" : ""]),
     each.excludedApps.length ? [`${plural(each.excludedApps.length, "app")} excluded after failures here`] : null,
   ].filter(Boolean);
   return h("li", { key: each.worker, class: `worker ${each.condition}` }, h("div", { class: "title" }, h("h3", {}, name(each.worker)), state(each.condition)),

@@ -250,20 +250,40 @@ def test_an_app_is_submitted_again_with_its_variables_and_staged_files(here: Her
 def test_run_streams_and_exits_with_the_code(here: Here) -> None:
     said = here.run("run", "sh", "-c", "echo out; exit 4")
     assert (said.code, said.out) == (4, "out\n")
-    assert re.fullmatch(r"app-\w+ submitted\n(app-\w+ running.*\n)?app-\w+ failed after .*\n", said.err)
+    assert re.fullmatch(r"app-\w+ submitted\n(app-\w+ (running|waits: ).*\n)*app-\w+ failed after .*\n", said.err)
     several = here.run("run", "--tasks", "2", "echo", "x")
     assert (several.code, several.out) == (0, "x\nx\n")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_run_kills_the_app(here: Here, sent: signal.Signals) -> None:
-    going = here.started("run", "--name", "signalled", "sh", "-c", "echo begun; sleep 600")
+    script = "trap 'sleep 1; echo last; exit' TERM; echo begun; while :; do sleep 0.05; done"
+    going = here.started("run", "--name", "signalled", "sh", "-c", script)
     assert going.stdout is not None
     assert going.stdout.readline() == "begun\n"
     going.send_signal(sent)
-    assert going.wait(HOPELESS_S) == 128 + sent
-    assert {app["state"] for app in here.apps("--all", "--name", "signalled")} == {"killed"}
-    going.communicate()
+    out, said = going.communicate(timeout=HOPELESS_S)
+    assert (going.returncode, out) == (128 + sent, "last\n"), said
+    app = said.split()[0]
+    assert here.apps("--all", "--name", "signalled")[-1]["state"] == "killed"
+    assert here.ok("logs", "--stdout", app) == "begun\nlast\n"
+
+
+@both
+def test_run_says_for_what_its_app_waits_and_when_that_changes(here: Here) -> None:
+    going = here.started("run", "--hold", "--name", "patient", "sh", "-c", "echo ran")
+    assert going.stderr is not None
+    app = going.stderr.readline().split()[0]
+    assert going.stderr.readline().startswith(f"{app} waits: hold (J3): ")
+    here.ok("drain", "worker-1")
+    here.ok("drain", "worker-2")
+    try:
+        here.ok("release", app)
+        assert going.stderr.readline().startswith(f"{app} waits: no-live-worker (")
+    finally:
+        here.ok("undrain", "worker-1", "worker-2")
+    out, _ = going.communicate(timeout=HOPELESS_S)
+    assert (going.returncode, out) == (0, "ran\n")
 
 
 @both
@@ -360,8 +380,24 @@ def test_the_shell_completes_what_the_cluster_knows(here: Here) -> None:
     here.ok("kill", app)
 
 
+@both
+@pytest.mark.parametrize("verb", ["apps", "status", "log", "company add initech"])
+def test_a_cluster_that_is_not_there_is_refused_and_the_nearest_named(here: Here, verb: str) -> None:
+    said = here.run("--cluster", "defualt", *verb.split())
+    assert (said.code, said.out) == (1, "")
+    assert re.fullmatch(r"Error: .*has no cluster 'defualt'.*did you mean `--cluster default`\?\n", said.err)
+    assert here.run("--cluster", "default", "apps").code == 0
+
+
 WRONG = """
 ps
+token list nobody
+account list --company nobody
+settings set min_executor_cores=4 min_executor_cores=8
+limit set max_cores=4 max_cores=8
+alerts --once --short -1m
+alerts --once --webhook http://x:99999/
+alerts --once --webhook http://x:0/
 sumbit true
 apps --sort nmae
 apps -o app,nope
@@ -468,6 +504,13 @@ worker --resource gpu
 worker invite a/b
 worker invite w1 --cores 4
 """.strip().splitlines()
+
+
+@pytest.mark.parametrize("line", ["keys new", "keys share", "log --parquet", "--data", "alerts --once --state"])
+def test_a_file_without_a_name_is_refused(here: Here, line: str) -> None:
+    said = here.run(*line.split(), "", "copy")
+    assert (said.code, said.out) == (2, "")
+    assert re.fullmatch(r"Error: [^\n]*the name of a (file|directory) must not be empty[^\n]*\n", said.err)
 
 
 @pytest.mark.parametrize(

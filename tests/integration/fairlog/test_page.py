@@ -20,7 +20,10 @@ from scheduler.model.commands import (
     ConfigureCluster,
     HoldApp,
     IssueToken,
+    KillApp,
     RegisterCompany,
+    RegisterWorker,
+    RemoveWorker,
     RevokeToken,
     SubmitApp,
 )
@@ -231,6 +234,20 @@ def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> N
     has(page.get_by_role("region", name="Who asked for what"), "Submit app")
 
 
+def test_an_app_behind_others_of_its_user_names_them(page: Page, rig: Rig) -> None:
+    rig.api.send(RegisterCompany(company="initech"))
+    for number in range(12):
+        rig.submit(f"row-{number:02}", company="initech", user="eve", cores=8, tasks=200, command=("sleep", "600"))
+    show(page, rig, "/app?id=row-11")
+    first = page.locator(".why").get_by_text("Who goes first:")
+    has(first.locator(".."), re.compile(r"Who goes first: row-\d\d, row-\d\d"))
+    first.locator("..").get_by_role("link", name="row-10").click()
+    has(heading(page), "row-10")
+    assert page.get_by_text("of 200").count() == 0, "no pages of tasks that have not begun"
+    for number in range(12):
+        rig.api.send(KillApp(app=f"row-{number:02}"))
+
+
 def test_the_output_of_a_task_is_shown_as_text_and_searched(page: Page, rig: Rig) -> None:
     show(page, rig, "/app?id=prints")
     page.get_by_role("link", name="Output").click()
@@ -348,7 +365,7 @@ def test_a_worker_is_drained_and_returned(page: Page, rig: Rig) -> None:
     page.get_by_label("Reason").fill("a <b>noisy</b> fan")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     has(card, "draining")
-    has(card, re.compile(r"draining since .*: a <b>noisy</b> fan"))
+    has(card, re.compile(r"draining for .*: a <b>noisy</b> fan"))
     show(page, rig, "/settings")
     has(page.locator("tbody").first.locator("tr").first, "draining")
     show(page, rig, "/workers")
@@ -411,6 +428,9 @@ def test_a_log_file_is_dropped_and_judged(page: Page, rig: Rig, tmp_path: Path) 
     has(page.locator(".drop"), "This log follows its rules")
     chooser.set_input_files(forged)
     has(page.locator(".drop"), "altered")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    chooser.set_input_files(tmp_path / "empty.jsonl")
+    has(page.locator(".drop"), "the file contains no log")
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8nothing")
     chooser.set_input_files(tmp_path / "photo.jpg")
     has(page.locator(".drop"), "the line is not a log entry")
@@ -435,6 +455,12 @@ def test_settings_tell_who_changed_what(page: Page, rig: Rig) -> None:
     has(changed, "quota_patience_s 601")
     has(changed, f"local/{os.getuid()}")
     has(row(page, "quota_patience_s"), "601")
+    rig.api.send(RegisterWorker(worker="brief", cores=4, memory_mb=4096, node="here", host="here"))
+    wait_until(lambda: "brief" not in {each["worker"] for each in rig.api.view("workers")}, "its loss")
+    show(page, rig, "/settings")
+    lost = page.get_by_role("region", name="Who changed what").locator("tbody tr").filter(has_text="last_seen").first
+    has(lost, re.compile(r"last_seen \d\d:\d\d:\d\d"))
+    rig.api.send(RemoveWorker(worker="brief", force=True))
 
 
 BAD = {
@@ -468,6 +494,8 @@ BAD = {
     "/apps?start=99999": "No app passes",
     "/apps?company=nobody": "No app passes",
     "/workers?condition=asleep": "No worker passes",
+    "/workers?group=colour": "group is rack or host or state or none",
+    "/workers?group=__proto__": "group is rack or host or state or none",
     "/log?seq=999999999": "the log ends at position",
     "/log?seq=x": "a position is a number",
     "/log?before=x": "before is a number",
@@ -523,6 +551,7 @@ def test_every_view_is_accessible_and_fits_its_window(page: Page, rig: Rig) -> N
 def test_on_a_phone_all_views_are_in_reach_and_a_cell_reads_as_one_text(rig: Rig) -> None:
     page = rig.visit(viewport={"width": 390, "height": 844})
     page.goto(rig.link())
+    heading(page).wait_for()
     show(page, rig, "/settings")
     rights = "links => links.map(link => link.getBoundingClientRect().right)"
     assert max(page.get_by_role("navigation", name="Views").get_by_role("link").evaluate_all(rights)) <= 390

@@ -357,6 +357,9 @@ async def _one(world: World, client: httpx.AsyncClient, token: dict[str, str], c
     path = {**case.path, "token": world.tokens[case.path["token"]].id} if "token" in case.path else case.path
     url = route.path.format(**path)
     request = client.build_request(route.method, url, params=case.query, json=case.body, headers=token)
+    if case.route == "auditFile":
+        said = {**token, "content-type": "application/x-ndjson"}
+        request = client.build_request(route.method, url, content=b"no log", headers=said)
     return await client.send(request)
 
 

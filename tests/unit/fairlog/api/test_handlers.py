@@ -437,6 +437,8 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
     other = value(api.whatif(adm, OtherRules(settings={"placement": "pack"}, workers=(Added(8, 8192, 2),))))
     early = api.whatif(adm, OtherRules(), at=3)
     assert (early.seen.seq, value(early)["log"]["rows"]) == (3, [])
+    assert early.seen == api.fairness(adm, at=3).seen == api.replica.read(lambda _: None, at=3)[0]
+    assert early.seen.at < api.fairness(adm).seen.at
     assert other["log"]["rows"]
     assert other["other"]["cluster"]["cores"] == pytest.approx(other["log"]["cluster"]["cores"] + 16)
     with pytest.raises(UnknownCompany):

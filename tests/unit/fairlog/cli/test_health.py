@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,8 @@ import pytest
 
 from fairlog.cli import health
 from fairlog.cli.session import Session
+from fairlog.local.running import Running
+from fairlog.watch.conditions import StoreFacts
 from scheduler.model.errors import NotAuthenticated
 
 HOST = socket.gethostname()
@@ -52,3 +55,24 @@ def test_a_host_with_workers_alone_is_ready_if_one_of_them_can_be_granted_someth
     monkeypatch: pytest.MonkeyPatch, signs: list[str], status: dict[str, Any] | None, expected: tuple[bool, str]
 ) -> None:
     assert readiness(monkeypatch, signs, status) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "left", "expected"),
+    [
+        ("1:M # Short write\n1:M # Can't recover\n", 0, "away; its log says: Can't recover; No space left on its disk"),
+        ("", 4096, "away; No space left on its disk"),
+        ("1:M # No space left on device\n", 0, "away; its log says: No space left on device"),
+        ("1:M # Can't recover\n", 1 << 30, "away; its log says: Can't recover"),
+    ],
+)
+def test_a_store_whose_disk_is_full_is_told_whatever_its_log_could_still_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, left: int, expected: str
+) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "store.log").write_text(words)
+    size = 1 << 40
+    monkeypatch.setattr(health, "disk_of", lambda _: StoreFacts(disk_used=size - left, disk_size=size))
+    monkeypatch.setattr(health, "others_than", lambda _: ())
+    up = cast("Running", SimpleNamespace(data=str(tmp_path)))
+    assert health.around_without_store("away", up).error == expected

@@ -194,6 +194,28 @@ def test_an_altered_entry_is_told_once_and_audited_once_it_is_mended(fake: faker
     assert (auditor.findings.deviations, auditor.findings.trouble) == (1, "")
 
 
+@pytest.mark.parametrize("place", [0, HALF, len(RECORDS) - 1])
+def test_an_entry_that_is_altered_after_its_audit_is_found_and_told_once(
+    fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    monkeypatch.setattr(auditing, "AGAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(auditing, "PAGE", 3)
+    auditor = begun(commit(fake))
+    work_off(auditor)
+    whole = len(RECORDS)
+    for _ in range(whole):
+        auditor.step()
+    assert auditor.findings.deviations == 0
+    altered = RECORDS[place]._replace(at=RECORDS[place].at + 1)
+    fake.delete(KEYS.log)
+    put_all(fake, [*RECORDS[:place], altered, *RECORDS[place + 1 :]])
+    for _ in range(2 * whole):
+        auditor.step()
+    assert (auditor.findings.deviations, auditor.findings.first, auditor.findings.seq) == (1, altered.first, END)
+    auditor.say(at_once=True)
+    assert "deviation" in [each.condition for each in found(ClusterState(), look_around(fake, KEYS))]
+
+
 def test_it_reads_on_through_the_archive_and_waits_for_one_that_is_away(
     fake: fakeredis.FakeRedis, tmp_path: Path
 ) -> None:

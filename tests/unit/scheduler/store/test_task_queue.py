@@ -193,11 +193,13 @@ def test_what_stopped_tasks_took_is_counted_once_whatever_became_of_them(
     fill(work, 2)
     take(work, 1)
     fake.hset(KEYS.grants(WORKER), "e", "")
+    kept = 0
     if before == "returned":
         work.put_back(APP, "e")
     elif before == "over":
         work.forget({APP: "acme"})
-    keys = set(fake.keys("*"))
+        kept = int(fake.hget(KEYS.kept_bytes, "acme") or 0)
+    keys = {*fake.keys("*"), KEYS.output(APP).encode()}
     stopped = Completion(0, "stopped", 143, "killed", b"out", attempt=1, cpu_ms=1500, peak_mb=300, output_bytes=7)
     for report in (stopped, stopped, stopped._replace(attempt=2), stopped._replace(attempt=None, task=7)):
         work.step(APP, [report], worker=WORKER, executor="e")
@@ -206,11 +208,40 @@ def test_what_stopped_tasks_took_is_counted_once_whatever_became_of_them(
     assert state.state == {"": "running", "returned": "queued", "over": "stopped"}[before]
     assert work.progress(APP).cpu_ms == 1500
     assert set(fake.keys("*")) == keys
+    assert work.output(APP, 0) == b"out"
+    if before == "over":
+        assert 0 < fake.pttl(KEYS.output(APP)) <= fake.pttl(KEYS.tasks(APP))
+        assert fake.hgetall(KEYS.kept_bytes) == {b"acme": b"%d" % (kept + 3)}
     work.put_back(APP, "e")
     if before != "over":
         assert take(work, 1, "f") == [0]
-        work.step(APP, [Completion(0, "succeeded", 0, attempt=2, cpu_ms=20)], worker=WORKER, executor="f")
-        assert work.states(APP)[0].cpu_ms == 1520
+        late = Completion(0, "stopped", 143, output=b"late", attempt=1)
+        step = [late, Completion(0, "succeeded", 0, output=b"new", attempt=2, cpu_ms=20), late]
+        work.step(APP, step, worker=WORKER, executor="f")
+        assert (work.states(APP)[0].cpu_ms, work.output(APP, 0)) == (1520, b"new")
+
+
+def test_the_last_output_of_a_stopped_task_is_left_out_where_it_cannot_be_counted(
+    work: Worklist, fake: fakeredis.FakeRedis
+) -> None:
+    ended(work, "first", "acme", 100)
+    fake.set(KEYS.kept_bytes, "not to be counted in")
+    late = Completion(0, "stopped", 143, output=b"late", attempt=1, cpu_ms=5)
+    work.step("first", [late], worker=WORKER, executor="e")
+    assert (work.output("first", 0), work.states("first")[0].cpu_ms) == (b"x" * 100, 5)
+
+
+def test_the_last_output_of_stopped_tasks_gives_way_with_their_app(
+    work: Worklist, fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_queue, "KEPT_BYTES", 10_000)
+    ended(work, "first", "acme", 100)
+    work.step("first", [Completion(0, "stopped", 143, output=b"x" * 9_000, attempt=1)], worker=WORKER, executor="e")
+    assert len(work.output("first", 0)) == 9_000
+    ended(work, "second", "acme", 1_000)
+    assert (work.output("first", 0), len(work.output("second", 0))) == (b"", 1_000)
+    sums = [int(each.split()[0]) for each in fake.lrange(KEYS.kept("acme"), 0, -1)]
+    assert int(fake.hget(KEYS.kept_bytes, "acme") or 0) == sum(sums)
 
 
 def test_a_task_that_cannot_be_started_comes_first_on_another_worker_and_is_no_retry(
