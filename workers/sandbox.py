@@ -167,11 +167,15 @@ def _tells(path: str) -> bool:
 
 
 def _groups(group: Path | None) -> list[str]:
-    """Arguments that show the cell's control group in the place of all: their names tell what others run."""
+    """Arguments that show the cell's control group in the place of all: their names tell what others run.
+
+    Where there are controllers of version 1, the cell stays in our namespace of groups: Java 17 does not start its
+    executors (NullPointerException) if it finds them mounted from above its own root.
+    """
     if not _GROUPS.exists():
         return []
     shown = _masks([_GROUPS]) if group is None else ["--ro-bind", str(group), str(_GROUPS)]
-    return ["--unshare-cgroup-try", *shown]
+    return [*(["--unshare-cgroup-try"] if (_GROUPS / "cgroup.controllers").exists() else []), *shown]
 
 
 def _devices(grant: Grant) -> list[str]:

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -156,6 +157,14 @@ def test_tasks_of_a_cell_have_shared_memory_of_their_own(launcher: str, request:
 
 
 @as_root
+@pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+@in_cells
+def test_java_finds_its_limits_in_a_cell(rig: Rig) -> None:
+    """It reads control groups, of which a cell shows its own alone, and fails if it cannot make sense of them."""
+    rig.run(rig.grant(("java", "-XshowSettings:system", "-version"), memory_mb=2048), launcher="cell")
+    assert rig.work.states(rig.app)[0].state == "succeeded", outputs(rig, 1)
+
+
 def test_an_account_is_told_to_leave_and_stopped_like_others(account_rig: Rig) -> None:
     rig = account_rig
     script = "trap 'cat $FAIRLOG_STOP_AT_FILE' USR1; echo ready; while :; do sleep 0.05; done"
