@@ -30,18 +30,22 @@ CHOICES = st.fixed_dictionaries(
 )
 
 
-ENTER_AFTER_PLACEMENT = {
+BALANCED_WITHOUT_RECLAIM = {
     "company_policy": "dominant-share",
     "user_policy": "balanced",
     "placement": "spread",
     "reclaim": "none",
     "max_driver_share": "1/1",
 }
-"""With `seeded(16, 40)`: two apps enter one after the other because grants were smaller than claims."""
+"""With `seeded(16, 40)`: two apps enter one after the other because grants were smaller than claims.
+
+With `seeded(313, 48, later=True)`: an elastic app claims memory, and no cores, beyond its MIN, so another app passes.
+"""
 
 
 @given(history=HISTORIES, chosen=CHOICES)
-@example(history=seeded(16, 40), chosen=ENTER_AFTER_PLACEMENT)
+@example(history=seeded(16, 40), chosen=BALANCED_WITHOUT_RECLAIM)
+@example(history=seeded(313, 48, later=True), chosen=BALANCED_WITHOUT_RECLAIM)
 @examples(250)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
     watched = Watched(chosen)

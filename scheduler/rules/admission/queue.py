@@ -553,7 +553,7 @@ class AppQueue:
         for _, _, _, name in self._order:
             company = self.companies[name]
             lent = company.tenant.standing.lent
-            test = room(lent) if lent.cores and (unlent is None or lent.others) else unlent
+            test = room(lent) if lent != NOTHING and (unlent is None or lent.others) else unlent
             if test is not None and (found := self._first_of(name, company, test)) is not None:
                 return found
         return None
@@ -603,7 +603,7 @@ class AppQueue:
     def _keeps(company: CompanyQueue, part: Resources) -> Test:
         """Whether an app keeps the company within its part, or C4 lets it pass and the company claims nothing (A3)."""
         limit, standing = company.limit, company.tenant.standing
-        claimed = standing.claimed - standing.lent if standing.lent.cores else standing.claimed
+        claimed = standing.claimed if standing.lent == NOTHING else standing.claimed - standing.lent
         if claimed == NOTHING:
             return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
         room = part - claimed
