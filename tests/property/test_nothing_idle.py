@@ -105,8 +105,12 @@ def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
             assert not has_room(state, reference.smallest(state, app), app), f"{app.spec.app} is owed an executor"
         if app.spec.driver is not None and app.driver is None and not app.expired_at and app.driver_after <= state.at:
             assert not driver_fits(state, app), f"{app.spec.app} is owed its driver"
-    eligible = {name: reference.heads(state, company, past, borrows=False) for name, company in state.companies.items()}
-    able = {name for name, apps in eligible.items() if any(could_use(state, app) for app in apps)}
+    kept = state.settings.reclaim == "none"  # then a reservation keeps others from borrowing (C7)
+    counting = {
+        name: reference.heads(state, company, past, borrows=kept and bool(reference.reserving(state, company, past)))
+        for name, company in state.companies.items()
+    }
+    able = {name for name, apps in counting.items() if any(could_use(state, app) for app in apps)}
     for name, company in state.companies.items():
         borrows = company.spec.may_borrow and not able - {name}
         heads = reference.heads(state, company, past, borrows=borrows)

@@ -640,14 +640,18 @@ class AppQueue:
         return self._user_key(contender, company.tenant.quota, self.basis)
 
     def _others(self, name: str, able: Test) -> bool:
-        """Whether another company has an app that passes its own quota (C4) and the test (semantics C6, A9)."""
+        """Whether an app of another company passes the test, and its own quota (C4) or has a reservation that counts.
+
+        Semantics C6, C7, A9.
+        """
         for other in self._taking:
             if other == name:
                 continue
             company = self.companies[other]
             limit = company.limit
             if limit.reservations and (reserver := limit.reserver()) is not None:
-                if limit.admits(reserver.request) and able(Ask(reserver.request, reserver.need)):
+                counts = self._reservations_count or limit.admits(reserver.request)
+                if counts and able(Ask(reserver.request, reserver.need)):
                     return True
             elif any(ask and limit.groups[ask.request].passes and able(ask) for ask, _ in company.order):
                 return True

@@ -154,3 +154,17 @@ def test_an_app_that_asks_for_executors_later_is_refused_where_these_fit_nowhere
     assert [said(run(*begin, app), "refused") for app in never] == [[2], [2], [2]]
     assert said(run(*begin, submit("x", driver=True, elastic=[0, 4], tasks=0, **fixed(2))), "refused") == []
     assert said(run(*begin, submit("x", driver=True, cores=0)), "refused") == []
+
+
+def test_nobody_borrows_by_filling_while_a_reservation_counts() -> None:
+    """Semantics A9, C7: z waits for room under its company's quota; with reclaiming, borrowed room comes back to it."""
+    commands = [
+        company("a", cores=12, memory_mb=65536),
+        company("b", cores=4, memory_mb=65536, borrow=True),
+        worker("w1", 32),
+        submit("x", cores=8, **fixed(4)),
+        submit("z", cores=8, **fixed(4)),
+        submit("y", of="b", cores=8, at=5000, **fixed(4)),
+    ]
+    assert said(run(*commands, reclaim="none", quota_patience_s=2), "admitted") == ["x"]
+    assert said(run(*commands, reclaim="gentle", quota_patience_s=2), "admitted") == ["x", "y"]
