@@ -168,3 +168,31 @@ def test_nobody_borrows_by_filling_while_a_reservation_counts() -> None:
     ]
     assert said(run(*commands, reclaim="none", quota_patience_s=2), "admitted") == ["x"]
     assert said(run(*commands, reclaim="gentle", quota_patience_s=2), "admitted") == ["x", "y"]
+
+
+def test_what_is_lent_is_judged_worker_by_worker() -> None:
+    """Semantics E7, E4: e.3 of w1 and e.2 of w2 are looked at first; e.1 may leave with e.3, for e.0 and e.2 remain."""
+    decisions = run(
+        company("a"),
+        worker("w1", 8),
+        worker("w2", 8),
+        submit("e", elastic=[2, 4], tasks=100, at=1000),
+        submit("x", cores=8, at=10_000, **fixed(8)),
+    )
+    assert said(decisions, "held") == ["w1"]
+    assert said(decisions, "revoked") == ["e.3", "e.1"]
+
+
+def test_a_loss_that_is_withdrawn_raises_the_request_by_what_it_had_lowered_it() -> None:
+    """Semantics E7: what was lost with w2 is still requested when e.3 may stay."""
+    decisions = run(
+        company("a"),
+        worker("w1", 8),
+        worker("w2", 8),
+        submit("e", elastic=[1, 4], tasks=100, at=1000),
+        submit("x", cores=4, at=10_000, **fixed(4)),
+        {"op": "worker_lost", "worker": "w2"},
+        {"op": "finish", "app": "x"},
+    )
+    assert said(decisions, "withdrawn") == ["e.3"]
+    assert [one["cores"] for one in decisions if "requested" in one] == [8, 16, 12, 16]
