@@ -196,3 +196,18 @@ def test_a_loss_that_is_withdrawn_raises_the_request_by_what_it_had_lowered_it()
     )
     assert said(decisions, "withdrawn") == ["e.3"]
     assert [one["cores"] for one in decisions if "requested" in one] == [8, 16, 12, 16]
+
+
+def test_the_time_of_an_executor_counts_that_starts_after_it_was_told_to_leave() -> None:
+    """Semantics X1, E5: its worker reports it running when the claim is made already; what it runs ends in peace."""
+    decisions = run(
+        company("a"),
+        company("b"),
+        worker("w1", 8),
+        submit("x", cores=8, max_runtime_s=10, **fixed(4)),
+        submit("y", of="b", cores=4, at=1000, **fixed(4)),
+        {"op": "executor_running", "executor": "x.1", "at": 2000},
+        {"op": "executor_running", "executor": "y.0", "at": 20_000},
+    )
+    assert said(decisions, "revoked") == ["x.1"]
+    assert said(decisions, "expired") == ["x"]
