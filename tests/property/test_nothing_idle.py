@@ -46,6 +46,9 @@ With `seeded(313, 48, later=True)`: an elastic app claims memory, and no cores, 
 @given(history=HISTORIES, chosen=CHOICES)
 @example(history=seeded(16, 40), chosen=BALANCED_WITHOUT_RECLAIM)
 @example(history=seeded(313, 48, later=True), chosen=BALANCED_WITHOUT_RECLAIM)
+@example(
+    history=seeded(7816301, 25), chosen=BALANCED_WITHOUT_RECLAIM | {"reclaim": "gentle"}
+)  # a hold becomes a claim's
 @examples(250)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
     watched = Watched(chosen)
