@@ -308,9 +308,10 @@ def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
+    """It runs, also one that is to leave for a claim, whose tasks end in peace: its time counts (semantics X1, E5)."""
     executor = _executor(state, command.executor)
-    starting = executor.status == "starting" and _is_its_worker(executor, command.worker)
-    return [facts.ExecutorChanged(executor=executor.id)] if starting else []
+    new = executor.status == "starting" or (executor.claim > 0 and not executor.started)
+    return [facts.ExecutorChanged(executor=executor.id)] if new and _is_its_worker(executor, command.worker) else []
 
 
 def _is_its_worker(held: Allocation, worker: str) -> bool:

@@ -366,11 +366,12 @@ def lowered_by_loss(app: App) -> Iterator[AppChanged]:
 
 
 def raised_by_return(app: App) -> Iterator[AppChanged]:
-    """The elastic app keeps an executor that it was to lose (semantics E7)."""
+    """The elastic app keeps an executor that it was to lose (semantics E7); no more than it has or its tasks need."""
     most = app.spec.elastic.most if app.spec.elastic is not None else 0
     executors = sum(one.status != "stopping" for one in app.executors.values())
-    if (app.executor_limit or 0) < min(most, executors):
-        yield _with_limit(app, min(most, executors))
+    limit = min(most, (app.executor_limit or 0) + 1, max(executors, app.backlog_executors or 0))
+    if limit > (app.executor_limit or 0):
+        yield _with_limit(app, limit)
 
 
 def _with_limit(app: App, limit: int) -> AppChanged:

@@ -415,11 +415,11 @@ def _executor_changed(state: Facts, event: events.ExecutorChanged) -> Broken:
     held = state.executors.get(event.executor)
     if held is None:
         return "W4", f"no executor {event.executor!r} is granted"
-    if held.status == "stopping":
+    if held.status == "stopping" and (event.idle or not held.claim or held.started):
         return "A5", f"executor {event.executor!r} was told to stop"
     if event.idle and not state.apps[held.app].elastic:
         return "L6", f"the app of executor {event.executor!r} is not elastic"
-    if held.status != "starting" and event.idle == (held.idle_since is not None):
+    if held.status == "running" and event.idle == (held.idle_since is not None):
         return "W4", f"executor {event.executor!r} is {'idle' if event.idle else 'running'} already"
     return None
 

@@ -200,17 +200,18 @@ class _Reclaiming:
         """The same by losses of elastic apps of the claimant's company, which keep their least number (semantics E7).
 
         From the app with the most beyond its least first, ties by admission, the last one first; worked out anew after
-        each loss.
+        each loss. Whether one may be taken is judged against what was gathered on the same worker (semantics E4).
         """
         state, size = self.state, app.need.executor
         only = next((hold.worker for hold in app.holds.values() if hold.reason == "hold"), None)
         elastics = {one.admitted: one for one in state.elastics.get(app.spec.company, {}).values() if one is not app}
-        beyond = {number: _beyond_least(one) for number, one in elastics.items()}
+        lent = {number: more for number, one in elastics.items() if (more := _beyond_least(one)) > 0}
+        beyond = dict(lent)
         executors = {number: iter(_last_granted(one)) for number, one in elastics.items()}
         gathered: defaultdict[str, list[Loss]] = defaultdict(list)
         for _ in range(LOOKED_AT):
             number = max(beyond, key=lambda one: (beyond[one], one), default=None)
-            if number is None or beyond[number] < 1:
+            if number is None:
                 return None
             executor = next(executors[number], None)
             if executor is None:
@@ -220,6 +221,8 @@ class _Reclaiming:
             if not self._may_be_taken(executor, worker, app) or worker.id != (only or worker.id):
                 continue
             losses = gathered[worker.id]
+            if sum(loss.executor.app == executor.app for loss in losses) == lent[number]:
+                continue
             losses.append(Loss(executor, "E7"))
             beyond[number] -= 1
             room = _room_to_come(worker, app)

@@ -1007,11 +1007,14 @@ class ClusterState:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
-        if executor.status == "starting":
-            executor.status, executor.running_since = event.status, self.at
-            executor.started = True
-            app.running += 1
+        if executor.status != "running" and not executor.started:
+            executor.started, executor.running_since = True, self.at
             app.started += 1
+            if executor.status == "stopping":  # it leaves for a claim
+                executor.was_running = True
+            else:
+                executor.status = event.status
+                app.running += 1
             app.failures = app.failures if app.spec.programs else 0
             if (worker := self.workers[executor.worker]).suspicion is not None:
                 self._set_suspicion(worker)

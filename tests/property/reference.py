@@ -333,13 +333,17 @@ class Past:
                 self.reserved[name] = self.held_since.pop(name)
 
 
+def reserving(state: ClusterState, company: Company, past: Past) -> list[App]:
+    """The apps of the company with a reservation that is not ignored (semantics C7)."""
+    apps = (app for app in state.apps.values() if app.spec.app in past.reserved)
+    own = (app for app in apps if app.spec.company == company.spec.company)
+    return [app for app in own if fits_alone(state, company, app) and hostable(state, app) and within(state, app)]
+
+
 def heads(state: ClusterState, company: Company, past: Past, *, borrows: bool) -> list[App]:
     """The apps that the company may send as far as quotas go (semantics C4, C6, C7)."""
     name = company.spec.company
-    reserved = [app for app in state.apps.values() if app.spec.app in past.reserved and app.spec.company == name]
-    reserved = [app for app in reserved if fits_alone(state, company, app) and hostable(state, app)]
-    reserved = [app for app in reserved if within(state, app)]
-    if reserved:
+    if reserved := reserving(state, company, past):
         found = [min(reserved, key=lambda app: (past.reserved[app.spec.app], app.submitted))]
     else:
         sent = (head(state, name, user, borrows=borrows) for user in company.users)
@@ -349,17 +353,12 @@ def heads(state: ClusterState, company: Company, past: Past, *, borrows: bool) -
 
 def borrowing(state: ClusterState, past: Past) -> dict[str, bool]:
     """Which companies may pass their quotas (semantics C6, C7)."""
-    reserving = {state.apps[app].spec.company for app in past.reserved} if state.settings.reclaim == "none" else set()
-    reserving = {
+    counts = state.settings.reclaim == "none"
+    taking = {
         name
-        for name in reserving
-        if any(
-            fits_alone(state, state.companies[name], app) and hostable(state, app) and within(state, app)
-            for app in map(state.apps.__getitem__, past.reserved)
-            if app.spec.company == name
-        )
+        for name, one in state.companies.items()
+        if heads(state, one, past, borrows=False) or (counts and reserving(state, one, past))
     }
-    taking = {name for name, one in state.companies.items() if heads(state, one, past, borrows=False)} | reserving
     return {name: one.spec.may_borrow and not taking - {name} for name, one in state.companies.items()}
 
 

@@ -30,18 +30,25 @@ CHOICES = st.fixed_dictionaries(
 )
 
 
-ENTER_AFTER_PLACEMENT = {
+BALANCED_WITHOUT_RECLAIM = {
     "company_policy": "dominant-share",
     "user_policy": "balanced",
     "placement": "spread",
     "reclaim": "none",
     "max_driver_share": "1/1",
 }
-"""With `seeded(16, 40)`: two apps enter one after the other because grants were smaller than claims."""
+"""With `seeded(16, 40)`: two apps enter one after the other because grants were smaller than claims.
+
+With `seeded(313, 48, later=True)`: an elastic app claims memory, and no cores, beyond its MIN, so another app passes.
+"""
 
 
 @given(history=HISTORIES, chosen=CHOICES)
-@example(history=seeded(16, 40), chosen=ENTER_AFTER_PLACEMENT)
+@example(history=seeded(16, 40), chosen=BALANCED_WITHOUT_RECLAIM)
+@example(history=seeded(313, 48, later=True), chosen=BALANCED_WITHOUT_RECLAIM)
+@example(
+    history=seeded(7816301, 25), chosen=BALANCED_WITHOUT_RECLAIM | {"reclaim": "gentle"}
+)  # a hold becomes a claim's
 @examples(250)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
     watched = Watched(chosen)
@@ -101,8 +108,12 @@ def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
             assert not has_room(state, reference.smallest(state, app), app), f"{app.spec.app} is owed an executor"
         if app.spec.driver is not None and app.driver is None and not app.expired_at and app.driver_after <= state.at:
             assert not driver_fits(state, app), f"{app.spec.app} is owed its driver"
-    eligible = {name: reference.heads(state, company, past, borrows=False) for name, company in state.companies.items()}
-    able = {name for name, apps in eligible.items() if any(could_use(state, app) for app in apps)}
+    kept = state.settings.reclaim == "none"  # then a reservation keeps others from borrowing (C7)
+    counting = {
+        name: reference.heads(state, company, past, borrows=kept and bool(reference.reserving(state, company, past)))
+        for name, company in state.companies.items()
+    }
+    able = {name for name, apps in counting.items() if any(could_use(state, app) for app in apps)}
     for name, company in state.companies.items():
         borrows = company.spec.may_borrow and not able - {name}
         heads = reference.heads(state, company, past, borrows=borrows)

@@ -553,7 +553,7 @@ class AppQueue:
         for _, _, _, name in self._order:
             company = self.companies[name]
             lent = company.tenant.standing.lent
-            test = room(lent) if lent.cores and (unlent is None or lent.others) else unlent
+            test = room(lent) if lent != NOTHING and (unlent is None or lent.others) else unlent
             if test is not None and (found := self._first_of(name, company, test)) is not None:
                 return found
         return None
@@ -603,7 +603,7 @@ class AppQueue:
     def _keeps(company: CompanyQueue, part: Resources) -> Test:
         """Whether an app keeps the company within its part, or C4 lets it pass and the company claims nothing (A3)."""
         limit, standing = company.limit, company.tenant.standing
-        claimed = standing.claimed - standing.lent if standing.lent.cores else standing.claimed
+        claimed = standing.claimed if standing.lent == NOTHING else standing.claimed - standing.lent
         if claimed == NOTHING:
             return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
         room = part - claimed
@@ -640,14 +640,18 @@ class AppQueue:
         return self._user_key(contender, company.tenant.quota, self.basis)
 
     def _others(self, name: str, able: Test) -> bool:
-        """Whether another company has an app that passes its own quota (C4) and the test (semantics C6, A9)."""
+        """Whether an app of another company passes the test, and its own quota (C4) or has a reservation that counts.
+
+        Semantics C6, C7, A9.
+        """
         for other in self._taking:
             if other == name:
                 continue
             company = self.companies[other]
             limit = company.limit
             if limit.reservations and (reserver := limit.reserver()) is not None:
-                if limit.admits(reserver.request) and able(Ask(reserver.request, reserver.need)):
+                counts = self._reservations_count or limit.admits(reserver.request)
+                if counts and able(Ask(reserver.request, reserver.need)):
                     return True
             elif any(ask and limit.groups[ask.request].passes and able(ask) for ask, _ in company.order):
                 return True

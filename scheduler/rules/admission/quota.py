@@ -94,7 +94,7 @@ class QuotaLimit:
         """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
         standing = self.tenant.standing
         claimed = standing.claimed
-        if lent and standing.lent.cores:
+        if lent and standing.lent != NOTHING:
             claimed -= standing.lent
         if not self.stops_idle and claimed == NOTHING:
             return True

@@ -154,3 +154,60 @@ def test_an_app_that_asks_for_executors_later_is_refused_where_these_fit_nowhere
     assert [said(run(*begin, app), "refused") for app in never] == [[2], [2], [2]]
     assert said(run(*begin, submit("x", driver=True, elastic=[0, 4], tasks=0, **fixed(2))), "refused") == []
     assert said(run(*begin, submit("x", driver=True, cores=0)), "refused") == []
+
+
+def test_nobody_borrows_by_filling_while_a_reservation_counts() -> None:
+    """Semantics A9, C7: z waits for room under its company's quota; with reclaiming, borrowed room comes back to it."""
+    commands = [
+        company("a", cores=12, memory_mb=65536),
+        company("b", cores=4, memory_mb=65536, borrow=True),
+        worker("w1", 32),
+        submit("x", cores=8, **fixed(4)),
+        submit("z", cores=8, **fixed(4)),
+        submit("y", of="b", cores=8, at=5000, **fixed(4)),
+    ]
+    assert said(run(*commands, reclaim="none", quota_patience_s=2), "admitted") == ["x"]
+    assert said(run(*commands, reclaim="gentle", quota_patience_s=2), "admitted") == ["x", "y"]
+
+
+def test_what_is_lent_is_judged_worker_by_worker() -> None:
+    """Semantics E7, E4: e.3 of w1 and e.2 of w2 are looked at first; e.1 may leave with e.3, for e.0 and e.2 remain."""
+    decisions = run(
+        company("a"),
+        worker("w1", 8),
+        worker("w2", 8),
+        submit("e", elastic=[2, 4], tasks=100, at=1000),
+        submit("x", cores=8, at=10_000, **fixed(8)),
+    )
+    assert said(decisions, "held") == ["w1"]
+    assert said(decisions, "revoked") == ["e.3", "e.1"]
+
+
+def test_a_loss_that_is_withdrawn_raises_the_request_by_what_it_had_lowered_it() -> None:
+    """Semantics E7: what was lost with w2 is still requested when e.3 may stay."""
+    decisions = run(
+        company("a"),
+        worker("w1", 8),
+        worker("w2", 8),
+        submit("e", elastic=[1, 4], tasks=100, at=1000),
+        submit("x", cores=4, at=10_000, **fixed(4)),
+        {"op": "worker_lost", "worker": "w2"},
+        {"op": "finish", "app": "x"},
+    )
+    assert said(decisions, "withdrawn") == ["e.3"]
+    assert [one["cores"] for one in decisions if "requested" in one] == [8, 16, 12, 16]
+
+
+def test_the_time_of_an_executor_counts_that_starts_after_it_was_told_to_leave() -> None:
+    """Semantics X1, E5: its worker reports it running when the claim is made already; what it runs ends in peace."""
+    decisions = run(
+        company("a"),
+        company("b"),
+        worker("w1", 8),
+        submit("x", cores=8, max_runtime_s=10, **fixed(4)),
+        submit("y", of="b", cores=4, at=1000, **fixed(4)),
+        {"op": "executor_running", "executor": "x.1", "at": 2000},
+        {"op": "executor_running", "executor": "y.0", "at": 20_000},
+    )
+    assert said(decisions, "revoked") == ["x.1"]
+    assert said(decisions, "expired") == ["x"]
