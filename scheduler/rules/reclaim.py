@@ -79,7 +79,7 @@ class _Reclaiming:
         self.leaving = leaving_by_company(state)
         self.number = 0
         self.failed: set[int] = set()
-        """Positions of admission of the apps for which nothing can be taken."""
+        """Positions of admission of the apps for which nothing could be taken since the last claim."""
         self.in_vain: set[tuple[str, int]] = set()
         """Company and need of apps for which nothing could be taken since the last claim: nor can it for apps alike."""
         self.unlawful = False
@@ -92,7 +92,8 @@ class _Reclaiming:
             before = self.number
             yield from self._pass(self._within_part)
             yield from self._pass(self._to_part, once=True)
-        yield from self._pass(lambda app: app.on_lent, within=True)
+            if self.number == before:
+                yield from self._pass(lambda app: app.on_lent, within=True)
 
     def unlawful_for(self, app: App) -> bool:
         """Whether the app may claim, and what could be gathered for it would be unlawful (semantics E4)."""
@@ -115,6 +116,7 @@ class _Reclaiming:
                     self.failed |= set() if within else {app.admitted}
                     break
                 self.number += 1
+                self.failed.clear()  # what is claimed on one worker leads the search to others
                 self.in_vain.clear()
                 yield from self._claim(app, *found, within=within)
                 if once:

@@ -156,6 +156,7 @@ class _Checked(Turn):
 
 @given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))
 @example(6988, [None, (16, 32768), (32, 65536)], "gentle")  # an elastic app claims, and loses an executor by E7
+@example(1062, [None, None, None], "gentle")  # a claim by E7 leads the search for an earlier app to another worker
 @examples(150)
 def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
     seed: int, quotas: list[tuple[int, int] | None], mode: str
