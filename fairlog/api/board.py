@@ -267,9 +267,17 @@ class Board:
     ) -> Viewed:
         """The events that pass before a position, the newest first, without private parts, and where to go on."""
         self.check(who)
-        seen, _ = self._replica.read(lambda _: None, at=at)
+
+        def look() -> tuple[Seen, Any]:
+            seen, _ = self._replica.read(lambda _: None, at=at)
+            end = seen.seq if before is None else min(before - 1, seen.seq)
+            return seen, self._before(end, company, app, kind, limit)
+
+        return self._viewed(*self._shared(("entries", before, company, app, kind, limit), look, at, 0))
+
+    def _before(self, end: int, company: str, app: str, kind: str, limit: int) -> dict[str, Any]:
+        """The events up to a position as `entries` tells them; of the `SCANNED` last ones, if not so many pass."""
         apps = self._replica.peek(lambda state: state.apps)
-        end = seen.seq if before is None else min(before - 1, seen.seq)
         least, found = max(0, end - SCANNED), list[dict[str, Any]]()
         kinds = kind.split(",") if kind else []
         while end > least and len(found) < limit:
@@ -287,7 +295,7 @@ class Board:
                     break
             end = begin
         following = found[-1]["seq"] if len(found) == limit else least + 1
-        return self._viewed(seen, {"entries": found, "before": following if following > 1 else None})
+        return {"entries": found, "before": following if following > 1 else None}
 
     def _lines(self, after: int, to: int) -> Iterator[Any]:
         log = self._replica.log

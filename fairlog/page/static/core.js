@@ -67,6 +67,7 @@ export function wait(ms, signal) {
 export async function read(path, query, context) {
   const answer = await ask(path, { ...query, at: page.at }, context);
   if (page.at !== null && answer.at) page.seenAt = answer.at;
+  if (page.at === null && answer.seq < context.head) context.behind = true;
   return answer.value;
 }
 

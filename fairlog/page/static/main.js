@@ -68,13 +68,14 @@ async function open({ quiet = false } = {}) {
   dirty = false;
   const late = setTimeout(() => document.body.classList.add("late"), quiet ? 3000 : 250);
   try {
-    const context = { query, signal: control.signal, told: waiting, reload: () => open({ quiet: true }), go, redraw };
+    const context = { head: page.head, behind: false, query, signal: control.signal, told: waiting, reload: () => open({ quiet: true }), go, redraw };
     const value = await view.load(context);
     if (control.signal.aborted) return;
     const fresh = shown?.path !== path || shown?.at !== page.at || JSON.stringify(shown.query) !== JSON.stringify(query);
     shown = { view, query, value, path, at: page.at, context };
     connected = true;
     draw();
+    if (context.behind) refresh(); // somebody else's answer, of a moment before what this page was told of
     if (fresh && !quiet) {
       document.title = `${view.title(query)} · fairlog`;
       root.dataset.view = view.name;
