@@ -35,7 +35,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, cluster: str | None, answer: str | E
 
 
 @pytest.mark.parametrize("answer", ["east", NotAllowed("no")])
-def test_the_cluster_that_is_served_passes_and_so_does_one_that_the_caller_may_not_know(
+def test_a_cluster_that_is_served_passes_and_one_that_may_not_be_known(
     monkeypatch: pytest.MonkeyPatch, answer: str | Exception
 ) -> None:
     assert opened(monkeypatch, "east", answer)[0] == ["/v1/status"]
