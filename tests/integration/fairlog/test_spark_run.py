@@ -244,6 +244,14 @@ def test_executors_come_to_the_hosts_that_sparks_tasks_prefer(cluster: Site) -> 
         for agent in agents:
             agent.kill()
             agent.communicate()
+
+        def live() -> list[str]:
+            known = json.loads(cluster.shell.ok("workers", "--json"))
+            return [each["worker"] for each in known if each["worker"] in hosts and each["status"] != "lost"]
+
+        wait_until(
+            lambda: not live(), "the loss of these workers, on which the tests that follow would be granted cores"
+        )
     assert "follows its rules" in cluster.audit()
 
 
