@@ -65,8 +65,9 @@ class TaskGroup:
             self.ended.append(started)
             return
         self._tasks[started.index] = started
-        started.cpu_before_ms = self._cell.cpu_ms()
-        if len(self._tasks) > 1:
+        if len(self._tasks) == 1:
+            started.cpu_before_ms = self._cell.cpu_ms()
+        else:
             for task in self._tasks.values():
                 task.cpu_before_ms = None
         for descriptor in started.output.descriptors:

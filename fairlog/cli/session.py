@@ -22,7 +22,7 @@ from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, E, up_to
 from recovery.replay.rebuild import fold, rebuild
 from scheduler.model.commands import SubmitApp, command_of
-from scheduler.model.errors import FairlogError, NoMaster, NotAllowed, NotAuthenticated, UnsuitableStore
+from scheduler.model.errors import FairlogError, NoMaster, NotAllowed, NotAuthenticated, UnknownCompany, UnsuitableStore
 from scheduler.model.sender import By
 from scheduler.rules.permission import Subject, may_read
 from scheduler.rules.state import ClusterState
@@ -241,6 +241,11 @@ class Session:
         if self.api is not None and (self.at is None or self.at.seq is not None):
             return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
         return seen(self.folded(), view, arguments)
+
+    def check_company(self, company: str) -> None:
+        """Raises: UnknownCompany unless it is registered."""
+        if all(each["company"] != company for each in self.ask("companies")):
+            raise UnknownCompany(company)
 
     def card(self, app: str) -> dict[str, Any]:
         """The app now, and for what it waits, as `witness.board.one` tells it. Raises: UnknownApp."""

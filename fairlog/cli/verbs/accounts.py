@@ -13,7 +13,7 @@ from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import target_options
 from fairlog.cli.verbs.apps import send_each
 from scheduler.model import commands
-from scheduler.model.errors import UnknownAccount, UnknownCompany
+from scheduler.model.errors import UnknownAccount
 from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import new_token
 
@@ -105,8 +105,8 @@ def account_share(session: Session, *, company: str, shown: bool) -> None:
 def account_list(session: Session, *, company: str | None, as_json: bool) -> None:
     """List the accounts with their roles."""
     found = _accounts(session, company)
-    if not found and company is not None and all(each["company"] != company for each in session.ask("companies")):
-        raise UnknownCompany(company)
+    if not found and company is not None:
+        session.check_company(company)
     first = "op/NAME` adds the first one, an operator's" if company is None else f"{company}/NAME` adds one"
     render.print_records(
         [{**each, "roles": ", ".join(each["roles"])} if not as_json else each for each in found],

@@ -16,7 +16,6 @@ from fairlog.cli.session import Session
 from fairlog.cli.verbs.submit import submitter
 from fairlog.local.running import find_running
 from scheduler.model.commands import SubmitApp
-from scheduler.model.errors import UnknownCompany
 from scheduler.service.receipts import write_receipts
 
 _company = text_option("--company", metavar="C", help="Company of the app.  [default: that of the account]")
@@ -146,8 +145,7 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
     )
 
     who = submitter(session, company, user)
-    if all(each["company"] != who["company"] for each in session.ask("companies")):
-        raise UnknownCompany(who["company"])
+    session.check_company(who["company"])
     home = home_of_spark()
     check_java(home)
     base = folder_of_conf()
