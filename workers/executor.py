@@ -20,7 +20,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 from msgspec import structs
@@ -30,7 +30,7 @@ from scheduler.model.grants import Grant, Leaving, RuntimeWarn
 from scheduler.service.grant_tokens import claims_of
 from scheduler.service.keyring import Keyring
 from scheduler.service.outage import AWAY, Outage
-from scheduler.store.task_queue import Completion, Step
+from scheduler.store.task_queue import Completion, Step, Verdict
 from workers.api_door import ApiExecutorDoor
 from workers.door import Backlog
 from workers.launchers import Place, launch
@@ -94,11 +94,6 @@ class ExecutorSpec(BaseModel):
         return StoreExecutorDoor(self.store, claims_of(self.grant, self.cluster, self.worker), keyring)
 
 
-class _Verdict(NamedTuple):
-    reason: Literal["finished", "failed"]
-    detail: str
-
-
 class Executor:
     """An executor; `work_off` runs it to its end."""
 
@@ -116,7 +111,7 @@ class Executor:
         """What it was told about leaving, in the turn before."""
         self._warned: RuntimeWarn | None = None
         self._filled = False
-        self._verdict: _Verdict | None = None
+        self._verdict: Verdict | None = None
         self._verdict_sent = False
         self._unstartable = ""
         """Why the app's command cannot be started on this worker."""
@@ -201,7 +196,7 @@ class Executor:
             _log.warning("removed a foreign job from the app's queue", job=job, app=grant.app)
         self._start(starter, step, want)
         if step.verdict is not None and not grant.has_driver:
-            self._verdict = _Verdict(step.verdict, step.detail)
+            self._verdict = step.verdict
             return self._announce(self._verdict)
         if not step.granted:
             return "killed"
@@ -245,7 +240,7 @@ class Executor:
         self._reported = self._backlog
         self._next_backlog_s = now_s + _BACKLOG_S
 
-    def _announce(self, verdict: _Verdict) -> Literal["exited"]:
+    def _announce(self, verdict: Verdict) -> Literal["exited"]:
         """Report the app's end before the executor's, so that the executor is not replaced."""
         if not self._verdict_sent:
             self._door.end_app(verdict.reason, verdict.detail)

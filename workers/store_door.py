@@ -109,7 +109,8 @@ class WorkerStore:
 
         A failover of the store may have lost its last reports and task states. So the app's end is reported again, and
         `done` only if no task of the app is queued (semantics S6). A task that waits for its next attempt is not: the
-        executors that run tasks, or wait, stay for it (semantics W10).
+        executors that run tasks, or wait, stay for it (semantics W10). Where all tasks are over, it reports the app's
+        end: the executor that saw the last one may have lost its grant, and with it the right to say so.
         """
         executor, app = end.executor, app_of(end.executor)
         if is_driver(executor):
@@ -126,6 +127,8 @@ class WorkerStore:
             gone = broken(executor) if end.reason == "failed" and not end.unstartable else executor
             came_back, tasks = self.work.put_back(app, gone), self.work.progress(app)
             done = end.done and tasks.tasks > 0 and not (came_back or tasks.queued)
+            if done and (over := self.work.verdict(app)) is not None:
+                reports.append(commands.EndApp(app=app, reason=over.reason, detail=over.detail))
         report = commands.EndedExecutor(
             executor=executor,
             worker=worker,

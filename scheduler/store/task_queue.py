@@ -84,6 +84,13 @@ class Completion(NamedTuple):
     output_bytes: int = 0
 
 
+class Verdict(NamedTuple):
+    """How an app ends whose tasks are over, and the message of the first task that failed for good."""
+
+    reason: Literal["finished", "failed"]
+    detail: str
+
+
 class Step(NamedTuple):
     """The result of `Worklist.step`.
 
@@ -111,11 +118,9 @@ class Step(NamedTuple):
     prefer: dict[str, int] = {}  # noqa: RUF012 - a tuple's default, never changed
 
     @property
-    def verdict(self) -> Literal["finished", "failed"] | None:
-        """The app's outcome, None while it is running."""
-        if self.failed:
-            return "failed"
-        return "finished" if self.tasks and self.succeeded >= self.tasks else None
+    def verdict(self) -> Verdict | None:
+        """How the app ends, None while it is running."""
+        return _verdict(self.tasks, self.succeeded, self.failed, self.detail)
 
     @property
     def waiting(self) -> int:
@@ -336,6 +341,14 @@ class Worklist:
         tasks, succeeded, failed, *took = (int(count or 0) for count in counts)
         return Progress(tasks, tasks - running - succeeded - failed - later, running, succeeded, failed, later, *took)
 
+    def verdict(self, app: str) -> Verdict | None:
+        """How the app ends by its tasks, None while some are not over."""
+        counted = cast(
+            "list[Any]", self._store.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed", "detail"])
+        )
+        tasks, succeeded, failed = (int(count or 0) for count in counted[:3])
+        return _verdict(tasks, succeeded, failed, as_text(counted[3] or b""))
+
     def has_finished(self, app: str, executor: str) -> bool:
         """Whether a task of the app finished in the executor (semantics W7)."""
         return bool(self._store.hexists(self._keys.tasks(app), f"finished:{executor}"))
@@ -398,6 +411,12 @@ class Worklist:
 
     def _job(self, app: str, index: int) -> str:
         return f"{Job.redis_job_namespace_prefix}{self._id(app)}{index}"
+
+
+def _verdict(tasks: int, succeeded: int, failed: int, detail: str) -> Verdict | None:
+    if failed:
+        return Verdict("failed", detail)
+    return Verdict("finished", "") if tasks and succeeded >= tasks else None
 
 
 def _hosts_line(hosts: list[str] | None, live: Mapping[str, str]) -> str:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
 
 from scheduler.model.sender import worker_sender
 from scheduler.store.keys import OPERATORS, Keys
-from scheduler.store.task_queue import Completion, Worklist
+from scheduler.store.task_queue import Completion, Outcome, Worklist
 from workers.door import Ended
 from workers.store_door import WorkerStore
-
-if TYPE_CHECKING:
-    import pytest
 
 KEYS = Keys("reports")
 BY = worker_sender("w1")
 END = Ended(executor="a.0", reason="exited", exit_code=0, done=True)
 
 
-def reported(fake: Any) -> list[bool]:
-    """Whether the ends in the inbox say that all tasks are done."""
+def commands(fake: Any) -> list[dict[str, Any]]:
+    """The commands in the inbox."""
     batches = [json.loads(fields[b"command"]) for _, fields in fake.xrange(KEYS.lane(OPERATORS))]
-    return [command.get("done", False) for batch in batches for command in batch]
+    return [command for batch in batches for command in batch]
+
+
+def reported(fake: Any) -> list[bool]:
+    """Whether the ends of executors in the inbox say that all tasks are done."""
+    return [command.get("done", False) for command in commands(fake) if command["type"] == "EndedExecutor"]
 
 
 def begun(fake: Any) -> WorkerStore:
@@ -40,6 +45,31 @@ def test_an_executor_whose_tasks_all_ended_is_done(fake: Any) -> None:
     made.work.step("a", ended, worker="w1", executor="a.0")
     made.ended(BY, "w1", END)
     assert reported(fake) == [True]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "end"),
+    [
+        ("succeeded", {"reason": "finished"}),
+        ("failed", {"reason": "failed", "detail": "it is bad"}),
+    ],
+)
+def test_whoever_leaves_an_app_without_tasks_reports_its_end(fake: Any, outcome: Outcome, end: dict[str, str]) -> None:
+    """The executor that saw the last task end may have lost its grant before it could say so."""
+    made = begun(fake)
+    fake.hset(KEYS.grants("w1"), "a.1", "granted")
+    ended = [Completion(task, outcome, 0, "it is bad" * (outcome == "failed"), attempt=1) for task in range(2)]
+    made.work.step("a", ended, worker="w1", executor="a.0")
+    made.ended(BY, "w1", replace(END, executor="a.1"))
+    assert commands(fake)[0] == {"type": "EndApp", "app": "a", **end}
+
+
+def test_no_app_ends_while_one_of_its_tasks_runs(fake: Any) -> None:
+    made = begun(fake)
+    fake.hset(KEYS.grants("w1"), "a.1", "granted")
+    made.work.step("a", [Completion(0, "succeeded", 0, attempt=1)], worker="w1", executor="a.0")
+    made.ended(BY, "w1", replace(END, executor="a.1"))
+    assert [command["type"] for command in commands(fake)] == ["EndedExecutor"]
 
 
 def test_no_executor_is_done_in_a_store_that_has_lost_the_end_of_its_tasks(

@@ -24,6 +24,7 @@ from scheduler.store.task_queue import (
     Outcome,
     Progress,
     Step,
+    Verdict,
     Worklist,
     broken,
     output_bytes,
@@ -142,7 +143,7 @@ def test_the_word_of_an_executor_that_has_not_begun_the_task_is_ignored(work: Wo
     take(work, 1, "f")
     end(work, 0, "succeeded", "e")
     assert work.progress(APP) == Progress(tasks=1, running=1)
-    assert end(work, 0, "succeeded", "f").verdict == "finished"
+    assert end(work, 0, "succeeded", "f").verdict == Verdict("finished", "")
 
 
 def test_a_completion_counts_once(work: Worklist) -> None:
@@ -159,7 +160,7 @@ def test_a_failed_task_goes_to_the_end_of_the_queue_until_its_retries_are_used_u
     assert end(work, 0, "failed", retries=1).verdict is None
     assert take(work, 2) == [1, 0]
     step = end(work, 0, "failed", retries=1, message="task 0 is bad")
-    assert (step.verdict, step.detail) == ("failed", "task 0 is bad")
+    assert step.verdict == Verdict("failed", "task 0 is bad")
     assert work.states(APP)[0].attempts == 2
 
 
@@ -261,7 +262,7 @@ def test_a_task_that_cannot_be_started_comes_first_on_another_worker_and_is_no_r
     assert [one.task for one in work.step(APP, worker="w2", executor="g", want=1).taken] == [0]
     done = Completion(0, "unstartable", 127, "no such program there either")
     step = work.step(APP, [done], worker="w2", executor="g", retries=9)
-    assert (step.verdict, step.detail) == ("failed", "no such program there either")
+    assert step.verdict == Verdict("failed", "no such program there either")
 
 
 def test_a_failed_task_waits_twice_as_long_after_each_attempt_up_to_five_minutes(
