@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import example, given
 
 from scheduler.model.events import (
     AppAdmitted,
@@ -17,7 +17,7 @@ from scheduler.model.events import (
     Event,
 )
 from tests.property.given import examples
-from tests.property.histories import HISTORIES, History, played
+from tests.property.histories import HISTORIES, History, played, seeded
 
 MEETS: dict[Condition, set[str]] = {
     "ok": {"finished"},
@@ -68,7 +68,8 @@ class Reader:
                 self.apps[name].admitted = True
             case AppRemoved(app=name):
                 assert (event.reason == "unmet") <= self.apps[name].waits_in_vain(), f"{name} may still start"
-                assert (event.reason == "unmet") == (not cause), f"{name} is removed without a command"
+                assert cause or event.reason in ("unmet", "expired"), f"{name} is removed without a command"
+                assert not (cause and event.reason == "unmet"), f"a command removes {name}, whose conditions are unmet"
                 self.apps[name].ended = event.reason
 
     def settled(self) -> None:
@@ -80,6 +81,7 @@ class Reader:
 
 
 @given(HISTORIES)
+@example(seeded(0, 56, later=True))  # an app expires that holds nothing
 @examples(100)
 def test_apps_become_ready_or_end_in_the_turn_that_decides_it(history: History) -> None:
     reader, at = Reader(), 0
