@@ -30,12 +30,17 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
     """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9, Z1).
 
     Where grants are smaller than what was claimed for them, admission and demands come again until nobody enters (A3,
-    L1). The caller folds each event before it asks for the next.
+    L1). Drivers go first wherever room has come free since they were placed (D1). The caller folds each event before it
+    asks for the next.
     """
-    changed = False
+    changed = again = False
     while True:
         if state.holds:
+            before = state.head
             yield from void(state, at)
+            again = again or state.head > before
+        if again:
+            yield from place_drivers(state, at)
         ended, claimed = len(state.holds), state.claims.total.claimed
         for granted in placements(state, at):
             for event in granted:
@@ -44,9 +49,9 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
                     yield from ended_by_grant(state, event)
         placed, changed = state.head, changed or state.claims.total.claimed != claimed
         yield from _entering(state, at, changed=changed)
+        again = True
         if state.head > placed:
             changed = True
-            yield from place_drivers(state, at)
         elif len(state.holds) == ended and not (state.holds and any(void(state, at))):
             return
 
