@@ -19,12 +19,12 @@ from msgspec.structs import asdict, replace
 
 from recovery.replay.rebuild import unhindered
 from scheduler.model import commands, events
-from scheduler.model.commands import Command, ConfigureCluster, Private, RegisterCompany, RegisterWorker
+from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker
 from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, UnknownCompany
 from scheduler.model.events import ClusterConfigured, CommandRefused, Event, MasterElected, outlined, unplaced
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
-from scheduler.model.sender import ASSUMED, NOBODY, By
+from scheduler.model.sender import ASSUMED
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
@@ -128,14 +128,19 @@ class World:
         self.refused: dict[str, str] = {}
         self.now = 0
 
-    def turn(self, at: int) -> _Observed:
+    def turn(self, at: int) -> Turn:
         """A turn at `at` (ms)."""
         if self.state.head:
             self.meter.advance(self.state, at)
         else:
             self.meter.first_at = at
         self.now = at
-        return _Observed(self, at)
+        return Turn(self.state, at, after=self._observe)
+
+    def _observe(self, event: Event, cause: str) -> None:
+        self.meter.observe(self.state, event)
+        if decision_of(event, cause) is not None:
+            self.decisions.append((self.state.at, event))
 
     def report(self) -> dict[str, Any]:
         """The figures of `fairness` by company and by user, the makespan, and how many apps were refused."""
@@ -145,33 +150,6 @@ class World:
         ended = max((account.ended_at or 0 for account in self.meter.all), default=0)
         makespan = ended - min(account.submitted_at for account in self.meter.all) if ended else None
         return {**found, "users": self.meter.of_users(self.state), "makespanMs": makespan, "refused": len(self.refused)}
-
-
-class _Observed(Turn):
-    """A turn whose events its world measures."""
-
-    def __init__(self, world: World, at: int) -> None:
-        super().__init__(world.state, at)
-        self._world = world
-
-    def take(self, command: Command, cause: str = "", by: By = ASSUMED) -> list[Event]:
-        """As a turn does, but nobody needs permission: the log's commands had it."""
-        return super().take(command, cause, by)
-
-    def hear(self, fact: Event | None = None, cause: str = "") -> None:
-        """Let the turn decide, unless the event given, one without a command, is a refusal (semantics W6, T3)."""
-        if isinstance(fact, CommandRefused):
-            self._quiet = True
-        else:
-            self._placing = True
-        if fact is not None:
-            self.record(fact, cause)
-
-    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
-        super().fold(event, cause, private, by)
-        self._world.meter.observe(self.state, event)
-        if decision_of(event, cause) is not None:
-            self._world.decisions.append((self.at, event))
 
 
 def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
@@ -227,11 +205,11 @@ class OtherWorld(World):
         turn = self.turn(logged.at)
         stated = any(isinstance(given.what, ConfigureCluster) for given in logged.inputs)
         if self.rules.settings and not self._begun and not stated:
-            turn.take(ConfigureCluster(settings=dict(self.rules.settings)))
+            turn.take(ConfigureCluster(settings=dict(self.rules.settings)), by=ASSUMED)
         for given in logged.inputs:
             self._give(turn, given)
         for worker in () if self._begun else self.rules.workers:
-            turn.take(worker)
+            turn.take(worker, by=ASSUMED)
         self._begun = True
         if any(map(decision_of, logged.events, logged.causes)):
             turn.hear()
@@ -265,7 +243,7 @@ class OtherWorld(World):
             heappop(self._ends)
         return bool(self._ends)
 
-    def _give(self, turn: _Observed, given: Input) -> None:
+    def _give(self, turn: Turn, given: Input) -> None:
         """Take a command under this world's rules, or an event if its app continues as logged."""
         what, cause = given
         try:
@@ -273,11 +251,13 @@ class OtherWorld(World):
                 case MasterElected() | CommandRefused():
                     turn.hear(what, cause)
                 case ConfigureCluster():
-                    if not turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
+                    if not turn.take(
+                        ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause, ASSUMED
+                    ):
                         turn.hear(self.state.settings, cause)  # the log states what is in force all the same
                 case RegisterCompany() if what.company in self.rules.quotas:
                     cores, memory_mb = self.rules.quotas[what.company]
-                    turn.take(replace(what, cores=cores, memory_mb=memory_mb, part=None), cause)
+                    turn.take(replace(what, cores=cores, memory_mb=memory_mb, part=None), cause, ASSUMED)
                 case events.CompanyChanged() if what.company in self.state.companies:
                     bought = self.rules.quotas.get(what.company)
                     stated = replace(what, amounts=Resources(*bought), part=None) if bought else what
@@ -285,7 +265,7 @@ class OtherWorld(World):
                 case _ if isinstance(what, events.AccountEvent | events.TokenEvent):
                     turn.hear(what, cause)
                 case _ if isinstance(what, Command):
-                    turn.take(what, cause)
+                    turn.take(what, cause, ASSUMED)
                 case _:
                     if (app := _app_of(what)) in self.state.apps and app not in self._apart:
                         turn.hear(what, cause)

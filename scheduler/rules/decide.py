@@ -260,12 +260,17 @@ def _place_growing(
         return []
     candidates = _candidates(state, app, least)
     if unit > 1:
-        candidates = ((worker, Resources(free.cores // unit)) for worker, free in candidates)
+        candidates = _in_units(candidates, unit)
     grown = PLACEMENTS[state.settings.placement].growing(candidates, left // unit, limit)
     return [
         allocation(app, number, worker, Resources(units * unit, each.memory_mb, each.others))
         for number, (worker, units) in enumerate(grown, start=app.next_executor)
     ]
+
+
+def _in_units(candidates: Candidates, unit: int) -> Candidates:
+    for worker, free in candidates:
+        yield worker, Resources(free.cores // unit)
 
 
 def _affordable(state: ClusterState, app: App, size: Resources) -> int:
@@ -281,7 +286,7 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
-    return (candidate for candidate in candidates if candidate[0] not in own)
+    return filter(lambda candidate: candidate[0] not in own, candidates)
 
 
 def is_full(state: ClusterState, request: Resources = NOTHING, but: Resources = NOTHING) -> bool:
@@ -541,7 +546,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         facts.ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    for name in dict.fromkeys(executor.app for executor in worker.executors.values() if executor.status != "stopping"):
+    for name in {executor.app: None for executor in worker.executors.values() if executor.status != "stopping"}:
         if not state.apps[name].over:
             events += after_removal(state.apps[name])
     return events

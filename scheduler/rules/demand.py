@@ -265,7 +265,7 @@ MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorR
 
 def _by_host(state: ClusterState, app: App) -> Counter[str]:
     """The number of the app's executors on each host, without those that are stopping."""
-    return Counter(state.workers[one.worker].host for one in app.executors.values() if one.status != "stopping")
+    return Counter([state.workers[one.worker].host for one in app.executors.values() if one.status != "stopping"])
 
 
 def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:

@@ -62,7 +62,7 @@ def has_room_now(state: ClusterState, app: App, at: int) -> bool:
 
 def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:
     """Whether a live worker other than these could host `size` if it were empty (semantics W7)."""
-    known = (state.workers.get(worker) for worker in workers)
+    known = map(state.workers.get, workers)
     among = sum(one is not None and one.status == "alive" and one.offer.covers(size) for one in known)
     return state.fleet.hosts(size) > among
 

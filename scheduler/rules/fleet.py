@@ -187,8 +187,8 @@ class Fleet:
         if not sparing or not self.offering:
             return self._in_order(size, selection)
         offered = {self.offering.get(worker, ()) for worker in self.offering}
-        spare = sorted({0, *(_spare(kinds, size) for kinds in offered)})
-        return chain.from_iterable(self._in_order(size, selection, spare=number) for number in spare)
+        spare = sorted({0, *[_spare(kinds, size) for kinds in offered]})
+        return chain.from_iterable([self._in_order(size, selection, spare=number) for number in spare])
 
     def spare_kinds(self, worker: str, size: Resources) -> int:
         """How many further kinds the worker offers besides those of `size` (semantics R6)."""
@@ -203,9 +203,9 @@ class Fleet:
             shapes = self._by_cores[bisect_left(self._by_cores, Resources(size.cores)) :]
         if largest_first:
             shapes.reverse()
-        fitting = (shape for shape in shapes if shape.covers(size))
+        fitting: Iterable[Shape] = filter(size.fits, shapes)
         if spare is not None:
-            fitting = (shape for shape in fitting if _spare([kind for kind, _ in shape.others], size) == spare)
+            fitting = [shape for shape in fitting if _spare([kind for kind, _ in shape.others], size) == spare]
         for _, alike in groupby(fitting, _RANKS[by]):
             yield from self._of_shapes(list(alike), largest_first=largest_first)
 
@@ -214,7 +214,7 @@ class Fleet:
         if self._moved:
             self._sync()
         for _, shapes in groupby(reversed(self._by_cores), key=lambda shape: (shape.cores, shape.memory_mb)):
-            yield from merge(*(self._workers[shape][1] for shape in shapes))
+            yield from merge(*[self._workers[shape][1] for shape in shapes])
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""
@@ -282,7 +282,7 @@ class Fleet:
         """The workers of shapes with equal sort keys, by id."""
         if len(shapes) == 1:
             return self._of_shape(shapes[0], largest_first=largest_first)
-        return merge(*(self._of_shape(shape, largest_first=largest_first) for shape in shapes), reverse=largest_first)
+        return merge(*[self._of_shape(shape, largest_first=largest_first) for shape in shapes], reverse=largest_first)
 
     def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
         _, workers = self._workers[shape]

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
-from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
@@ -95,7 +94,7 @@ def with_addresses(worker: Worker, grant: _Grant) -> _Grant:
     """The grant with its addresses: the first free ones in the order of the worker's offer (semantics R5)."""
     held = set(worker.granted_addresses())
     addresses = {
-        kind: tuple(islice((one for one in worker.addresses.get(kind, ()) if (kind, one) not in held), number))
+        kind: tuple([one for one in worker.addresses.get(kind, ()) if (kind, one) not in held][:number])
         for kind, number in grant.resources.others
     }
     return replace(grant, addresses=addresses)

@@ -34,7 +34,7 @@ PENDING_OF_USER, PENDING_OF_COMPANY = 1_000, 10_000
 def check_limit(name: str, value: int | None, kinds: Collection[str]) -> None:
     """Raises: InvalidCommand unless a limit of that name may have the value (semantics N1)."""
     if name not in NAMES and kind_of(name) not in kinds:
-        known = ", ".join((*NAMES, *(f"max_{kind}" for kind in kinds)))
+        known = ", ".join((*NAMES, *[f"max_{kind}" for kind in kinds]))
         raise InvalidCommand(f"no limit is named {shorten(name)}; the limits are {known}")
     check_range(f"limit {name}", value, int(name == RATE), HIGHEST)
 
@@ -80,10 +80,10 @@ def _check(  # noqa: PLR0917 - what a limit is about
         ("max_app_cores", request.cores, "the app requests {} cores; request less"),
         ("max_cores", request.cores, "the app alone requests {} cores; request less"),
         ("max_memory_mb", request.memory_mb, "the app alone requests {} MiB; request less"),
-        *(
+        *[
             (f"max_{kind}", amount, f"the app alone requests {{}} {kind}; request less")
             for kind, amount in request.others
-        ),
+        ],
     ):
         limit = limits.of(holder, name)
         if limit is not None and asked > limit:

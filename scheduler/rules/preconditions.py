@@ -628,7 +628,9 @@ def _account_added(state: Facts, event: events.AccountAdded) -> Broken:
     kind, _, name = event.account.partition("/")
     if not name or event.account in state.accounts.known:
         return "I2", f"account {event.account!r} exists already, or has no name"
-    if event.company != (None if kind in KINDS else kind) or (event.company not in (None, *state.companies)):
+    if event.company != (None if kind in KINDS else kind) or (
+        event.company is not None and event.company not in state.companies
+    ):
         return "I2", f"account {event.account!r} cannot belong to company {event.company!r}"
     return None
 

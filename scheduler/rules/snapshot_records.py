@@ -186,10 +186,10 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
     values = asdict(record)
     match kind:
         case "cluster":
+            if isinstance(record.refused, int):
+                values["refused"] = {"": record.refused}
             for name, value in values.items():
                 setattr(state, name, value)
-            if isinstance(record.refused, int):
-                state.refused = {"": record.refused}
         case "companies":
             name = values.pop("name")
             state.companies[name] = Company(**values)

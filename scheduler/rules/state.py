@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from sys import intern
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import Struct, structs, to_builtins
 from msgspec import json as msgspec_json
@@ -425,7 +425,7 @@ class ClusterState:
             self.dependents.add(app, self.apps)
         for executor in self.executors.values():
             self._set_takeable(executor)
-        admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
+        admitted = [app for app in self.apps.values() if app.admitted and app.ended is None]
         for app in sorted(admitted, key=lambda app: app.admitted):
             self._index_admitted(app)
         if self.limits.values or self.closed:
@@ -543,7 +543,7 @@ class ClusterState:
     def _count_apps(self) -> None:
         """Count the apps of companies and users from now on: there are limits (semantics N1)."""
         if not self.claims.counts_apps:
-            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
+            self.claims.count_apps([app for app in self.apps.values() if app.ended is None])
 
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
@@ -1261,7 +1261,7 @@ class ClusterState:
 
     def fits_where_held(self, app: App) -> bool:
         """Whether an executor of the app fits on a live worker where room is held for it (semantics P8)."""
-        workers = (self.workers.get(hold.worker) for hold in app.holds.values())
+        workers = [self.workers.get(hold.worker) for hold in app.holds.values()]
         return any(
             worker is not None and worker.status == "alive" and worker.open_to(app.spec.app).covers(app.need.least)
             for worker in workers
@@ -1270,7 +1270,7 @@ class ClusterState:
     @contextmanager
     def seen_by(self, app: App, without: Collection[str] = ()) -> Iterator[None]:
         """Have the fleet show what is open to the app: also room that is held for it, nothing `without` (P8, W7)."""
-        names = dict.fromkeys((*(hold.worker for hold in app.holds.values()), *without))
+        names = dict.fromkeys((*[hold.worker for hold in app.holds.values()], *without))
         seen = [
             (worker, worker.open_to(None), NOTHING if worker.id in without else worker.open_to(app.spec.app))
             for worker in map(self.workers.get, names)
@@ -1339,58 +1339,60 @@ class ClusterState:
         else:
             del self.accounts.shown[event.company]
 
-    _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
-        events.MasterElected: _master_elected,
-        ClusterConfigured: _cluster_configured,
-        events.KindRegistered: _kind_registered,
-        CompanyRegistered: _company_registered,
-        events.CompanyChanged: _company_changed,
-        events.LimitSet: _limit_set,
-        events.CompanyRemoved: _company_removed,
-        events.WorkerRegistered: _worker_registered,
-        events.WorkerChanged: _worker_changed,
-        events.WorkerRemoved: _worker_removed,
-        events.LostWorkersForgotten: _lost_workers_forgotten,
-        events.WorkerSuspected: _worker_suspected,
-        events.WorkerProbed: _worker_probed,
-        events.WorkerCleared: _worker_cleared,
-        AppRegistered: _app_registered,
-        events.RoomReserved: _room_reserved,
-        events.ReservationLapsed: _reservation_lapsed,
-        events.AppAdmitted: _app_admitted,
-        events.DriverAllocated: _driver_allocated,
-        events.DriverRemoved: _driver_removed,
-        events.ExecutorAllocated: _executor_allocated,
-        events.ExecutorChanged: _executor_changed,
-        events.RoomHeld: _room_held,
-        events.HoldEnded: _hold_ended,
-        events.ExecutorRevoked: _executor_revoked,
-        events.RevocationWithdrawn: _revocation_withdrawn,
-        events.ExecutorRemoved: _executor_removed,
-        events.AppChanged: _app_changed,
-        events.ExecutorsRequested: _executors_requested,
-        events.AppReady: _app_ready,
-        events.AppReprioritized: _app_reprioritized,
-        events.AppHeld: _app_held,
-        events.AppReleased: _app_released,
-        events.AppWarned: _app_warned,
-        events.AppExpired: _app_expired,
-        events.AppExtended: _app_extended,
-        events.AppRemoved: _app_removed,
-        CommandRefused: _command_refused,
-        events.RefusalsOmitted: _refusals_omitted,
-        events.KeyChanged: _key_changed,
-        events.LogSealed: _log_sealed,
-        events.AccountAdded: _account_added,
-        events.AccountChanged: _account_changed,
-        events.AccountRemoved: _account_removed,
-        events.RoleGranted: _role_granted,
-        events.RoleRevoked: _role_revoked,
-        events.TokenIssued: _token_issued,
-        events.TokenRevoked: _token_revoked,
-        events.AppsShown: _apps_shown,
-    }
-    """Type of event -> what folds it."""
+    @classmethod
+    def folds(cls) -> dict[type[Event], Callable[[ClusterState, Any], None]]:
+        """Type of event -> what folds it."""
+        return {
+            events.MasterElected: cls._master_elected,
+            ClusterConfigured: cls._cluster_configured,
+            events.KindRegistered: cls._kind_registered,
+            CompanyRegistered: cls._company_registered,
+            events.CompanyChanged: cls._company_changed,
+            events.LimitSet: cls._limit_set,
+            events.CompanyRemoved: cls._company_removed,
+            events.WorkerRegistered: cls._worker_registered,
+            events.WorkerChanged: cls._worker_changed,
+            events.WorkerRemoved: cls._worker_removed,
+            events.LostWorkersForgotten: cls._lost_workers_forgotten,
+            events.WorkerSuspected: cls._worker_suspected,
+            events.WorkerProbed: cls._worker_probed,
+            events.WorkerCleared: cls._worker_cleared,
+            AppRegistered: cls._app_registered,
+            events.RoomReserved: cls._room_reserved,
+            events.ReservationLapsed: cls._reservation_lapsed,
+            events.AppAdmitted: cls._app_admitted,
+            events.DriverAllocated: cls._driver_allocated,
+            events.DriverRemoved: cls._driver_removed,
+            events.ExecutorAllocated: cls._executor_allocated,
+            events.ExecutorChanged: cls._executor_changed,
+            events.RoomHeld: cls._room_held,
+            events.HoldEnded: cls._hold_ended,
+            events.ExecutorRevoked: cls._executor_revoked,
+            events.RevocationWithdrawn: cls._revocation_withdrawn,
+            events.ExecutorRemoved: cls._executor_removed,
+            events.AppChanged: cls._app_changed,
+            events.ExecutorsRequested: cls._executors_requested,
+            events.AppReady: cls._app_ready,
+            events.AppReprioritized: cls._app_reprioritized,
+            events.AppHeld: cls._app_held,
+            events.AppReleased: cls._app_released,
+            events.AppWarned: cls._app_warned,
+            events.AppExpired: cls._app_expired,
+            events.AppExtended: cls._app_extended,
+            events.AppRemoved: cls._app_removed,
+            CommandRefused: cls._command_refused,
+            events.RefusalsOmitted: cls._refusals_omitted,
+            events.KeyChanged: cls._key_changed,
+            events.LogSealed: cls._log_sealed,
+            events.AccountAdded: cls._account_added,
+            events.AccountChanged: cls._account_changed,
+            events.AccountRemoved: cls._account_removed,
+            events.RoleGranted: cls._role_granted,
+            events.RoleRevoked: cls._role_revoked,
+            events.TokenIssued: cls._token_issued,
+            events.TokenRevoked: cls._token_revoked,
+            events.AppsShown: cls._apps_shown,
+        }
 
 
 _ASKED: dict[type[Event], str] = {
@@ -1404,7 +1406,7 @@ _ASKED: dict[type[Event], str] = {
     events.AppRemoved: "killed",
 }
 """What an account did with an app, by the first event of its command (semantics I1)."""
-_FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._folds.items()}  # noqa: SLF001
+_FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState.folds().items()}
 """Type of event -> its precondition, and what folds it."""
 
 

@@ -215,7 +215,7 @@ def _check_fit(state: ClusterState, what: str, size: Resources) -> None:
     for offer in state.offers:
         if offer.covers(size):
             return
-    worker, nearest_offer = nearest(((worker.id, worker.offer) for worker in state.known_workers()), size)
+    worker, nearest_offer = nearest([(worker.id, worker.offer) for worker in state.known_workers()], size)
     raise NeverFits(what, str(size), worker, str(nearest_offer))
 
 

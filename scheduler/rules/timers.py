@@ -94,5 +94,5 @@ class Timers:
             return []
         past = self.table[: bisect_left(self.table, (at + 1,))]
         return list(
-            dict.fromkeys(whom for _, whom in sorted((one.order, one.whom) for one in past if one.what in what))
+            dict.fromkeys([whom for _, whom in sorted([(one.order, one.whom) for one in past if one.what in what])])
         )

@@ -31,7 +31,7 @@ def serving(app: App, without: Allocation, at: int) -> int:
     """How many other executors of the app keep it from failing at `at` (ms): those that run, programs for 10 s (G2)."""
     if not app.spec.programs:
         return app.running - (without.status == "running")
-    others = (one for one in app.executors.values() if one is not without and one.status == "running")
+    others = [one for one in app.executors.values() if one is not without and one.status == "running"]
     return sum(not is_quick(one.running_since, at) for one in others)
 
 

@@ -91,13 +91,19 @@ class Entry(NamedTuple):
     cause: str
 
 
+Watch = Callable[[Event, str], None]
+"""Is told each event and the id of the command that caused it, just before or after it is folded."""
+
+
 class Turn:
     """The events of one turn at time `at` (ms), each folded into `state` as it comes about.
 
     Time never goes back: a turn that comes with an earlier time than the state's takes the state's.
     """
 
-    def __init__(self, state: ClusterState, at: int) -> None:
+    def __init__(
+        self, state: ClusterState, at: int, *, before: Watch | None = None, after: Watch | None = None
+    ) -> None:
         self.state = state
         self.at = max(at, state.at)
         self.first = state.head + 1
@@ -109,6 +115,8 @@ class Turn:
         self.decommissioned = False
         """Whether a decommission among its commands changed something."""
         self._begun = False
+        self._before = before
+        self._after = after
 
     def take(self, command: Command, cause: str = "", by: By = NOBODY) -> list[Event]:
         """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2, I1).
@@ -147,6 +155,18 @@ class Turn:
         self.commands.append(Taken(begin, 1, cause, by, command))
         return True
 
+    def hear(self, fact: Event | None = None, cause: str = "") -> None:
+        """Fold the event given, of a command that another turn took, and let this one decide as if it had taken it.
+
+        A refusal lets it decide nothing (semantics W6, T3).
+        """
+        if type(fact) is CommandRefused:
+            self._quiet = True
+        else:
+            self._placing = True
+        if fact is not None:
+            self.record(fact, cause)
+
     def settle(self, *, due: bool = False) -> bool:
         """Decide stage by stage what follows from the inputs and the time (semantics T2).
 
@@ -180,8 +200,12 @@ class Turn:
 
     def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold this event and nothing else."""
+        if self._before is not None:
+            self._before(event, cause)
         self.state.apply(event, self.at, cause, private, by)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
+        if self._after is not None:
+            self._after(event, cause)
 
 
 def beginning(state: ClusterState, at: int) -> list[RoomReserved]:
@@ -451,4 +475,5 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
 
     The caller folds each event before it asks for the next.
     """
-    return chain.from_iterable(stage.decide(state, at) for stage in STAGES[first:])
+    for stage in STAGES[first:]:
+        yield from stage.decide(state, at)

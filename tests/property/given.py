@@ -58,20 +58,6 @@ Watch = Callable[[ClusterState, Event], None]
 """Sees each event of a turn just before it is folded."""
 
 
-class _Turn(Turn):
-    def __init__(self, state: ClusterState, at: int, before: Watch, *, each_event: bool = True) -> None:
-        super().__init__(state, at)
-        self.before = before
-        self.each_event = each_event
-
-    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
-        assert decode(encode(event), type=type(event)) == event
-        self.before(self.state, event)
-        super().fold(event, cause, private, by)
-        if self.each_event:
-            check(self.state)
-
-
 class Cluster:
     """A cluster under these settings that takes commands, a second apart, and remembers what the log would say.
 
@@ -102,7 +88,7 @@ class Cluster:
 
         Raises: CommandRejected of the first refused one, once the others have been taken.
         """
-        turn = _Turn(self.state, self.state.at + after_s * 1000, self.before, each_event=self.each_event)
+        turn = self.begin(after_s)
         refused: list[CommandRejected] = []
         for command in commands:
             untouched = self.state.digest() if self.each_refusal else ""
@@ -118,6 +104,18 @@ class Cluster:
         if refused:
             raise refused[0]
         return [entry.event for entry in turn.entries]
+
+    def begin(self, after_s: int = 1) -> Turn:
+        """A turn so many seconds after the one before, each of whose events is checked."""
+        after = self._check if self.each_event else None
+        return Turn(self.state, self.state.at + after_s * 1000, before=self._see, after=after)
+
+    def _see(self, event: Event, _: str) -> None:
+        assert decode(encode(event), type=type(event)) == event
+        self.before(self.state, event)
+
+    def _check(self, _: Event, __: str) -> None:
+        check(self.state)
 
     def _note(self, turn: Turn) -> None:
         if not turn.entries:

@@ -23,7 +23,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.service import seals
 from scheduler.service.keyring import Keyring
 from scheduler.store.eventlog import Position
-from tests.property.given import Cluster, Logged, _Turn, examples
+from tests.property.given import Cluster, Logged, examples
 from tests.unit.recorded import facts, rechained
 from witness.audit.audit import audit
 
@@ -260,7 +260,7 @@ class Asked(Cluster):
             self.ask(commands.IssueToken(token=TOKENS[number], account=account, hash=HASH), ROOT)
 
     def ask(self, command: Command, by: By, after_s: int = 1) -> None:
-        turn = _Turn(self.state, self.state.at + after_s * 1000, self.before)
+        turn = self.begin(after_s)
         cause = f"command-{self.state.head}"
         allowed = self.book.allows(by, command, turn.at, self.state) or not self.state.closed
         try:
@@ -279,7 +279,7 @@ class Asked(Cluster):
         self._note(turn)
 
     def seal(self, *, rotate: bool) -> None:
-        turn = _Turn(self.state, self.state.at + 1000, self.before)
+        turn = self.begin()
         if rotate:
             self.ring = RINGS[min(RINGS.index(self.ring) + 1, len(RINGS) - 1)]
         change = seals.key_change(self.ring, self.state)

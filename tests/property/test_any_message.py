@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import fakeredis
@@ -135,7 +134,7 @@ def test_a_command_on_accounts_is_carried_out_or_refused_whatever_it_says(
         events = decide(ACCOUNTS, command, ACCOUNTS.at, sender)
     except CommandRejected:
         return
-    state = deepcopy(ACCOUNTS)
+    state = restored(list(lines(ACCOUNTS)))
     for event in events:
         state.apply(event, at=state.at, by=sender)
     assert restored(list(lines(state))).digest() == state.digest()

@@ -18,7 +18,6 @@ from scheduler.model.commands import (
     EndApp,
     EndedExecutor,
     KillApp,
-    Private,
     RegisterCompany,
     RegisterWorker,
     SubmitApp,
@@ -26,7 +25,6 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Event, RoomHeld
-from scheduler.model.sender import NOBODY, By
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
@@ -95,7 +93,7 @@ class Watched:
         return decided
 
     def _turn(self, *commands: Command) -> list[Event]:
-        turn = _Checked(self.state, self.now)
+        turn = Turn(self.state, self.now, before=lambda event, _: is_lawful(self.state, event))
         for command in commands:
             try:
                 turn.take(command)
@@ -146,12 +144,6 @@ class Watched:
 
 def ended(executor: str, *, done: bool = False) -> EndedExecutor:
     return EndedExecutor(executor=executor, reason="exited" if done else "killed", done=done)
-
-
-class _Checked(Turn):
-    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
-        is_lawful(self.state, event)
-        super().fold(event, cause, private, by)
 
 
 @given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))

@@ -60,10 +60,10 @@ class Ceiling(NamedTuple):
             ("max_running_apps", self.max_running_apps, standing.apps, apps),
             ("max_cores", self.max_cores, standing.claimed.cores, request.cores),
             ("max_memory_mb", self.max_memory_mb, standing.claimed.memory_mb, request.memory_mb),
-            *(
+            *[
                 (f"max_{kind}", limit, standing.claimed.amount(kind), request.amount(kind))
                 for kind, limit in self.kinds
-            ),
+            ],
         ):
             if limit is not None and asked and present + asked > limit:
                 return Broken(name, present, limit, asked)
@@ -130,7 +130,7 @@ class Limits:
 
     def ceiling(self, company: str, user: str = "") -> Ceiling | None:
         """The limits by which apps of the company, or of its user, are passed over; None if there are none."""
-        running, cores, memory_mb = (self.of((company, user), name) for name in _PASSING_OVER)
+        running, cores, memory_mb = [self.of((company, user), name) for name in _PASSING_OVER]
         holders = ((company, user), (company, EVERYBODY)) if user else ((company, ""), ("", ""))
         names = {name for holder in holders for name in self.values.get(holder, ()) if kind_of(name)}
         kinds = tuple(
@@ -162,5 +162,5 @@ def holder_text(company: str, user: str) -> str:
 
 def most_app_cores(limits: Limits, app: AppRegistered) -> int:
     """The most cores that the app may request by the limits of its user and company (semantics N2, L6)."""
-    known = (limits.of((app.company, user), "max_app_cores") for user in (app.user, ""))
+    known = [limits.of((app.company, user), "max_app_cores") for user in (app.user, "")]
     return min((limit for limit in known if limit is not None), default=HIGHEST)

@@ -66,7 +66,7 @@ class Parts:
     def _active(self) -> Quota:
         if self._summed != self.version:
             denominator = lcm(*self._sums)
-            amounts = (amount * (denominator // each) for each, amount in self._sums.items())
+            amounts = [amount * (denominator // each) for each, amount in self._sums.items()]
             self._sum = Quota(sum(amounts, NOTHING), denominator)
             self._summed = self.version
         return self._sum

@@ -171,7 +171,7 @@ class AppQueue:
         for name, company in self.companies.items():
             for user, queue in company.users.items():
                 for ask, apps in queue.by_ask.items():
-                    queue.by_ask[ask] = Line(self._rank(place[-1], self._step_ms) for place in apps)
+                    queue.by_ask[ask] = Line([self._rank(place[-1], self._step_ms) for place in apps])
                 self._set_heads(company, queue)
                 self.touch(name, user)
                 company.moved[user] = None
@@ -202,7 +202,7 @@ class AppQueue:
         admitted or removed.
         """
         company = self.companies[name]
-        due = (app for since, app in company.limit.held() if since + self._delay_ms < at)
+        due = [app for since, app in company.limit.held() if since + self._delay_ms < at]
         return [app.app for app in due if app.app not in company.lapsed or not self._before_lapse(company, app)]
 
     def _before_lapse(self, company: CompanyQueue, app: Pending) -> bool:
@@ -216,7 +216,7 @@ class AppQueue:
     def to_lapse(self, name: str, at: int) -> list[str]:
         """The company's apps whose reservation has lasted too long by `at` (ms) (semantics C7)."""
         reserved = self.companies[name].reserved if self._delay_ms else {}
-        due = ((since, app) for app, since in reserved.items() if since + LAPSES_AFTER * self._delay_ms <= at)
+        due = [(since, app) for app, since in reserved.items() if since + LAPSES_AFTER * self._delay_ms <= at]
         return [app for _, app in sorted(due)]
 
     def recall(self, app: Pending, reserved_at: int, lapsed: int) -> None:

@@ -41,7 +41,7 @@ def sizes_to_try(fleet: Fleet, settings: ClusterConfigured, left: int, cores_per
         return ()
     if cores_per_task > sizes[-1]:
         least = smallest_cores(settings, cores_per_task)
-        sizes = (*(size for size in sizes if size > least), least)
+        sizes = (*[size for size in sizes if size > least], least)
     smallest = len(sizes) - 1
     for index in range(smallest):
         if left >= usable * sizes[index] and 2 * fleet.usable_with(index) > usable:
