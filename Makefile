@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-spark spark-python properties simulate chaos lint bench lock clean
+.PHONY: demo demo-spark test test-compiled test-spark spark-python properties simulate chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
@@ -24,6 +24,15 @@ demo-spark: $(VENV)/.run
 # Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
+
+# The suite on a wheel whose modules that decide are compiled, in an environment and a folder of their own.
+COMPILED := $(VENV)/compiled
+test-compiled:
+	rm -rf $(COMPILED) && mkdir -p $(COMPILED)/tree
+	$(PYTHON) -m venv $(COMPILED)/venv
+	FAIRLOG_COMPILED=1 $(COMPILED)/venv/bin/python -m pip install --quiet --disable-pip-version-check '.[test]'
+	git ls-files | grep -vE '^(fairlog|recovery|scheduler|witness|workers)/' | xargs cp --parents -t $(COMPILED)/tree
+	cd $(COMPILED)/tree && ../venv/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
 
 # Real Spark jobs, with Java of this machine. SPARK=3.5.9: of this version; it is installed in a folder of its own.
 SPARK ?= 4.3.0

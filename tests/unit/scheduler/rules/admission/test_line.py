@@ -43,6 +43,16 @@ def test_a_line_may_be_sorted_by_a_key(comes: list[int], leaves: list[int]) -> N
         assert list(line) == sorted(leaves[number + 1 :], reverse=True)
 
 
+def test_what_leaves_is_found_by_its_key() -> None:
+    line = Line(key=abs)
+    for item in (1, 2, 3):
+        line.add(item)
+    for item in (-1, -2, -3):
+        line.remove(item)
+    line.add(4)
+    assert list(line) == [4]
+
+
 def test_arrivals_keep_their_order_whatever_has_left() -> None:
     arrivals = Arrivals()
     for number in range(1_000):
