@@ -23,7 +23,7 @@ PLAIN = {
     "quota",
     "reclaim",
     "snapshot_records",
-    # They import types for checking only, which a compiled NamedTuple needs.
+    # They hand on workers lazily by generator expressions, or import types for checking only that a NamedTuple has.
     "delay",
     "executors",
     "holders",
