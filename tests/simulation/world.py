@@ -7,7 +7,6 @@ faults, each a small function.
 
 from __future__ import annotations
 
-import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +49,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.model.sender import NOBODY, By, local
 from scheduler.rules.decide import decide
+from scheduler.rules.snapshot_records import lines, restored
 from scheduler.service.client import Client, Receipt
 from scheduler.store.keys import OPERATORS, WORKERS, bell_id, queue_key
 from tests.simulation.door import COMPANIES, Door, has_accounts
@@ -536,7 +536,7 @@ class _Fork:
         log, state, position = work.args
         self._loom = loom
         self._code: int | None = None
-        at_fork = pickle.loads(pickle.dumps(state, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - faster than deepcopy
+        at_fork = restored(list(lines(state)))
         self._actor = loom.spawn("snapshotter", lambda: self._live(partial(work.func, log, at_fork, position)))
 
     def _live(self, work: partial[int]) -> None:
