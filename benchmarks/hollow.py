@@ -24,8 +24,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,10 @@ class Agents:
     def __init__(self, path: Path, number: int) -> None:
         self._path = path
         self.names = [worker(each).worker for each in range(number)]
-        self.registered = self.answers = self.started = self.away = 0
+        self.registered = self.answers = self.started = 0
         self.silent: set[str] = set()
+        self.told: Counter[str] = Counter()
+        """Why questions were not answered."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -73,9 +76,15 @@ class Agents:
         door = asyncio.Semaphore(AT_ONCE)
         await asyncio.gather(*(self._agent(number, name, door) for number, name in enumerate(self.names)))
 
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while True:
+            with suppress(ConnectionRefusedError):
+                return await asyncio.open_unix_connection(str(self._path))
+            await asyncio.sleep(0.1)
+
     async def _agent(self, number: int, name: str, door: asyncio.Semaphore) -> None:
         path, known, tag, wait_ms = f"/v1/workers/{name}", set[str](), "", 0
-        reader, writer = await asyncio.open_unix_connection(str(self._path))
+        reader, writer = await self._connection()
 
         async def ask(line: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
             content = b"" if body is None else msgspec.json.encode(body)
@@ -85,10 +94,10 @@ class Agents:
             length = next(
                 int(each[15:]) for each in answer.lower().split(b"\r\n") if each.startswith(b"content-length")
             )
-            said = json.loads(await reader.readexactly(length))
+            content = await reader.readexactly(length)
             if int(answer.split(b" ", 2)[1]) >= 400:
-                raise OSError(said)
-            return said
+                raise OSError(content)
+            return json.loads(content)
 
         async with door:
             about = worker(number)
@@ -107,12 +116,12 @@ class Agents:
                         await ask(f"POST {path}/reports", {"started": new, "ended": []})
                         self.started += len(new)
                     known = granted
-                wait_ms = 1000 if known else max(round(1000 * WAIT_S), said["idle_ms"])
-            except (OSError, asyncio.IncompleteReadError):  # no master yet, say; a real agent tries again as well
-                self.away += 1
+                wait_ms = max(round(1000 * WAIT_S), said["beat_ms"])
+            except (OSError, asyncio.IncompleteReadError) as error:  # no master yet, say; real agents try again as well
+                self.told[str(error)[:200]] += 1
                 await asyncio.sleep(WAIT_S)
                 if reader.at_eof():
-                    reader, writer = await asyncio.open_unix_connection(str(self._path))
+                    reader, writer = await self._connection()
         writer.close()
 
 
@@ -226,7 +235,7 @@ def main() -> None:
         with_apps={"idle": full[0], "lone_submit": full[1]},
         take_over={"lease_s": LEASE_S, "seconds": round(took_s, 3)},
         lost=lost,
-        agents_away=agents.away,
+        agents_away=agents.told,
     )
 
 
