@@ -39,10 +39,11 @@ class Line:
     def remove(self, item: Any) -> None:  # noqa: ANN401 - likewise
         """Take an item out that it has."""
         items, begin, key = self.items, self.begin, self.key
-        at = bisect_left(items, item if key is None else key(item), begin, key=key)
-        if at > begin:
-            del items[at]
-            return
+        if items[begin] is not item:
+            at = bisect_left(items, item if key is None else key(item), begin, key=key)
+            if at > begin:
+                del items[at]
+                return
         items[begin] = None
         self.begin = begin = begin + 1
         if begin == len(items) or (begin > _LEFT and begin * 2 > len(items)):
