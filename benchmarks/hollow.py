@@ -4,8 +4,9 @@
 lease of 1 s, and an API server. AGENTS hollow agents (default 1,000), each with a connection of its own, register
 through the API, ask for their grants as real agents do, and report each executor as started; they run nothing.
 
-- idle: CPU and what is written to disk while nothing happens.
-- lone_submit: from call to answer, over the store, one after the other.
+- idle: CPU and what is written to disk while nothing happens; soon after registering, also that what answered it
+  expires.
+- lone_submit: from call to answer, over the store, one after the other; `alone` is that before there are any agents.
 - take_over: APPS apps (default 10 an agent) fill the cluster and its queues. The active master is killed; the time
   ends with the answer to a command that was sent at that moment.
 - lost: a tenth of the agents fall silent at once. The time counts from their silence until all are out of the log.
@@ -161,6 +162,13 @@ def _idle(client: Client, agents: Agents, processes: dict[str, int]) -> dict[str
     return {name: round((after[name] - before[name]) / took_s, 4) for name in after}
 
 
+def _is_busy(agents: Agents) -> bool:
+    """Whether an agent has started anything within a second."""
+    before = agents.started
+    time.sleep(1)
+    return agents.started > before
+
+
 def _take_over(client: Client, masters: dict[int, subprocess.Popen[bytes]]) -> float:
     serving = _serving(client)
     began = time.perf_counter()
@@ -209,6 +217,7 @@ def main() -> None:
             client = Client(store.url, timeout_s=120)
             client.send_many(companies())
             wait_for(path.exists, "the API's socket")
+            alone = lone_submits(store.url, "alone")
             agents, began = Agents(path, number), time.monotonic()
             wait_for(lambda: agents.registered == number, "the agents")
             registered_s = time.monotonic() - began
@@ -220,6 +229,7 @@ def main() -> None:
             lone = lone_submits(store.url)
             for first in range(0, apps, 1_000):
                 client.send_many([submission(each) for each in range(first, min(apps, first + 1_000))])
+            wait_for(lambda: not _is_busy(agents), "the last report of a start")
             full = [_idle(client, agents, processes), lone_submits(store.url, "beside")]
             took_s = _take_over(client, masters)
             lost = _lose(client, agents, number // 10)
@@ -230,8 +240,9 @@ def main() -> None:
         agents=number,
         registered_per_s=round(number / registered_s),
         idle=idle,
-        lone_submit=lone,
+        lone_submit={"alone": alone, "beside the agents": lone},
         apps=apps,
+        executors=agents.started,
         with_apps={"idle": full[0], "lone_submit": full[1]},
         take_over={"lease_s": LEASE_S, "seconds": round(took_s, 3)},
         lost=lost,
