@@ -115,6 +115,11 @@ def run_api(
             loop.run(_serve(door, where, sockets))
 
 
+def most_connections(files: int) -> int:
+    """How many connections a process takes that may open so many files."""
+    return max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
+
+
 def _provider(path: Path) -> Provider:
     try:
         from fairlog.api.oidc import Provider, Settings  # noqa: PLC0415 (an extra)
@@ -220,7 +225,7 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
             http=Impatient,
             ws="none",
             backlog=BACKLOG,
-            limit_concurrency=max(1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES)),
+            limit_concurrency=most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             timeout_keep_alive=KEEP_S,
             timeout_graceful_shutdown=STOP_S,
             ssl_certfile=None if at_home else where.certificate,
