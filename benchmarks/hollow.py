@@ -4,8 +4,9 @@
 lease of 1 s, and an API server. AGENTS hollow agents (default 1,000), each with a connection of its own, register
 through the API, ask for their grants as real agents do, and report each executor as started; they run nothing.
 
-- idle: CPU and what is written to disk while nothing happens.
-- lone_submit: from call to answer, over the store, one after the other.
+- idle: CPU and what is written to disk while nothing happens; soon after registering, also that what answered it
+  expires.
+- lone_submit: from call to answer, over the store, one after the other; `alone` is that before there are any agents.
 - take_over: APPS apps (default 10 an agent) fill the cluster and its queues. The active master is killed; the time
   ends with the answer to a command that was sent at that moment.
 - lost: a tenth of the agents fall silent at once. The time counts from their silence until all are out of the log.
@@ -24,8 +25,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +61,10 @@ class Agents:
     def __init__(self, path: Path, number: int) -> None:
         self._path = path
         self.names = [worker(each).worker for each in range(number)]
-        self.registered = self.answers = self.started = self.away = 0
+        self.registered = self.answers = self.started = 0
         self.silent: set[str] = set()
+        self.told: Counter[str] = Counter()
+        """Why questions were not answered."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -73,9 +77,15 @@ class Agents:
         door = asyncio.Semaphore(AT_ONCE)
         await asyncio.gather(*(self._agent(number, name, door) for number, name in enumerate(self.names)))
 
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while True:
+            with suppress(ConnectionRefusedError):
+                return await asyncio.open_unix_connection(str(self._path))
+            await asyncio.sleep(0.1)
+
     async def _agent(self, number: int, name: str, door: asyncio.Semaphore) -> None:
         path, known, tag, wait_ms = f"/v1/workers/{name}", set[str](), "", 0
-        reader, writer = await asyncio.open_unix_connection(str(self._path))
+        reader, writer = await self._connection()
 
         async def ask(line: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
             content = b"" if body is None else msgspec.json.encode(body)
@@ -85,10 +95,10 @@ class Agents:
             length = next(
                 int(each[15:]) for each in answer.lower().split(b"\r\n") if each.startswith(b"content-length")
             )
-            said = json.loads(await reader.readexactly(length))
+            content = await reader.readexactly(length)
             if int(answer.split(b" ", 2)[1]) >= 400:
-                raise OSError(said)
-            return said
+                raise OSError(content)
+            return json.loads(content)
 
         async with door:
             about = worker(number)
@@ -107,12 +117,12 @@ class Agents:
                         await ask(f"POST {path}/reports", {"started": new, "ended": []})
                         self.started += len(new)
                     known = granted
-                wait_ms = 1000 if known else max(round(1000 * WAIT_S), said["idle_ms"])
-            except (OSError, asyncio.IncompleteReadError):  # no master yet, say; a real agent tries again as well
-                self.away += 1
+                wait_ms = max(round(1000 * WAIT_S), said["beat_ms"])
+            except (OSError, asyncio.IncompleteReadError) as error:  # no master yet, say; real agents try again as well
+                self.told[str(error)[:200]] += 1
                 await asyncio.sleep(WAIT_S)
                 if reader.at_eof():
-                    reader, writer = await asyncio.open_unix_connection(str(self._path))
+                    reader, writer = await self._connection()
         writer.close()
 
 
@@ -150,6 +160,13 @@ def _idle(client: Client, agents: Agents, processes: dict[str, int]) -> dict[str
     time.sleep(IDLE_S)
     after, took_s = look(), time.monotonic() - began
     return {name: round((after[name] - before[name]) / took_s, 4) for name in after}
+
+
+def _is_busy(agents: Agents) -> bool:
+    """Whether an agent has started anything within a second."""
+    before = agents.started
+    time.sleep(1)
+    return agents.started > before
 
 
 def _take_over(client: Client, masters: dict[int, subprocess.Popen[bytes]]) -> float:
@@ -200,6 +217,7 @@ def main() -> None:
             client = Client(store.url, timeout_s=120)
             client.send_many(companies())
             wait_for(path.exists, "the API's socket")
+            alone = lone_submits(store.url, "alone")
             agents, began = Agents(path, number), time.monotonic()
             wait_for(lambda: agents.registered == number, "the agents")
             registered_s = time.monotonic() - began
@@ -211,6 +229,7 @@ def main() -> None:
             lone = lone_submits(store.url)
             for first in range(0, apps, 1_000):
                 client.send_many([submission(each) for each in range(first, min(apps, first + 1_000))])
+            wait_for(lambda: not _is_busy(agents), "the last report of a start")
             full = [_idle(client, agents, processes), lone_submits(store.url, "beside")]
             took_s = _take_over(client, masters)
             lost = _lose(client, agents, number // 10)
@@ -221,12 +240,13 @@ def main() -> None:
         agents=number,
         registered_per_s=round(number / registered_s),
         idle=idle,
-        lone_submit=lone,
+        lone_submit={"alone": alone, "beside the agents": lone},
         apps=apps,
+        executors=agents.started,
         with_apps={"idle": full[0], "lone_submit": full[1]},
         take_over={"lease_s": LEASE_S, "seconds": round(took_s, 3)},
         lost=lost,
-        agents_away=agents.away,
+        agents_away=agents.told,
     )
 
 

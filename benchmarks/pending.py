@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks._common import companies, oldest_endings, show, submission, worker
+from recovery.replay.rebuild import unhindered
 from scheduler.model.commands import Command, read_command, write_command
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
@@ -125,8 +126,9 @@ def _measured(apps: int, companies_with_apps: int) -> dict[str, object]:
     gc.collect()
     times = []
     for _ in range(RESTORES):
-        began = time.process_time()
-        state = restored(written)
+        with unhindered():
+            began = time.process_time()
+            state = restored(written)
         times.append(time.process_time() - began)
         _tell(f"restored in {times[-1]:.2f} s")
         if len(times) == RESTORES and state.digest() != digest:

@@ -33,8 +33,7 @@ from workers.store_door import Turns
 from workers.token import PATIENCE_S, WorkerToken
 
 WAIT_S = 1.0
-"""How long a server waits for news before it answers: the interval of the heartbeats. A worker that holds nothing waits
-as long as the server says."""
+"""The interval of an agent's ticks while it has anything, and of its heartbeats unless the server says a longer one."""
 MOST_BYTES = 180_000
 """The most bytes of completions or output in a request, as JSON; servers take 256 KiB."""
 _NOT_GRANTED = Step(
@@ -65,13 +64,13 @@ class ApiAgentDoor:
         self._path = f"/v1/workers/{quote(worker, safe='')}"
         self._calls, self._news = (Servers(urls, lambda: self._token.present) for _ in range(2))
         self._settled = False
-        self._idle_ms = 0
         self._polling: HTTPConnection | None = None
+        self._answer_by_s = 0.0
         self._bell = Bell(folder)
         self._held: Held | None = None
         """What a server has just told without being asked."""
         self._known = Held(False, {}, [], 0, None, {})  # noqa: FBT003 - a tuple
-        self._tag = ""
+        self._tag, self._beat_ms = "", 0
         self._calls_made = self._calls_before = 0
         """Calls so far, and before the server was asked for news: news that may be older than a call is not used."""
         self._stopped = False
@@ -116,19 +115,27 @@ class ApiAgentDoor:
         self._bell.ring()
 
     def _wait(self) -> None:
-        """Wait for news of a server, a ring, or until the next heartbeat is due. Raises: ApiAway."""
+        """Wait for news of a server, a ring, or the next tick. Raises: ApiAway."""
         known = self._known
-        wait_s = WAIT_S if known.granted or known.revoked or not known.alive else max(WAIT_S, self._idle_ms / 1000)
         try:
             if self._polling is None:
+                wait_s = max(WAIT_S, self._beat_ms / 1000) if known.alive else WAIT_S
                 self._polling = self._news.begin("GET", self._grants(wait_s))
                 self._calls_before = self._calls_made
-            ready, _, _ = select.select([self._polling.sock, self._bell], [], [], wait_s + ANSWER_S)
+                self._answer_by_s = time.monotonic() + wait_s + ANSWER_S
+            left_s = max(0.0, self._answer_by_s - time.monotonic())
+            busy = known.granted or known.revoked
+            ready, _, _ = select.select(
+                [self._polling.sock, self._bell], [], [], min(WAIT_S, left_s) if busy else left_s
+            )
             if self._bell in ready:
                 self._bell.hush()
             if not ready:
-                raise TimeoutError(f"it has not answered for {wait_s + ANSWER_S:g} s")
-            if self._polling.sock in ready:
+                if time.monotonic() >= self._answer_by_s:
+                    raise TimeoutError("it does not answer")
+                if self._calls_before == self._calls_made:
+                    self._held = known  # the server would have told of anything else
+            elif self._polling.sock in ready:
                 line, self._polling = self._polling, None
                 status, content = self._news.finish(line)
                 if status >= 400:
@@ -157,7 +164,7 @@ class ApiAgentDoor:
             for executor, token in tokens.items() - self._known.tokens.items():
                 self._files.hand_token(executor, token)
             self._known = self._known._replace(granted=granted, revoked=said.revoked, tokens=tokens)
-        self._tag, self._idle_ms = said.tag, said.idle_ms
+        self._tag, self._beat_ms = said.tag, said.beat_ms
         always = {name: getattr(said, name) for name in ("alive", "settled", "registrant", "visited")}
         self._known = self._known._replace(**always)
         return self._known

@@ -79,7 +79,8 @@ class Granted(msgspec.Struct, frozen=True):
 class Holding(msgspec.Struct, frozen=True):
     """What a worker holds, as `Held`; `grants` is null if all of it is as the caller's `tag` says.
 
-    `idle_ms`: the interval of the heartbeats of a worker that holds nothing, 0 if the server does not say.
+    `beat_ms`: the interval of the worker's heartbeats, and so how long it may wait for news; 0 if the
+    server does not say.
     """
 
     alive: bool
@@ -89,7 +90,7 @@ class Holding(msgspec.Struct, frozen=True):
     grants: list[Granted] | None
     revoked: list[str]
     visited: list[str] = []
-    idle_ms: int = 0
+    beat_ms: int = 0
 
 
 class Registering(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ from scheduler.store.doorbell import RING_LUA, DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist, broken
-from scheduler.store.visits import Orders, Report, Visit, Visits
+from scheduler.store.visits import Orders, Report, Visit, Visits, read_awaited
 from workers.door import Backlog, Ended, Held, Registrant
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring
 
 REGISTER_S = 5
+MOST_LOOKS = 256
+"""The most workers that are looked at at once: the store does nothing else meanwhile, for a millisecond or so."""
 _PAGES = 50
 """How many pages of the log are searched for the worker's removal."""
 _read_registrant = msgspec.json.Decoder(Registrant).decode
@@ -69,18 +71,29 @@ class WorkerStore:
 
     # Agents
 
-    def look(self, worker: str) -> Stored:
-        """Send a heartbeat of the worker; what the store has of it."""
+    def look(self, workers: Sequence[str]) -> list[Stored]:
+        """Send a heartbeat of each of the workers; what the store has of them. At most `MOST_LOOKS`."""
         keys = self.keys
         pipeline = self.store.pipeline(transaction=False)
-        pipeline.eval(BEAT_LUA, 1, keys.heartbeats, worker)
-        pipeline.hgetall(keys.grants(worker))
+        grants = map(keys.grants, workers)
+        pipeline.eval(BEAT_LUA, 1 + len(workers), keys.heartbeats, *grants, *workers)
         pipeline.get(keys.settled)
-        pipeline.hget(keys.agents, worker)
-        pipeline.hvals(keys.visited(worker))
-        alive, grants, settled, registrant, visited = pipeline.execute()
-        about = _read_registrant(registrant) if registrant else None
-        return Stored(bool(alive), grants, int(settled or 0), about, [name.decode() for name in visited])
+        pipeline.hmget(keys.agents, list(workers))
+        pipeline.zrange(keys.visited, 0, -1)
+        beats, settled, registrants, visits = pipeline.execute()
+        visited: dict[str, list[str]] = {}
+        for awaited in read_awaited(visits):
+            visited.setdefault(awaited.worker, []).append(awaited.executor)
+        return [
+            Stored(
+                bool(alive),
+                dict(zip(flat[::2], flat[1::2], strict=True)),
+                int(settled or 0),
+                _read_registrant(registrant) if registrant else None,
+                visited.get(worker, ()),
+            )
+            for worker, (alive, flat), registrant in zip(workers, beats, registrants, strict=True)
+        ]
 
     def register(self, by: By, offer: commands.RegisterWorker, registrant: Registrant) -> None:
         """Register the worker. Raises: CommandRejected, NoMaster."""
@@ -267,7 +280,7 @@ class StoreAgentDoor:
 
     def look(self) -> Held:
         """As `AgentDoor.look`."""
-        alive, grants, settled, registrant, visited = self._door.look(self._worker)
+        [(alive, grants, settled, registrant, visited)] = self._door.look([self._worker])
         granted = {name.decode(): Grant.model_validate_json(value) for name, value in grants.items() if value}
         revoked = [name.decode() for name, value in sorted(grants.items()) if not value]
         return Held(alive, granted, revoked, settled, registrant, {}, visited)

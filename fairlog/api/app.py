@@ -51,7 +51,7 @@ from fairlog.api.problems import (
 )
 from fairlog.api.questions import Message, OfDriver, SignIn
 from fairlog.api.routes import ROUTES
-from fairlog.api.work import Bells
+from fairlog.api.work import Bells, Questions
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
@@ -133,7 +133,7 @@ class Door:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
         self.passes = Passes(handlers.keys.cluster, handlers.keyring)
-        self.bells = Bells()
+        self.bells, self.questions = Bells(), Questions(handlers.workers.grants)
         self.url = ""
         """A TCP address of this server, for programs of workers that use its Unix socket."""
         self._work = CapacityLimiter(WORK_AT_ONCE)
@@ -285,7 +285,7 @@ class Door:
         self.rates.charge_worker(worker)
         values, body = _values(route.params, request), await _body(request)
         if route.tells == Holding.__name__:
-            return await self._grants(who, worker, **values)
+            return await self._grants(who, caller, **values)
         asked = (_asked(body, getattr(structs, route.reads)),) if route.reads else ()
         operation = getattr(work, OPERATIONS[route.name])
 
@@ -311,21 +311,29 @@ class Door:
         pairs = [(name.encode(), text.encode()) for name, text in told.items()]
         return msgspec.structs.replace(begun, secrets=[*begun.secrets, *pairs])
 
-    async def _grants(self, who: Callable[[], Caller], worker: str, after: str = "", wait: int = 0) -> Response:
-        """What the worker holds, once it is not as the tag `after` says, or after `wait` ms."""
-        work, deadline = self.handlers.workers, self.feed.now() + wait / 1000
+    async def _grants(self, who: Callable[[], Caller], caller: Caller, after: str = "", wait: int = 0) -> Response:
+        """What the worker holds, once it is not as the tag `after` says, or after `wait` ms.
+
+        If no turn concerns the worker meanwhile, it is not looked at again: the next question follows at once.
+        """
+        worker, deadline = caller.worker, self.feed.now() + wait / 1000
         while True:
-            caller = who()
             rung = self.bells.expect(worker)
             try:
-                look = partial(work.grants, caller, after)
-                holding, settles = await to_thread.run_sync(look, limiter=self._work, abandon_on_cancel=True)
+                holding, settles = await self.questions.ask(caller, after)
                 left_s = deadline - self.feed.now()
                 if holding.tag != after or left_s <= 0 or self.feed.closed:
                     return _json(holding)
                 await asyncio.wait([rung], timeout=min(left_s, SETTLES_S) if settles else left_s)
+                caller = who()
+                if not (settles or rung.done()):
+                    return _json(holding)
             finally:
                 self.bells.forget(worker, rung)
+
+    async def ring_for_visits(self) -> None:
+        """Wake the agents of workers on which somebody wants to run a command, whichever server was asked for it."""
+        self.bells.ring(await to_thread.run_sync(self.handlers.workers.visited, limiter=self._work))
 
     async def _sign_in(self, route: Route, request: Request) -> Response:
         provider = self.provider

@@ -45,13 +45,18 @@ REQUEST_S = 30.0
 MAX_HEAD = 64 * 1024
 UNREAD_S = 60.0
 """How long a client may leave an answer unread that does not fit into the buffers."""
-MAX_CONNECTIONS = 4_096
-"""From this many connections or requests on, further requests are answered 503."""
-OF_ADDRESS = MAX_CONNECTIONS // 2
+MAX_CONNECTIONS = 16_384
+"""From this many connections or requests on, further requests are answered 503; earlier if files are scarce. An agent
+holds one."""
+OTHER_FILES = 256
+"""How many files are left for the store, the log and the threads."""
+OF_ADDRESS = 2_048
 """The most connections that one address may hold, so that no machine can take all of them; of IPv6, one network."""
 STOP_S = 3
 """How long open requests may take after SIGTERM."""
 ALIVE_EVERY_S = 5.0
+VISITS_EVERY_S = 1.0
+"""How often agents are woken for commands that other servers were asked to run in a cell."""
 SWITCH_S = 0.001
 """How long a thread computes while others wait, so that folding does not hold up answers."""
 _log = structlog.get_logger()
@@ -94,7 +99,8 @@ def run_api(
     Raises: CannotListen, UnsuitableStore, BadProvider.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most if most != resource.RLIM_INFINITY else 2 * MAX_CONNECTIONS, most))
+    files = most if most != resource.RLIM_INFINITY else 2 * MAX_CONNECTIONS
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
     gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_S)
     provider = None if oidc is None else _provider(oidc)
@@ -107,6 +113,11 @@ def run_api(
         replica.heard = door.heard
         with replica, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(_serve(door, where, sockets))
+
+
+def most_connections(files: int) -> int:
+    """How many connections a process takes that may open so many files."""
+    return max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
 
 
 def _provider(path: Path) -> Provider:
@@ -214,7 +225,7 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
             http=Impatient,
             ws="none",
             backlog=BACKLOG,
-            limit_concurrency=MAX_CONNECTIONS,
+            limit_concurrency=most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             timeout_keep_alive=KEEP_S,
             timeout_graceful_shutdown=STOP_S,
             ssl_certfile=None if at_home else where.certificate,
@@ -236,10 +247,12 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
     errors.setLevel(logging.ERROR)  # it warns of requests that anybody can make
     errors.addFilter(_is_no_cancellation)
     living = asyncio.create_task(_say_alive(servers, [_named(each, where) for each in sockets], door))
+    visits = asyncio.create_task(_ring_for_visits(door))
     try:
         await asyncio.gather(*(server.serve([each]) for server, each in zip(servers, sockets, strict=True)))
     finally:
         living.cancel()
+        visits.cancel()
         if where.path is not None:
             where.path.unlink(missing_ok=True)
     _log.info("stopped")
@@ -260,6 +273,13 @@ async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str], do
         notify(ALIVE)
         with suppress(FairlogError, RedisError):  # a replica that is behind is told of by its thread
             await asyncio.to_thread(door.handlers.keep_watch)
+
+
+async def _ring_for_visits(door: Door) -> None:
+    while True:
+        await asyncio.sleep(VISITS_EVERY_S)
+        with suppress(RedisError):
+            await door.ring_for_visits()
 
 
 def _named(listening: socket.socket, where: Where) -> str:

@@ -11,11 +11,12 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from anyio import CapacityLimiter, to_thread
 from msgspec import Raw, structs
 
 from scheduler.model import events
@@ -25,11 +26,12 @@ from scheduler.model.grants import Grant
 from scheduler.model.sender import By, worker_sender
 from scheduler.rules.permission import Subject, may_read, permit
 from scheduler.service.grant_tokens import PASS, PREFIX, Claims, GrantTokens, claims_of, grant_token
+from scheduler.service.heartbeats import beat_after_ms
 from scheduler.store.codec import told
 from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.visits import Orders, Report
 from workers import door
-from workers.store_door import Stored, WorkerStore
+from workers.store_door import MOST_LOOKS, Stored, WorkerStore
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -39,10 +41,8 @@ if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring
     from scheduler.store.codec import Record
 
-KEPT = 10_000
+KEPT = 20_000
 """The most workers of which a server remembers what it told last."""
-BEATS_A_TIMEOUT = 5
-"""How many heartbeats a worker that holds nothing sends in the time without one after which it is lost."""
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -136,11 +136,21 @@ class Work:
 
     # Agents
 
-    def grants(self, caller: Caller, after: str) -> tuple[door.Holding, bool]:
-        """What the worker holds, after a heartbeat; whether some of its grants wait for the store's replicas."""
-        stored = self._store.look(caller.worker)
+    def grants(self, questions: Sequence[tuple[Caller, str]]) -> list[tuple[door.Holding, bool]]:
+        """What each worker holds, after a heartbeat, of which it has what the tag in its question says.
+
+        Also whether some of its grants wait for the store's replicas.
+        """
+        beat_ms = beat_after_ms(1000 * self._replica.peek(lambda state: state.settings.worker_timeout_s))
+        found = self._store.look([caller.worker for caller, _ in questions])
+        return [
+            self._holding(caller, after, stored, beat_ms)
+            for (caller, after), stored in zip(questions, found, strict=True)
+        ]
+
+    def _holding(self, caller: Caller, after: str, stored: Stored, beat_ms: int) -> tuple[door.Holding, bool]:
         kept = self._keep(caller.worker, stored, caller.by.token)
-        tag = f"{kept.tag}{'' if stored.alive else '-'}"
+        tag = f"{kept.tag}{'' if stored.alive else '-'}{'v' if stored.visited else ''}"
         news = after != tag
         holding = door.Holding(
             alive=stored.alive,
@@ -150,9 +160,13 @@ class Work:
             grants=kept.granted if news else None,
             revoked=kept.revoked if news else [],
             visited=list(stored.visited),
-            idle_ms=1000 * self._replica.peek(lambda state: state.settings.worker_timeout_s) // BEATS_A_TIMEOUT,
+            beat_ms=beat_ms,
         )
         return holding, not kept.settled
+
+    def visited(self) -> set[str]:
+        """The workers on which somebody wants to run a command (`Visits.awaited`)."""
+        return self._store.visits.awaited()
 
     def _keep(self, worker: str, stored: Stored, by: str) -> _Kept:
         kept = self._kept.pop((worker, by), None)
@@ -279,6 +293,42 @@ class Work:
         self._store.finish(caller.grant, put_back=asked.put_back)
 
 
+class Questions:
+    """The open questions of agents: those that come while the store is busy with others are asked of it together.
+
+    `grants` is as `Work.grants`. One thread at a time is used for all.
+    """
+
+    def __init__(self, grants: Callable[[Sequence[tuple[Caller, str]]], list[tuple[door.Holding, bool]]]) -> None:
+        self._grants = grants
+        self._asked: list[tuple[tuple[Caller, str], asyncio.Future[tuple[door.Holding, bool]]]] = []
+        self._asking: asyncio.Task[None] | None = None
+        self._thread = CapacityLimiter(1)
+
+    async def ask(self, caller: Caller, after: str) -> tuple[door.Holding, bool]:
+        """What `Work.grants` says of the caller."""
+        answer: asyncio.Future[tuple[door.Holding, bool]] = asyncio.get_running_loop().create_future()
+        self._asked.append(((caller, after), answer))
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        return await answer
+
+    async def _ask(self) -> None:
+        while self._asked:
+            asked, self._asked = self._asked[:MOST_LOOKS], self._asked[MOST_LOOKS:]
+            questions, answers = [each for each, _ in asked], [answer for _, answer in asked]
+            try:
+                found = await to_thread.run_sync(self._grants, questions, limiter=self._thread)
+            except Exception as error:  # noqa: BLE001 - whoever has asked gets it
+                for answer in answers:
+                    if not answer.done():
+                        answer.set_exception(error)
+                continue
+            for answer, each in zip(answers, found, strict=True):
+                if not answer.done():
+                    answer.set_result(each)
+
+
 class Bells:
     """Wakes whoever waits for the grants of a worker; `heard` may be called from another thread."""
 
@@ -308,11 +358,11 @@ class Bells:
             if workers is None or workers:
                 self._loop.call_soon_threadsafe(self._ring, workers)
 
-    def ring(self) -> None:
-        """Wake everybody."""
-        self._ring(None)
+    def ring(self, workers: Iterable[str] | None = None) -> None:
+        """Wake those who wait for the workers' grants; None: everybody."""
+        self._ring(workers)
 
-    def _ring(self, workers: Sequence[str] | None) -> None:
+    def _ring(self, workers: Iterable[str] | None) -> None:
         for worker in [*self._waiting] if workers is None else workers:
             for rung in self._waiting.pop(worker, ()):
                 if not rung.done():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild
+from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild, unhindered
 from recovery.replay.snapshot import latest
 from scheduler.model.errors import UnreadableRecord
 from scheduler.rules.state import ClusterState
@@ -43,7 +43,9 @@ class Follower:
         Raises: UnreadableRecord or InvariantViolated naming the position of the failure.
         """
         if self.position == GENESIS:
-            self.resume(*latest(self.log) or (ClusterState(), GENESIS))
+            with unhindered():
+                found = latest(self.log)
+            self.resume(*found or (ClusterState(), GENESIS))
         try:
             records = self.log.follow(self.position, wait_ms=wait_ms, bell=bell)
         except UnreadableRecord as reason:

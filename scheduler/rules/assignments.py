@@ -44,7 +44,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         "app": spec.app,
         "company": spec.company,
         "user": spec.user,
-        "name": app.name,
+        "name": private.name or spec.app,
         "cores": held.resources.cores,
         "memory_mb": held.resources.memory_mb,
         "tasks": spec.tasks,

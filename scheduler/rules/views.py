@@ -331,17 +331,20 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     `tooLarge`: the number of apps that no live worker is large enough for, 0 while none is live (semantics N3).
     """
     counts = dict.fromkeys(get_args(AppState), 0)
-    for found in state.apps.values():
+    others = [found for found in state.apps.values() if found.admitted or found.ended is not None]
+    for found in others:
         counts[found.state] += 1
+    counts["pending"] = len(state.apps) - len(others)
+    all_fit = all(need.hostable for need in state.claims.needs.values())
     return {
         "head": state.head,
         "at": state.at,
         "cores": state.fleet.total.cores,
         "memory": state.fleet.total.memory_mb,
         "apps": counts,
-        "tooLarge": sum(
-            not found.need.hostable for found in state.apps.values() if found.ended is None and state.fleet.live
-        ),
+        "tooLarge": 0
+        if all_fit or not state.fleet.live
+        else sum(not found.need.hostable for found in state.apps.values() if found.ended is None),
         "workers": [
             {"worker": worker.id, "status": worker.status, "suspicion": suspicion(worker)}
             for _, worker in sorted(state.workers.items())

@@ -27,18 +27,26 @@ SHORT_PAUSE_MS = 1_500
 """After a longer gap between two looks the master or the store was away; the shorter limit is for short timeouts."""
 LOOK_EARLY = 2 / 3
 """The part of that gap after which the next look is due."""
-MARKS_A_TIMEOUT = 6
+BEATS_A_TIMEOUT = 3
+"""How many heartbeats a worker sends in the time without one after which it is lost."""
+LONGEST_BEAT_MS = 10_000
+MARKS_A_TIMEOUT = 12
 SHORTEST_MARK_MS = 500
 """Marks are this far apart at least. A reloaded store may have heartbeats as old as the last mark, and takes as long as
 a pause to return: together with the interval of the heartbeats that must stay below the timeout."""
 BEAT_LUA = """
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
 local now = redis.call('TIME')
-redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
-return 1
+local at, found = now[1] * 1000 + math.floor(now[2] / 1000), {}
+for i, worker in ipairs(ARGV) do
+  local registered = redis.call('ZSCORE', KEYS[1], worker)
+  if registered then redis.call('ZADD', KEYS[1], at, worker) end
+  found[i] = {registered and 1 or 0, redis.call('HGETALL', KEYS[i + 1])}
+end
+return found
 """
-"""A heartbeat. KEYS: heartbeats; ARGV: the worker. Returns whether the worker is registered."""
+"""Heartbeats. KEYS: heartbeats, the grants of each worker; ARGV: the workers.
+-> for each whether it is registered, and its grants."""
 MARK_LUA = """
 local left = redis.call('GET', KEYS[1])
 if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
@@ -99,6 +107,11 @@ class Heartbeats:
         left, self._mark, self._marked_ms = self._mark, f"{self._name}.{now}", now
         found = cast("bytes | None", self._store.eval(MARK_LUA, 1, self._mark_key, self._mark))
         return found == left.encode()
+
+
+def beat_after_ms(timeout_ms: int) -> int:
+    """When a worker's next heartbeat is due, in ms after the last one."""
+    return min(LONGEST_BEAT_MS, timeout_ms // BEATS_A_TIMEOUT)
 
 
 def look_after_ms(timeout_ms: int) -> float:

@@ -6,6 +6,7 @@ Another master may have been elected meanwhile, so only what the folded log prov
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
@@ -13,26 +14,36 @@ from redis.exceptions import ResponseError
 from scheduler.model.grants import GrantChanges
 from scheduler.model.ids import number_of
 from scheduler.rules.assignments import all_grants
+from scheduler.store.inflight import InFlight
 from scheduler.store.keys import as_text
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from scheduler.rules.state import ClusterState
+    from scheduler.store.inflight import StoreCommand
     from scheduler.store.keys import Keys
     from scheduler.store.task_queue import Worklist
+
+_AT_ONCE = 256
+"""Of how many workers the grants are read at once: the store does nothing else meanwhile."""
+_HASHES_LUA = """
+local found = {}
+for i, key in ipairs(KEYS) do found[i] = redis.call('HGETALL', key) end
+return found
+"""
 
 
 def stored_grants(store: Redis, keys: Keys) -> dict[str, dict[str, str]]:
     """The grants in the store by worker and id. Every worker with grants is expected to send heartbeats."""
     members: Any = store.zrange(keys.heartbeats, 0, -1)
     workers = [as_text(member) for member in members]
-    pipeline = store.pipeline(transaction=False)
-    for worker in workers:
-        pipeline.hgetall(keys.grants(worker))
+    places = [keys.grants(worker) for worker in workers]
+    parts = (places[first : first + _AT_ONCE] for first in range(0, len(places), _AT_ONCE))
+    found = chain.from_iterable(InFlight(store, [("EVAL", _HASHES_LUA, len(part), *part) for part in parts]).answers())
     return {
-        worker: {as_text(name): as_text(grant) for name, grant in grants.items()}
-        for worker, grants in zip(workers, pipeline.execute(), strict=True)
+        worker: {as_text(name): as_text(grant) for name, grant in zip(flat[::2], flat[1::2], strict=True)}
+        for worker, flat in zip(workers, found, strict=True)
     }
 
 
@@ -72,12 +83,9 @@ def reconcile_tasks(
     """
     living = [app for name in open_apps if (app := state.apps.get(name)) is not None and app.ended is None]
     ended = [name for name, app in state.apps.items() if app.ended is not None and has_variables(state, name)]
-    pipeline = store.pipeline(transaction=False)
-    for app in living:
-        pipeline.hvals(keys.begun(app.spec.app))
-    for name in ended:
-        pipeline.exists(keys.secrets(name))
-    answers = pipeline.execute(raise_on_error=False)
+    asked: list[StoreCommand] = [("HVALS", keys.begun(app.spec.app)) for app in living]
+    asked += [("EXISTS", keys.secrets(name)) for name in ended]
+    answers = InFlight(store, asked).all()
     for app, holders in zip(living, answers, strict=False):
         if isinstance(holders, ResponseError):
             continue  # no hash: nothing of it can be trusted

@@ -127,9 +127,10 @@ class Keys:
         """Set: the visits of a company's accounts, some of them over; expires."""
         return f"{self.prefix}visit:of:{owner}"
 
-    def visited(self, worker: str) -> str:
-        """Hash, visit -> the executor on the worker that is to begin it; expires."""
-        return f"{self.prefix}visited:{worker}"
+    @property
+    def visited(self) -> str:
+        """Sorted set, by time (s): the visits that executors are to begin, as JSON `[visit, worker, executor]`."""
+        return f"{self.prefix}visited"
 
     def worker_queue(self, worker: str) -> str:
         """RQ queue whose jobs wake the worker's agent."""

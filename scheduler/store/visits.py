@@ -18,6 +18,8 @@ import msgspec
 from scheduler.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from redis import Redis
 
     from scheduler.store.keys import Keys
@@ -44,6 +46,22 @@ class Visit(msgspec.Struct, frozen=True):
     term: str = ""
     rows: int = 0
     columns: int = 0
+
+
+class Awaited(msgspec.Struct, frozen=True, array_like=True):
+    """A visit that the executor on the worker is to begin."""
+
+    visit: str
+    worker: str
+    executor: str
+
+
+_awaited = msgspec.json.Decoder(Awaited).decode
+
+
+def read_awaited(stored: Iterable[bytes]) -> list[Awaited]:
+    """The visits as the store has them."""
+    return [_awaited(each) for each in stored]
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,15 +176,19 @@ class Visits:
             )
         visit = os.urandom(16).hex()
         about: dict[Any, Any] = {"executor": executor, "account": account, "wanted": msgspec.json.encode(wanted)}
-        record, asked = self._keys.visit(visit), self._keys.visited(worker)
+        record, asked = self._keys.visit(visit), self._keys.visited
+        now_s = self._store.time()[0]
+        ignored: Any = self._store.zrangebyscore(asked, 0, now_s - GONE_S)
         pipeline = self._store.pipeline()
+        if ignored:
+            pipeline.zrem(asked, *ignored)
         if over:
             pipeline.srem(visitors, *over)
         pipeline.sadd(visitors, visit)
         pipeline.expire(visitors, GONE_S)
         pipeline.hset(record, mapping=about)
         pipeline.expire(record, GONE_S)
-        pipeline.hset(asked, visit, executor)
+        pipeline.zadd(asked, {msgspec.json.encode(Awaited(visit, worker, executor)): now_s})
         pipeline.expire(asked, GONE_S)
         pipeline.set(f"{record}:attended", "", ex=ATTENDED_S)
         pipeline.execute()
@@ -203,16 +225,23 @@ class Visits:
 
     def take(self, worker: str, executor: str) -> list[Visit]:
         """What the executor is asked to run, which it is told once."""
-        asked: Any = self._store.hgetall(self._keys.visited(worker))
         found = []
-        for visit, whose in asked.items():
-            if whose.decode() == executor and self._store.hdel(self._keys.visited(worker), visit):
-                text: Any = self._store.hget(self._keys.visit(visit.decode()), "wanted")
+        asked: Any = self._store.zrange(self._keys.visited, 0, -1)
+        for member, awaited in zip(asked, read_awaited(asked), strict=True):
+            if (awaited.worker, awaited.executor) == (worker, executor) and self._store.zrem(
+                self._keys.visited, member
+            ):
+                text: Any = self._store.hget(self._keys.visit(awaited.visit), "wanted")
                 if text is not None:
                     wanted = msgspec.json.decode(text, type=Wanted)
                     size = wanted.term, wanted.rows, wanted.columns
-                    found.append(Visit(visit.decode(), wanted.command, *size))
+                    found.append(Visit(awaited.visit, wanted.command, *size))
         return found
+
+    def awaited(self) -> set[str]:
+        """The workers whose executors are asked to run something and have not heard of it."""
+        asked: Any = self._store.zrange(self._keys.visited, 0, -1)
+        return {awaited.worker for awaited in read_awaited(asked)}
 
     def attend(self, executor: str, report: Report) -> Orders:
         """Carry out an executor's call."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from scheduler.rules.entities import Pending
 
-AppPlace = tuple[int, int, int, int, "Pending"]
-"""(place of its kind, -priority if only that counts, rank time in ms, position of its submission, the app itself)."""
+AppPlace = tuple[int, int, int, int]
+"""(place of its kind, -priority if only that counts, rank time in ms, position of its submission)."""
 
 
 def fifo(_kind: str) -> int:
@@ -44,8 +44,8 @@ class AppPolicy(NamedTuple):
         after one from 09:30.
         """
         if step_ms:
-            return self.key(app.kind), 0, app.ready_at - app.priority * step_ms, app.submitted, app
-        return self.key(app.kind), -app.priority, app.ready_at, app.submitted, app
+            return self.key(app.kind), 0, app.ready_at - app.priority * step_ms, app.submitted
+        return self.key(app.kind), -app.priority, app.ready_at, app.submitted
 
 
 APP_POLICIES = {

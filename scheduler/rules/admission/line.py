@@ -39,8 +39,7 @@ class Line:
     def remove(self, item: Any) -> None:  # noqa: ANN401 - likewise
         """Take an item out that it has."""
         items, begin, key = self.items, self.begin, self.key
-        first = items[begin]
-        if first is not item and (key is not None or first != item):  # mostly it is the first
+        if items[begin] is not item:
             at = bisect_left(items, item if key is None else key(item), begin, key=key)
             if at > begin:
                 del items[at]

@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import merge
 from math import inf
 from operator import attrgetter
@@ -29,7 +30,7 @@ from msgspec.structs import replace
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
-from scheduler.rules.admission.app import APP_POLICIES, AppPlace
+from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.line import Arrivals, Line
@@ -89,7 +90,8 @@ class UserQueue:
     @property
     def by_policy(self) -> list[Pending]:
         """All of them in the order of the app policy."""
-        return [place[-1] for place in merge(*self.by_ask.values())]
+        lines = [*self.by_ask.values()]
+        return [*merge(*lines, key=lines[0].key)] if lines else []
 
 
 @dataclass(slots=True)
@@ -164,14 +166,14 @@ class AppQueue:
         companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
-        self._rank, self._step_ms = APP_POLICIES[settings.app_policy].rank, settings.priority_step_s * 1000
+        self._place = partial(APP_POLICIES[settings.app_policy].rank, step_ms=settings.priority_step_s * 1000)
         self._delay_ms = settings.quota_patience_s * 1000
         self._reservations_count = settings.reclaim == "none"
         self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():
             for user, queue in company.users.items():
                 for ask, apps in queue.by_ask.items():
-                    queue.by_ask[ask] = Line([self._rank(place[-1], self._step_ms) for place in apps])
+                    queue.by_ask[ask] = Line(apps, key=self._place)
                 self._set_heads(company, queue)
                 self.touch(name, user)
                 company.moved[user] = None
@@ -336,12 +338,12 @@ class AppQueue:
         ask = Ask(app.request, app.need)
         apps = queue.by_ask.get(ask)
         if apps is None:
-            apps = queue.by_ask[ask] = Line()
+            apps = queue.by_ask[ask] = Line(key=self._place)
             self._add_ask(company, ask, app.user)
-        apps.add(self._rank(app, self._step_ms))
+        apps.add(app)
         queue.by_readiness.add(app)
         self.arrivals[app.app] = app
-        if apps.items[apps.begin][-1] is app:  # else the user has the same heads as before
+        if apps.items[apps.begin] is app:  # else the user has the same heads as before
             self._set_heads(company, queue)
             company.moved[app.user] = None
             self._note(app.company, company)
@@ -370,7 +372,7 @@ class AppQueue:
         ask = Ask(app.request, app.need)
         apps = queue.by_ask[ask]
         if len(apps) > 1:
-            apps.remove(self._rank(app, self._step_ms))
+            apps.remove(app)
             return
         del queue.by_ask[ask]
         users = company.asks[ask]
@@ -398,7 +400,7 @@ class AppQueue:
         queue = company.users[app.user]
         self._take_out(company, queue, app)
         ask = Ask(request, need)
-        queue.by_ask.setdefault(ask, Line()).add(self._rank(restated, self._step_ms))
+        queue.by_ask.setdefault(ask, Line(key=self._place)).add(restated)
         self._add_ask(company, ask, app.user)
         self.arrivals[app.app] = restated
         if request == app.request:
@@ -420,8 +422,8 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         apps = queue.by_ask[Ask(app.request, app.need)]
-        apps.remove(self._rank(app, self._step_ms))
-        apps.add(self._rank(moved, self._step_ms))
+        apps.remove(app)
+        apps.add(moved)
         self.arrivals[app.app] = moved
         company.limit.reprioritize(app, moved)
         queue.head = moved if queue.head is app else queue.head
@@ -702,28 +704,28 @@ class AppQueue:
         company.to_recheck.clear()
 
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
-        limit = company.limit
+        limit, place = company.limit, self._place
         if not queue.by_ask:
             queue.first, queue.heads = None, (None, None)
             self._set_head(limit, queue, None)
             return
-        head: AppPlace | None = None
-        first: AppPlace | None = None
+        head: Pending | None = None
+        first: Pending | None = None
         of_head: Ask | None = None
         of_first: Ask | None = None
         user, limited = queue.contender.user, company.limits is not None and limit.limited
         for ask, apps in queue.by_ask.items():
             if (ask.need is None or ask.need.hostable) and (not limited or limit.possible(user, ask.request)):
                 front = apps.items[apps.begin]
-                if first is None or front < first:
+                if first is None or place(front) < place(first):
                     first, of_first = front, ask
-                if (head is None or front < head) and limit.fits_alone(ask.request):
+                if (head is None or place(front) < place(head)) and limit.fits_alone(ask.request):
                     head, of_head = front, ask
         if limited:
             first, of_first = _unless_broken(limit, user, first, of_first)
             head, of_head = _unless_broken(limit, user, head, of_head)
-        queue.first, queue.heads = None if first is None else first[-1], (of_head, of_first)
-        self._set_head(limit, queue, None if head is None else head[-1])
+        queue.first, queue.heads = first, (of_head, of_first)
+        self._set_head(limit, queue, head)
 
     def _set_head(self, limit: QuotaLimit, queue: UserQueue, head: Pending | None) -> None:
         if head is queue.head:
@@ -846,8 +848,8 @@ def reached(held: Resources, part: Resources) -> bool:
 
 
 def _unless_broken(
-    limit: QuotaLimit, user: str, head: AppPlace | None, ask: Ask | None
-) -> tuple[AppPlace | None, Ask | None]:
+    limit: QuotaLimit, user: str, head: Pending | None, ask: Ask | None
+) -> tuple[Pending | None, Ask | None]:
     """The user's head and what it asks; none if a limit keeps it out now (semantics N2)."""
     return (head, ask) if ask is None or limit.broken(user, ask.request) is None else (None, None)
 

@@ -524,10 +524,11 @@ def test_heartbeats_are_not_written_to_disk(scheduler: Scheduler, client: Client
     scheduler.turn()
     written = client.store.info("persistence")["aof_current_size"]
     for _ in range(3):
-        assert client.store.eval(BEAT_LUA, 1, client.keys.heartbeats, "w1") == 1
+        assert client.store.eval(BEAT_LUA, 2, client.keys.heartbeats, client.keys.grants("w1"), "w1") == [[1, []]]
         scheduler.heartbeats.watch_anew(scheduler._store_time_ms())
     assert client.store.info("persistence")["aof_current_size"] == written
-    assert client.store.eval(BEAT_LUA, 1, client.keys.heartbeats, "unknown") == 0
+    grants = client.keys.grants("unknown")
+    assert client.store.eval(BEAT_LUA, 2, client.keys.heartbeats, grants, "unknown") == [[0, []]]
 
 
 def test_nobody_is_lost_for_heartbeats_that_a_restarted_store_has_forgotten(

@@ -179,3 +179,7 @@ def test_a_stop_answers_what_is_open_without_a_trace(
         monkeypatch.setattr(api._client, "send", wait)
         asyncio.run(story())
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_server_leaves_files_for_its_store_and_its_log() -> None:
+    assert [serve.most_connections(files) for files in (100, 1_024, 65_536)] == [1, 768, serve.MAX_CONNECTIONS]

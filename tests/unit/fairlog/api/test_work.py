@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Timer
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +15,7 @@ import pytest
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.handlers import Handlers
+from fairlog.api.work import Caller, Questions
 from scheduler.model.commands import (
     AddAccount,
     Command,
@@ -30,7 +31,9 @@ from scheduler.model.sender import By
 from scheduler.service.grant_tokens import claims_of, grant_token, worker_pass
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import NewToken, new_token
+from scheduler.store.visits import Wanted
 from tests.unit.fairlog.api.served import KEYS, RING, ROOT, served
+from workers.store_door import Stored, WorkerStore
 
 BEGIN = {"turn": "a:1", "want": 1}
 DONE = {"turn": "a:2", "want": 0, "completions": [[0, "succeeded", 0, "", "", 1]]}
@@ -323,3 +326,68 @@ def test_a_worker_is_told_again_only_what_has_changed(world: World) -> None:
     assert first["alive"] is True
     again = world.ask("GET", "/v1/workers/w1/grants", world.of("w1"), after=first["tag"], wait=1).json()
     assert (again["grants"], again["tag"]) == (None, first["tag"])
+    assert again["beat_ms"] == 5_000
+
+
+def test_a_worker_that_no_turn_concerns_is_looked_at_once_a_question(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Sequence[str]] = []
+    look = WorkerStore.look
+
+    def spied(store: WorkerStore, workers: Sequence[str]) -> list[Stored]:
+        looked.append(workers)
+        return look(store, workers)
+
+    monkeypatch.setattr(WorkerStore, "look", spied)
+    tag = world.ask("GET", "/v1/workers/w1/grants", world.of("w1")).json()["tag"]
+    world.ask("GET", "/v1/workers/w1/grants", world.of("w1"), after=tag, wait=20)
+    assert looked == [["w1"], ["w1"]]
+
+
+def test_a_worker_is_told_at_once_that_somebody_wants_to_run_a_command_on_it(world: World) -> None:
+    """Whichever server was asked for it."""
+    tag = world.ask("GET", "/v1/workers/w1/grants", world.of("w1")).json()["tag"]
+
+    async def asked() -> dict[str, Any]:
+        door = Door(world.api, Feed())
+        app = make_app(door, at_home=False)
+        transport, bearer = httpx.ASGITransport(app), {"authorization": f"Bearer {world.of('w1')}"}
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, headers=bearer) as client:
+            url = f"http://api/v1/workers/w1/grants?after={tag}&wait=30000"
+            question = asyncio.create_task(client.get(url))
+            while not door.bells._waiting:
+                await asyncio.sleep(0)
+            world.api.workers._store.visits.begin(Wanted(("true",)), "w1", "ann-1.0", "acme/ann")
+            await door.ring_for_visits()
+            return cast("dict[str, Any]", (await question).json())
+
+    told = asyncio.run(asked())
+    assert (told["visited"], told["alive"]) == (["ann-1.0"], True)
+    assert [each.command for each in world.api.workers._store.visits.take("w1", "ann-1.0")] == [("true",)]
+    assert world.api.workers.visited() == set()
+
+
+def test_questions_that_come_while_the_store_is_busy_are_asked_together() -> None:
+    """An error is told to all of them, and the next ones are asked anew."""
+    batches: list[list[str]] = []
+
+    def grants(questions: Sequence[tuple[Any, str]]) -> list[Any]:
+        batches.append([after for _, after in questions])
+        if "bad" in batches[-1]:
+            raise OSError("away")
+        return [after.upper() for _, after in questions]
+
+    async def asked() -> list[Any]:
+        questions, caller = Questions(grants), cast("Caller", None)
+        first = asyncio.create_task(questions.ask(caller, "a"))
+        while not batches:
+            await asyncio.sleep(0)
+        second = [questions.ask(caller, each) for each in ("b", "bad", "c")]
+        told = [await first, *await asyncio.gather(*second, return_exceptions=True)]
+        return [*told, await questions.ask(caller, "d")]
+
+    told = asyncio.run(asked())
+    assert [told[0], told[-1]] == ["A", "D"]
+    assert [str(each) for each in told[1:-1]] == ["away"] * 3
+    assert batches == [["a"], ["b", "bad", "c"], ["d"]]
