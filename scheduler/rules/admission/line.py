@@ -39,10 +39,16 @@ class Line:
     def remove(self, item: Any) -> None:  # noqa: ANN401 - likewise
         """Take an item out that it has."""
         items, begin, key = self.items, self.begin, self.key
-        at = bisect_left(items, item if key is None else key(item), begin, key=key)
-        if at > begin:
-            del items[at]
-            return
+        if items[begin] is not item:
+            at = bisect_left(items, item if key is None else key(item), begin, key=key)
+            if at > begin:
+                del items[at]
+                return
+        self.remove_first()
+
+    def remove_first(self) -> None:
+        """Take the first item out."""
+        items, begin = self.items, self.begin
         items[begin] = None
         self.begin = begin = begin + 1
         if begin == len(items) or (begin > _LEFT and begin * 2 > len(items)):
@@ -62,7 +68,7 @@ class Arrivals(dict[str, Any]):
         self._left = 0
 
     def __delitem__(self, key: str) -> None:
-        super().__delitem__(key)
+        dict.__delitem__(self, key)
         self._left += 1
         if self._left > 2 * len(self) + _LEFT:
             kept = dict(self)
