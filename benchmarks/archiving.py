@@ -27,7 +27,7 @@ from scheduler.model.commands import ConfigureCluster
 from scheduler.service.client import Client
 from scheduler.store.eventlog import EventLog
 
-RETAINED, AFTER = 100_000, 20_000
+RETAINED = AFTER = 100_000
 
 
 def loaded(seconds: float, *, archives: bool) -> dict[str, Any]:

@@ -154,12 +154,12 @@ def sustained(
         time.sleep(min(5.0, seconds - elapsed))
         rates.append((granted.value, time.monotonic()))
         look()
-        if min(rates[-1][1] - minutes[-1][0], seconds - minutes[-1][0] + started) >= MINUTE_S - 1:
+        if rates[-1][1] - minutes[-1][0] >= MINUTE_S:
             minutes.append((rates[-1][1], granted.value, busy_s(processes)))
         print(f"\r{(granted.value - before) / (time.monotonic() - started):,.0f} apps/s", end="", file=sys.stderr)
     print(file=sys.stderr)
     count, ended = rates[-1]
-    if len(minutes) == 1:
+    if len(minutes) == 1 or ended - minutes[-1][0] > MINUTE_S / 2:
         minutes.append((ended, count, busy_s(processes)))
     stop.set()
     for process in others:
