@@ -3,23 +3,28 @@
 `throughput.py [SECONDS]` loads the cluster for SECONDS (default 60). A master runs on the embedded store with fsync on
 every write and 100 registered workers. Clients submit apps of one executor (4 cores) in batches and wait for the
 answers. One process in place of the agents follows the log and reports an app's end as soon as its cores are granted.
-An app counts once its grant is committed. For comparison, plain RQ runs one job per command on a SimpleWorker, on the
-same store.
+An app counts once its grant is committed. `cpu_us_per_app` is the CPU time of the master's process and of the store for
+an app, minute by minute: other load on the machine hardly affects it, so a cliff shows in it. For comparison, plain RQ
+runs one job per command on a SimpleWorker, on the same store.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event as Flag
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+import psutil
 import structlog
 from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
@@ -44,10 +49,10 @@ PAGE = ("COUNT", 10_000, "BLOCK", 200)
 RQ_JOBS = 2_000
 
 
-def serve(url: str) -> None:
-    """The master process. It logs to stderr; stdout is for the figures."""
+def serve(url: str, archive: str = "") -> None:
+    """The master process, which may archive below `archive`. It logs to stderr; stdout is for the figures."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    run_master(url)
+    run_master(url, archive_allow=[archive] if archive else [])
 
 
 def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) -> None:
@@ -109,10 +114,27 @@ def prepare(client: Client) -> None:
     client.send_many([worker(number, **shape) for number in range(WORKERS)])
 
 
-def sustained(url: str, seconds: float, *, through: str = "") -> dict[str, float]:
+MINUTE_S = 60.0
+
+
+def busy_s(processes: Mapping[str, int]) -> dict[str, float]:
+    """The CPU time of each process so far, named, by its id; without its children."""
+    times = {name: psutil.Process(pid).cpu_times() for name, pid in processes.items()}
+    return {name: used.user + used.system for name, used in times.items()}
+
+
+def sustained(
+    url: str,
+    seconds: float,
+    *,
+    through: str = "",
+    processes: Mapping[str, int] = {},
+    look: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
     """Apps granted per second over `seconds` of full load on a cluster without apps.
 
-    Clients submit to the store, or `through` another URL.
+    Clients submit to the store, or `through` another URL. Of these `processes`, by their names, the CPU time for an app
+    is told, minute by minute. `look` is called every five seconds.
     """
     context = multiprocessing.get_context("spawn")
     granted: Synchronized[int] = context.Value("q", 0)
@@ -125,14 +147,20 @@ def sustained(url: str, seconds: float, *, through: str = "") -> dict[str, float
     for process in others:
         process.start()
     wait_for(lambda: granted.value, "the first grant")
-    rates = []
+    rates: list[tuple[int, float]] = []
     started, before = time.monotonic(), granted.value
+    minutes = [(started, before, busy_s(processes))]
     while (elapsed := time.monotonic() - started) < seconds:
         time.sleep(min(5.0, seconds - elapsed))
         rates.append((granted.value, time.monotonic()))
+        look()
+        if rates[-1][1] - minutes[-1][0] >= MINUTE_S:
+            minutes.append((rates[-1][1], granted.value, busy_s(processes)))
         print(f"\r{(granted.value - before) / (time.monotonic() - started):,.0f} apps/s", end="", file=sys.stderr)
     print(file=sys.stderr)
     count, ended = rates[-1]
+    if len(minutes) == 1 or ended - minutes[-1][0] > MINUTE_S / 2:
+        minutes.append((ended, count, busy_s(processes)))
     stop.set()
     for process in others:
         process.join(timeout=30)
@@ -140,6 +168,13 @@ def sustained(url: str, seconds: float, *, through: str = "") -> dict[str, float
         "apps": count - before,
         "seconds": round(ended - started, 1),
         "apps_per_s": round((count - before) / (ended - started)),
+        "cpu_us_per_app": {
+            name: [
+                round((after[name] - until[name]) / max(1, then - apps) * 1e6, 1)
+                for (_, apps, until), (_, then, after) in pairwise(minutes)
+            ]
+            for name in processes
+        },
     }
 
 
@@ -194,7 +229,9 @@ def main() -> None:
         master.start()
         client = Client(store.url)
         prepare(client)
-        lone, load, plain = lone_submits(store.url), sustained(store.url, seconds), plain_rq(store.url)
+        processes = {"master": master.pid or os.getpid(), "store": client.store.info("server")["process_id"]}
+        lone = lone_submits(store.url)
+        load, plain = sustained(store.url, seconds, processes=processes), plain_rq(store.url)
         version = client.store.info("server").get("valkey_version")
         master.terminate()
         master.join(timeout=10)

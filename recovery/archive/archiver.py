@@ -31,6 +31,10 @@ CLAIMED_S = 10
 """A claim expires after this time and is never released, so a failing archiver is not started more often."""
 CLAIM_EVERY = 10_000
 """A claim is renewed after this number of events."""
+NICENESS = 10
+HURRIES_AFTER = 4
+"""Archiving yields to all else on its host until so many times `archive_after_events` are due. From then on it has the
+priority of a master: on a busy host it might get no time at all, and the store would fill up."""
 _STOP_S = 2.0
 _log = structlog.get_logger()
 
@@ -49,16 +53,23 @@ class Archiver:
         self._refused = ""
         """The URL that is not allowed and was reported."""
         self._child: Child | None = None
+        self._hurries = False
+        """Whether the process that was started last does not yield."""
         self._look_at_s = 0.0
 
     def tend(self, settings: ClusterConfigured, head: int) -> None:
-        """Start archiving if it is due and not running; checks once a second."""
+        """Start archiving if it is due, and anew if it yields and falls behind; looks once a second."""
         if not settings.archive_after_events or time.monotonic() < self._look_at_s:
             return
         self._look_at_s = time.monotonic() + LOOK_EVERY_S
-        running = self._child is not None and self._child.pid is not None
-        due = not running and is_due(self._log, settings, head, self._elsewhere)
-        if due and self._may(settings.archive_url) and claim(self._log):
+        late = backlog(self._log, settings, head) >= HURRIES_AFTER * settings.archive_after_events
+        if self._child is not None and self._child.pid is not None:
+            if late and not self._hurries:
+                _log.info("archiving falls behind and is started again with the priority of a master")
+                self._child.ask_to_stop()
+            return
+        if is_due(self._log, settings, head, self._elsewhere) and self._may(settings.archive_url) and claim(self._log):
+            self._hurries = late
             self._start(settings)
 
     def stop(self) -> None:
@@ -86,7 +97,8 @@ class Archiver:
             "FAIRLOG_CLUSTER": self._log.keys.cluster,
             "FAIRLOG_ARCHIVE": self._elsewhere,
         }
-        command = [sys.executable, "-m", "recovery.archive.archiver", str(os.getpid()), url, str(retain)]
+        words = (os.getpid(), url, retain, 0 if self._hurries else NICENESS)
+        command = [sys.executable, "-m", "recovery.archive.archiver", *map(str, words)]
         self._child = Child("archiver", command, environment=environment)
         self._child.start()
 
@@ -95,8 +107,12 @@ def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str
     """Whether the store holds at least `archive_after_events` events besides the retained ones, or many reads."""
     if not settings.archive_after_events or not (settings.archive_url or elsewhere):
         return False
-    old = head - max(1, settings.archive_retain_events) - archived_to(log.store, log.keys).seq
-    return old >= settings.archive_after_events or are_due(log.store, log.keys)
+    return backlog(log, settings, head) >= settings.archive_after_events or are_due(log.store, log.keys)
+
+
+def backlog(log: EventLog, settings: ClusterConfigured, head: int) -> int:
+    """How many events the store holds besides those that it is to retain."""
+    return head - max(1, settings.archive_retain_events) - archived_to(log.store, log.keys).seq
 
 
 def claim(log: EventLog) -> bool:
@@ -122,11 +138,14 @@ def _claimed(log: EventLog, records: Iterable[Record]) -> Iterator[Record]:
 
 
 def main() -> None:
-    """Archive the log named by the environment. Arguments: parent process, URL, number of events to retain."""
+    """Archive the log named by the environment.
+
+    Arguments: parent process, URL, number of events to retain, niceness.
+    """
     log_to_stderr()
-    parent, url, retain = sys.argv[1:]
+    parent, url, retain, niceness = sys.argv[1:]
     die_with_parent(int(parent))
-    os.nice(10)
+    os.nice(int(niceness))
     with connect(os.environ["FAIRLOG_STORE"]) as store:
         log = open_log(store, Keys(os.environ["FAIRLOG_CLUSTER"]), elsewhere=os.environ["FAIRLOG_ARCHIVE"])
         try:

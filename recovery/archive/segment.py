@@ -16,7 +16,7 @@ from scheduler.store import codec
 from scheduler.store.codec import Record
 
 SUFFIX = ".jsonl.zst"
-_LEVEL = 6
+_LEVEL = 3
 
 
 class Segment(NamedTuple):

@@ -211,6 +211,8 @@ class Master:
         self._tend_archive(self.scheduler.state)
 
     def _may_go_on(self) -> bool:
+        """Asked between turns, of which there is no end while more comes in than one turn takes."""
+        self._tend_archive(self.scheduler.state)
         return self._keep_lease() and not self.worker.stopping and not self._snapshot_is_due()
 
     def _snapshot_is_due(self) -> bool:

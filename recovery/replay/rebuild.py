@@ -46,7 +46,7 @@ def fold(state: ClusterState, fact: Fact) -> Event:
     Raises: InvariantViolated if it contradicts the state.
     """
     event = fact.event
-    state.apply(event, at=fact.at, cause=fact.cause, private=fact.private, by=fact.by)
+    state.apply(event, fact.at, fact.cause, fact.private, fact.by)
     return event
 
 

@@ -270,18 +270,16 @@ def _kinds(state: Facts, event: events.AppRegistered) -> Broken:
 
 
 def _sizing(app: str, sizing: events.Sizing, cores_per_task: int) -> Broken:
-    match sizing:
-        case Computed(memory_per_task_mb=memory_mb):
-            if memory_mb is not None and memory_mb < 1:
-                return "A2", f"a task of app {app!r} has {memory_mb} MiB"
-        case Fixed(each=size):
-            if not size.covers(_LEAST):
-                return "S5", f"the executors of app {app!r} have {size}"
-            if size.cores < cores_per_task:
-                return "A7", f"the executors of app {app!r} have {size.cores} cores, its tasks {cores_per_task}"
-        case events.OnePerWorker(memory_mb=memory_mb):
-            if memory_mb < 1:
-                return "S5", f"the executors of app {app!r} have {memory_mb} MiB"
+    if isinstance(sizing, Computed):
+        if sizing.memory_per_task_mb is not None and sizing.memory_per_task_mb < 1:
+            return "A2", f"a task of app {app!r} has {sizing.memory_per_task_mb} MiB"
+    elif isinstance(sizing, Fixed):
+        if not sizing.each.covers(_LEAST):
+            return "S5", f"the executors of app {app!r} have {sizing.each}"
+        if sizing.each.cores < cores_per_task:
+            return "A7", f"the executors of app {app!r} have {sizing.each.cores} cores, its tasks {cores_per_task}"
+    elif sizing.memory_mb < 1:
+        return "S5", f"the executors of app {app!r} have {sizing.memory_mb} MiB"
     return None
 
 

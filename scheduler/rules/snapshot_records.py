@@ -135,7 +135,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "holds": map(_hold, state.holds.values()),
         "ended": ((app,) for app in state.ended),
         "held_back": sorted(state.queue.held_back()),
-        "commands": ((name, seq, state.command_times[name]) for name, seq in state.commands.items()),
+        "commands": state.known_commands(),
         "refusals": ((name, *said) for name, said in state.refusals.items()),
         "accounts": map(_account, state.accounts.known.values()),
         "tokens": state.accounts.tokens.values(),
@@ -220,8 +220,7 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
         case "ended":
             state.ended[record.app] = None
         case "commands":
-            state.commands[record.id] = record.seq
-            state.command_times[record.id] = record.at
+            state.recall_command(record.id, record.seq, record.at)
         case "refusals":
             state.refusals[record.id] = record.error, record.message
         case "accounts":

@@ -79,6 +79,8 @@ from scheduler.rules.trouble import failures_in_a_row, is_quick, restart_after, 
 
 REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
+CHANGED_APPS = 1_000
+"""How many apps may be kept whose timers are to be looked at: a replay asks for no timers, and would keep every app."""
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
 
@@ -112,10 +114,8 @@ class ClusterState:
         self._ledgers: dict[tuple[str, str], LedgersOfUser] = {}
         self.commands: dict[str, int] = {}
         """Command id -> log position of the last event it caused."""
-        self._oldest_commands: deque[str] = deque()
-        """The same ids in the same order: a dict is slow to find its first key once many before it are gone."""
-        self.command_times: dict[str, int] = {}
-        """Command id -> when it was carried out last (ms)."""
+        self._commands: deque[tuple[str, int]] = deque()
+        """The same ids in the same order, each with the time (ms) when it was carried out last."""
         self.forgotten_at = 0
         """When the newest command was carried out whose id is forgotten (ms); 0 if none is."""
         self.refusals: dict[str, tuple[str, str]] = {}
@@ -178,7 +178,7 @@ class ClusterState:
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
         """
-        holds, fold = _FOLDS[type(event)]
+        holds, fold, done = _FOLDS[type(event)]
         broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
@@ -187,6 +187,8 @@ class ClusterState:
         if at != self.at:
             if self.owed.lists:
                 self._note_shortage()
+            if len(self._timers.changed) > CHANGED_APPS:
+                self._timers_but_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -198,7 +200,7 @@ class ClusterState:
             self.queue.review()
         if private is not None and type(event) is AppRegistered:
             self.apps[event.app].private_json = _to_json(private)
-        if by is not NOBODY and (done := _ASKED.get(type(event))) and by.role in ("user", "admin", "operator"):
+        if done and by is not NOBODY and by.role in ("user", "admin", "operator"):
             app = self.apps.get(event.app)  # type: ignore[union-attr]  # events of apps
             if app is not None:
                 app.asked = app.asked or {}
@@ -364,7 +366,7 @@ class ClusterState:
             "drivers": to_builtins(self.drivers),
             "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
             "held_back": sorted(map(list, self.queue.held_back())),
-            "commands": [[name, seq, self.command_times[name]] for name, seq in self.commands.items()],
+            "commands": list(map(list, self.known_commands())),
             "forgotten_at": self.forgotten_at,
             "public_keys": list(self.public_keys.items()),
             "sealed": [self.sealed, self.sealed_at],
@@ -386,7 +388,6 @@ class ClusterState:
         self.claims.configure(self.settings)
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
-        self._oldest_commands = deque(self.commands)
         for allocation in (*self.executors.values(), *self.drivers.values()):
             if allocation.status == "stopping":
                 self.workers[allocation.worker].leaving += allocation.resources
@@ -464,20 +465,29 @@ class ClusterState:
         }
 
     def _remember(self, command: str) -> None:
-        commands, oldest = self.commands, self._oldest_commands
+        commands, known = self.commands, self._commands
         if command not in commands:
-            oldest.append(command)
-            if len(oldest) > KNOWN_COMMANDS:
-                forgotten = oldest.popleft()
+            known.append((command, self.at))
+            if len(known) > KNOWN_COMMANDS:
+                forgotten, at = known.popleft()
                 del commands[forgotten]
-                self.forgotten_at = max(self.forgotten_at, self.command_times.pop(forgotten))
-                self.refusals.pop(forgotten, None)
-        elif oldest[-1] != command:
-            oldest.remove(command)
-            oldest.append(command)
+                self.forgotten_at = max(self.forgotten_at, at)
+                if self.refusals:
+                    self.refusals.pop(forgotten, None)
+        elif known[-1] != (command, self.at):
+            known.remove(next(one for one in known if one[0] == command))
+            known.append((command, self.at))
             del commands[command]
         commands[command] = self.head
-        self.command_times[command] = self.at
+
+    def known_commands(self) -> list[tuple[str, int, int]]:
+        """The ids of `commands`, the position of the last event of each, and when it was carried out last (ms)."""
+        return [(command, self.commands[command], at) for command, at in self._commands]
+
+    def recall_command(self, command: str, seq: int, at: int) -> None:
+        """The next one of `known_commands`, as a snapshot has it."""
+        self.commands[command] = seq
+        self._commands.append((command, at))
 
     def may_log_refusal(self, at: int, account: str) -> bool:
         """Whether one more refusal of a command of the account at time `at` (ms) is logged (semantics T3)."""
@@ -1406,8 +1416,8 @@ _ASKED: dict[type[Event], str] = {
     events.AppRemoved: "killed",
 }
 """What an account did with an app, by the first event of its command (semantics I1)."""
-_FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState.folds().items()}
-"""Type of event -> its precondition, and what folds it."""
+_FOLDS = {kind: (PRECONDITIONS[kind], fold, _ASKED.get(kind, "")) for kind, fold in ClusterState.folds().items()}
+"""Type of event -> its precondition, what folds it, and what an account did with an app by it."""
 
 
 def _facts(entity: Struct, *links: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event, by_kind
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, By
-from scheduler.store.framing import framed
+from scheduler.store.framing import framed_bytes
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
@@ -116,7 +116,7 @@ _plain = Decoder().decode
 def digest_of(*fields: bytes) -> str:
     """Hex of BLAKE2b-256 over the fields, each preceded by its length."""
     digest = _empty_digest()
-    digest.update(framed(*fields))
+    digest.update(framed_bytes(fields))
     return digest.hexdigest()
 
 
@@ -243,19 +243,21 @@ def told(record: Record) -> list[Fact]:
         raise _complaint(record, error) from error
     if not events or len(events) != last - first + 1:
         raise UnreadableRecord(first, f"the turn has {len(events)} events for positions {first} to {last}")
-    found = [Fact(seq, at, first, "", event) for seq, event in enumerate(events, first)]
-    free = 0
+    found: list[Fact] = []
+    told, free = found.append, 0
     for number, each in enumerate(logged):
-        begin, caused = each.begin, each.number
+        begin, caused, cause = each.begin, each.number, each.id
         if begin < free or caused < 1 or begin + caused > len(events):
             raise UnreadableRecord(first, f"command {number} of the turn names events that are not its own")
+        for at_place in range(free, begin):
+            told(Fact(first + at_place, at, first, "", events[at_place]))
+        part = private.get(number) if private else None
+        told(Fact(first + begin, at, first, cause, events[begin], "", each.command, each.by or NOBODY, part, caused))
         free = begin + caused
-        fact = found[begin]
-        fact.command, fact.by, fact.caused = each.command, each.by or NOBODY, caused
-        if private:
-            fact.private = private.get(number)
-        for fact in found[begin:free]:
-            fact.cause = each.id
+        for at_place in range(begin + 1, free):
+            told(Fact(first + at_place, at, first, cause, events[at_place]))
+    for at_place in range(free, len(events)):
+        told(Fact(first + at_place, at, first, "", events[at_place]))
     found[-1].digest = digest
     return found
 
@@ -263,12 +265,14 @@ def told(record: Record) -> list[Fact]:
 def _opened(record: Record, logged: Sequence[_Logged]) -> dict[int, Private]:
     """The private parts that are not withheld, by the index of their command."""
     parts = _privates_of(record.private)
-    for number, salt, private in ((part.number, part.salt, part.private) for part in parts):
-        if not 0 <= number < len(logged) or logged[number].commit != commitment(salt, private):
+    for part in parts:
+        number = part.number
+        if not 0 <= number < len(logged) or logged[number].commit != commitment(part.salt, part.private):
             raise _altered_private(record)
-    if _to_json(parts) != record.private or len({part.number for part in parts}) != len(parts):
+    opened = {part.number: part.private for part in parts}
+    if _to_json(parts) != record.private or len(opened) != len(parts):
         raise _altered_private(record)
-    return {part.number: part.private for part in parts}
+    return opened
 
 
 def _altered_private(record: Record) -> UnreadableRecord:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from scheduler.store.keys import Keys
 
 PAGE = 200
-"""The number of entries read at a time. An entry has from one to some thousand events."""
+"""The most entries read at a time. An entry has from one to some thousand events."""
+PAGE_BYTES = 4 << 20
+"""About how much is read at a time, if more than an entry: the store answers nobody else while it copies a page."""
+FIRST_PAGE = 10
+"""The number of entries read at first."""
 _IN_STEP_S = 0.02
 """The interval of checks while replicas synchronize with a restarted primary."""
 REPLICATED_WITHIN_S = 10
@@ -148,6 +152,8 @@ class EventLog:
         self.keys = keys
         self.replicas = replicas
         self._archived = archived
+        self._followed = PAGE
+        """The most entries that `follow` reads next."""
         self._replication = Replication(store)
         self._commit: Script = store.register_script(COMMIT_LUA)
 
@@ -223,11 +229,12 @@ class EventLog:
         Raises: as `facts`.
         """
         keys, lasts = zip((self.keys.log, f"{after.seq}-0"), *([bell] if bell else []), strict=True)
-        asked = InFlight(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", *keys, *lasts)])
+        asked = InFlight(self.store, [("XREAD", "COUNT", self._followed, "BLOCK", wait_ms, "STREAMS", *keys, *lasts)])
         (answer,) = asked.answers()
         page = dict(answer or ()).get(self.keys.log.encode())
         if not page:
             return []
+        self._followed = _next_count(page)
         older = self._archived_before(page, after.seq)
         records = list(next(older, ()) or map(record_of, page))
         for record in records:
@@ -258,22 +265,28 @@ class EventLog:
         return found if found is not None and found.first <= seq <= found.last else None
 
     def backwards(self, pages: int) -> Iterator[Record]:
-        """The newest turns in the store, last one first, up to `pages` pages; not verified."""
-        end = "+"
-        for _ in range(pages):
-            (page,) = InFlight(self.store, [("XREVRANGE", self.keys.log, end, "-", "COUNT", PAGE)]).answers()
+        """The newest turns in the store, last one first, up to `pages` of `PAGE` turns; not verified."""
+        end, left, count = "+", pages * PAGE, FIRST_PAGE
+        while left > 0:
+            (page,) = InFlight(
+                self.store, [("XREVRANGE", self.keys.log, end, "-", "COUNT", min(count, left))]
+            ).answers()
             yield from map(record_of, page)
             if not page:
                 return
-            end = f"({page[-1][0].decode()}"
+            end, left, count = f"({page[-1][0].decode()}", left - len(page), _next_count(page)
 
     def _pages(self, last: int) -> Iterator[Record]:
         """The turns after `last`, archived ones first; requests the next page while the caller uses the current one."""
-        in_flight: InFlight | None = self._ask(last)
+        count = FIRST_PAGE
+        in_flight: InFlight | None = self._ask(last, count)
         try:
             while in_flight is not None:
                 (page,) = in_flight.answers()
-                in_flight = self._ask(_seq(page[-1][0])) if len(page) == PAGE else None
+                in_flight = None
+                if len(page) == count:
+                    count = _next_count(page)
+                    in_flight = self._ask(_seq(page[-1][0]), count)
                 for older in self._archived_before(page, last):
                     yield from older
                 yield from map(record_of, page)
@@ -290,8 +303,8 @@ class EventLog:
             yield [record for record in older if record.last <= until]
             last = older[-1].last
 
-    def _ask(self, last: int) -> InFlight:
-        return InFlight(self.store, [("XRANGE", self.keys.log, f"({last}-0", "+", "COUNT", PAGE)])
+    def _ask(self, last: int, count: int) -> InFlight:
+        return InFlight(self.store, [("XRANGE", self.keys.log, f"({last}-0", "+", "COUNT", count)])
 
     def _check_tail(self, seq: int) -> None:
         """Raise UnreadableRecord if entries after `seq` were lost: the stream remembers the last id it has assigned."""
@@ -350,6 +363,12 @@ class EventLog:
         while not (in_step := self._replication.confirm(sent)) and time.monotonic() < deadline_s:
             time.sleep(_IN_STEP_S)
         return in_step
+
+
+def _next_count(page: Sequence[Any]) -> int:
+    """How many entries the next page is to have, if they are as large as those of this one."""
+    size = sum(len(value) for _, fields in page for value in fields)
+    return max(1, min(PAGE, len(page) * PAGE_BYTES // size))
 
 
 def _seq(entry_id: bytes) -> int:

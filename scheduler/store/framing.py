@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def framed(*fields: str | int | bytes) -> bytes:
     """The fields, each preceded by its length in bytes and a colon."""
-    texts = [field if isinstance(field, bytes) else str(field).encode() for field in fields]
-    return b"".join([b"%d:%b" % (len(text), text) for text in texts])
+    return framed_bytes([field if isinstance(field, bytes) else str(field).encode() for field in fields])
+
+
+def framed_bytes(fields: Sequence[bytes]) -> bytes:
+    """The same of fields that are bytes."""
+    return b"".join([b"%d:%b" % (len(field), field) for field in fields])

@@ -46,6 +46,8 @@ class _Company(Struct):
     spec: CompanyRegistered
     sums: Balance = field(default_factory=Balance)
     users: dict[str, Balance] = {}
+    stranded: Resources = NOTHING
+    """What of its grants is on workers that are not live."""
 
 
 class ShadowLedger:
@@ -77,7 +79,7 @@ class ShadowLedger:
         for held in (*state.executors.values(), *state.drivers.values()):
             owner, worker_of = made._apps[held.app], made._workers[held.worker]
             made._allocations[held.id] = owner, worker_of, held.resources
-            move_grant(owner, worker_of, held.resources)
+            made._move(owner, worker_of, held.resources)
         return made
 
     def _enter(self, app: App) -> None:
@@ -99,7 +101,7 @@ class ShadowLedger:
         """
         company = self._companies[event.company]
         spec = company.spec
-        if event.lent or spec.may_borrow or (has := self._held(event.company)) == NOTHING:
+        if event.lent or spec.may_borrow or (has := self.held(event.company)) == NOTHING:
             return True
         held = self._apps[event.app].requested + has
         if spec.amounts is not None:
@@ -107,12 +109,21 @@ class ShadowLedger:
         part, of = map(int, spec.part.split("/")) if spec.part else (1, len(self._companies))
         return (self._live * part).covers(held * of)
 
-    def _held(self, company: str) -> Resources:
+    def held(self, company: str) -> Resources:
         """What the company is granted on live workers."""
-        if self._companies[company].sums.granted == NOTHING:
-            return NOTHING
-        held = (grant for app, worker, grant in self._allocations.values() if worker.live and app.company == company)
-        return sum(held, NOTHING)
+        known = self._companies[company]
+        return known.sums.granted - known.stranded
+
+    def _move(self, app: _App, worker: _Worker, grant: Resources) -> None:
+        """The app is granted that on the worker, or returns it if it is negative."""
+        move_grant(app, worker, grant)
+        if not worker.live:
+            self._strand(app, grant)
+
+    def _strand(self, app: _App, grant: Resources) -> None:
+        """That much more of what the app's company is granted is on workers that are not live."""
+        if app.company in self._companies:
+            self._companies[app.company].stranded += grant
 
     def post(self, event: Event, state: ClusterState) -> str | None:
         """Enter the event that `state` has just folded; a sentence if a ledger of the state differs."""
@@ -156,17 +167,17 @@ class ShadowLedger:
         if isinstance(event, events.ExecutorAllocated) and event.requested is not None:
             add_request(app.accounts, event.requested - app.requested)
             app.requested = event.requested
-        move_grant(app, worker, grant)
+        self._move(app, worker, grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _executor_removed(self, event: events.ExecutorRemoved, state: ClusterState) -> str | None:
         app, worker, grant = self._allocations.pop(event.executor)
-        move_grant(app, worker, -grant)
+        self._move(app, worker, -grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _driver_removed(self, event: events.DriverRemoved, state: ClusterState) -> str | None:
         app, worker, grant = self._allocations.pop(event.driver)
-        move_grant(app, worker, -grant)
+        self._move(app, worker, -grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _of_app(self, app: _App, state: ClusterState) -> str | None:
@@ -203,6 +214,10 @@ class ShadowLedger:
     def _offers(self, worker: _Worker, offer: Resources, state: ClusterState, *, live: bool) -> str | None:
         self._live += offer * live - worker.offer * worker.live
         worker.free += offer - worker.offer
+        if live != worker.live:
+            for app, held_on, grant in self._allocations.values():
+                if held_on is worker:
+                    self._strand(app, -grant if live else grant)
         worker.offer, worker.live = offer, live
         return self._of_worker(worker, state)
 

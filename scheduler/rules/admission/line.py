@@ -63,7 +63,7 @@ class Arrivals(dict[str, Any]):
         self._left = 0
 
     def __delitem__(self, key: str) -> None:
-        super().__delitem__(key)
+        dict.__delitem__(self, key)
         self._left += 1
         if self._left > 2 * len(self) + _LEFT:
             kept = dict(self)

@@ -335,7 +335,7 @@ class AppQueue:
             contender = Contender(app.user, balance, standing=standing or Standing())
             queue = company.users[app.user] = UserQueue(contender)
             self._set_ceiling(company, contender)
-        ask = Ask(app.request, app.need)
+        ask = _ask(app)
         apps = queue.by_ask.get(ask)
         if apps is None:
             apps = queue.by_ask[ask] = Line(key=self._place)
@@ -351,12 +351,15 @@ class AppQueue:
     def remove(self, app: Pending) -> None:
         """Take an app out of its user's queue."""
         company = self.companies[app.company]
-        queue = company.users[app.user]
+        self._remove(company, company.users[app.user], app)
+
+    def _remove(self, company: CompanyQueue, queue: UserQueue, app: Pending) -> None:
         self._take_out(company, queue, app)
         queue.by_readiness.remove(app)
         del self.arrivals[app.app]
         self._set_heads(company, queue)
-        self._release(company, app)
+        if company.limit.reservations or company.lapsed:
+            self._release(company, app)
         company.moved[app.user] = None
         self._note(app.company, company)
 
@@ -369,7 +372,7 @@ class AppQueue:
             company.lapsed.pop(app.app, None)
 
     def _take_out(self, company: CompanyQueue, queue: UserQueue, app: Pending) -> None:
-        ask = Ask(app.request, app.need)
+        ask = _ask(app)
         apps = queue.by_ask[ask]
         if len(apps) > 1:
             apps.remove(app)
@@ -435,13 +438,14 @@ class AppQueue:
     def admit(self, app: Pending, position: int) -> None:
         """Remove an app that is admitted at this log position; its company and user had their turn (C3, U1)."""
         company = self.companies[app.company]
-        contender = company.users[app.user].contender
+        queue = company.users[app.user]
+        contender = queue.contender
         company.tenant.last_selected = contender.last_selected = position
         contender.last_selected_at = self.basis.at
         company.admitted += 1
         if company.active is None:
             self._uncertain = True
-        self.remove(app)
+        self._remove(company, queue, app)
         if company.limit.groups or company.limits is not None:
             self.to_review[app.company] = company
             company.to_recheck[app.user] = None
@@ -709,6 +713,13 @@ class AppQueue:
             queue.first, queue.heads = None, (None, None)
             self._set_head(limit, queue, None)
             return
+        if len(queue.by_ask) == 1 and company.limits is None:  # most users: save the comparisons
+            ((ask, apps),) = queue.by_ask.items()
+            foremost = apps.items[apps.begin] if ask.need is None or ask.need.hostable else None
+            fits = foremost is not None and limit.fits_alone(ask.request)
+            queue.first, queue.heads = foremost, (ask if fits else None, ask if foremost is not None else None)
+            self._set_head(limit, queue, foremost if fits else None)
+            return
         head: Pending | None = None
         first: Pending | None = None
         of_head: Ask | None = None
@@ -830,6 +841,10 @@ class AppQueue:
 def _place(company: CompanyQueue) -> CompanyKey:
     """Where the company stands in the order; those without a head come last."""
     return company.placed or _LAST
+
+
+def _ask(app: Pending) -> Ask:
+    return tuple.__new__(Ask, (app.request, app.need))
 
 
 def _anybody(_: Ask) -> bool:

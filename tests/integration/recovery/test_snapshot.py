@@ -17,6 +17,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from fairlog.local.store import EmbeddedStore
+from recovery.archive.archiver import Archiver
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from recovery.failover.snapshotter import Snapshotter
@@ -233,6 +234,21 @@ def test_a_master_without_standby_writes_a_snapshot_between_turns(
     assert log.head().seq >= begun_at + number
     assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest() == alone.scheduler.state.digest()
     wait_until(lambda: not _child_of(alone), "the child to be buried")
+
+
+def test_archiving_is_seen_to_between_turns_and_not_only_once_the_inbox_is_empty(
+    store: EmbeddedStore, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[int] = []
+    monkeypatch.setattr(Archiver, "tend", lambda _, __, head: heads.append(head))
+    log = EventLog(Redis.from_url(store.url), keys)
+    busy = Master(log, Member("busy", 2, "there"), archiver=Archiver(log, store.url))
+    assert busy.lease.take()
+    busy.scheduler.take_over()
+    Client(log.store, keys.cluster).notify(*(RegisterCompany(company=f"c{number}") for number in range(2_500)))
+    busy.answer()
+    assert log.head().seq == 2_502
+    assert [head for head in heads if head < 2_000], "it was seen to after the first turns"
 
 
 def _child_of(master: Master) -> object:

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from redis.exceptions import ConnectionError as StoreConnectionError
 
+from recovery.archive import archiver
 from recovery.archive.archiver import CLAIMED_S, Archiver, claim, is_due, run
 from scheduler.model.events import ClusterConfigured
 from scheduler.store.codec import Record
@@ -69,8 +70,48 @@ def test_one_process_archives_at_a_time_and_its_claim_expires(log: EventLog) -> 
 
 def test_the_archiver_ends_with_the_master_that_started_it() -> None:
     gone, root = "1", Path(__file__).parents[4]
-    command = [sys.executable, "-m", "recovery.archive.archiver", gone, "memory://archive", "10"]
+    command = [sys.executable, "-m", "recovery.archive.archiver", gone, "memory://archive", "10", "10"]
     assert subprocess.run(command, check=False, cwd=root).returncode == -signal.SIGTERM
+
+
+def test_archiving_yields_until_it_falls_behind_and_then_is_started_anew(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ClusterConfigured(**{**SETTINGS, "archive_url": "file:///archive"})
+    started: list[str] = []
+    children: list[_Child] = []
+
+    def child(_: str, command: list[str], **__: object) -> _Child:
+        started.append(command[-1])
+        children.append(_Child())
+        return children[-1]
+
+    monkeypatch.setattr(archiver, "Child", child)
+    monkeypatch.setattr(archiver, "LOOK_EVERY_S", 0.0)
+    tended = Archiver(log, "unix:///nowhere", allowed=["file:///archive"])
+    late = 10 + 20 * archiver.HURRIES_AFTER
+    for head in (late - 1, late - 1):
+        tended.tend(settings, head)
+    assert (started, children[0].pid) == ([str(archiver.NICENESS)], 1)
+    tended.tend(settings, late)
+    assert children[0].pid is None
+    log.store.delete(KEYS.archiving)  # its claim has expired
+    for head in (late, late + 1_000):
+        tended.tend(settings, head)
+    assert (started, children[1].pid) == ([str(archiver.NICENESS), "0"], 1)
+
+
+class _Child:
+    """A process that runs until it is asked to stop."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = 1
+
+    def start(self) -> None:
+        pass
+
+    def ask_to_stop(self) -> None:
+        self.pid = None
 
 
 def test_without_the_setting_a_master_asks_the_store_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -156,6 +157,19 @@ def test_only_the_last_ended_apps_are_remembered() -> None:
     assert list(state.apps) == ["a2", "a3"]
     fold([ClusterConfigured(retained_apps=0)], state)
     assert not state.apps
+
+
+def test_a_fold_that_asks_for_no_timers_lets_go_of_forgotten_apps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.rules.state.CHANGED_APPS", 2)
+    state = fold([ACME, joined(), ClusterConfigured(retained_apps=1)])
+    for number, app in enumerate(("a1", "a2", "a3", "a4", "a5"), start=1):
+        for event in (queued(app), entered(app), AppRemoved(app=app, reason="killed")):
+            state.apply(event, at=state.at + number)
+        if app == "a1":
+            first = state.apps[app]
+    assert list(state.apps) == ["a5"]
+    assert sys.getrefcount(first) == 2  # the test's, and that of this question
+    check(state)
 
 
 def test_an_ended_app_is_not_forgotten_while_an_executor_of_it_is_left() -> None:

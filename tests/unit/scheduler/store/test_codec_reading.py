@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import fakeredis
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from scheduler.model.errors import UnreadableRecord
 from scheduler.store import eventlog
 from scheduler.store.codec import FIELDS, GENESIS_DIGEST, Fact, Record, facts, read_export, record_of, stored
 from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.inflight import InFlight
 from scheduler.store.keys import Keys
 from tests.property.histories import HISTORIES, History, played, seeded
 from tests.unit.recorded import exported, put
@@ -78,6 +81,7 @@ def test_any_single_altered_byte_of_a_line_is_found_or_says_the_same(at: int, by
 @pytest.mark.parametrize("size", [1, 7, len(LOG), len(LOG) + 1])
 def test_a_log_of_any_number_of_pages_is_read_up_to_any_position(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eventlog, "PAGE", size)
+    monkeypatch.setattr(eventlog, "FIRST_PAGE", min(size, 3))
     log = EventLog(fakeredis.FakeRedis(), Keys("pages"))
     end = put(log, LOG)
     assert list(log.facts()) == EVERY
@@ -90,6 +94,34 @@ def test_a_log_of_any_number_of_pages_is_read_up_to_any_position(size: int, monk
     assert [next(begun), next(begun)] == EVERY[:2]
     begun.close()  # type: ignore[attr-defined]
     assert log.head() == end, "a page that nobody waited for leaves no answer behind"
+
+
+@pytest.mark.parametrize(("most_bytes", "counts"), [(1, {3, 1}), (1 << 30, {3, 200})])
+def test_a_page_has_fewer_entries_the_larger_they_are(
+    most_bytes: int, counts: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "PAGE_BYTES", most_bytes)
+    monkeypatch.setattr(eventlog, "FIRST_PAGE", 3)
+    asked: list[Any] = []
+
+    def in_flight(store: Any, commands: Any) -> InFlight:
+        asked.extend(commands)
+        return InFlight(store, commands)
+
+    log = EventLog(fakeredis.FakeRedis(), Keys("pages"))
+    put(log, LOG)
+    monkeypatch.setattr(eventlog, "InFlight", in_flight)
+    assert list(log.read()) == LOG
+    assert {command[-1] for command in asked} == counts
+    asked.clear()
+    assert list(log.backwards(1)) == LOG[::-1]
+    assert {min(command[-1], 4) for command in asked} == {min(count, 4) for count in counts}
+    asked.clear()
+    after = GENESIS
+    while told := log.follow(after, wait_ms=1):
+        after = Position(told[-1].last, told[-1].digest)
+    assert after == log.head()
+    assert {command[2] for command in asked} == {200, max(counts - {3})}
 
 
 def test_positions_are_where_turns_end() -> None:

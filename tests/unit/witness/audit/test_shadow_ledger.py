@@ -51,6 +51,22 @@ def test_the_ledger_agree_with_the_ledgers_of_any_history_at_every_position(hist
         assert ledger.post(event, state) is None
 
 
+@given(HISTORIES)
+@settings(max_examples=60)
+def test_what_a_company_holds_on_live_workers_is_known_without_a_look_at_every_grant(history: History) -> None:
+    state, ledger = ClusterState(), ShadowLedger()
+    for event, at, cause, *_ in played(history).log:
+        state.apply(event, at=at, cause=cause)
+        ledger.post(event, state)
+        for company in state.companies:
+            held = [
+                each.resources
+                for each in (*state.executors.values(), *state.drivers.values())
+                if state.apps[each.app].spec.company == company and state.workers[each.worker].status == "alive"
+            ]
+            assert ledger.held(company) == sum(held, Resources())
+
+
 @pytest.mark.parametrize("spoil", [_waiting_apps, _company, _user, _app, _worker])
 def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypatch: pytest.MonkeyPatch) -> None:
     log = facts(played(seeded(11, 60)))
