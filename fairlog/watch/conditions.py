@@ -342,7 +342,8 @@ CONDITIONS: tuple[Condition, ...] = (
         "never_starts",
         "warning",
         _too_large,
-        "they need a larger worker than is live: `fairlog explain APP` names the nearest, `fairlog kill APP` ends one",
+        "they need a larger worker than is live: `fairlog apps --reason no-worker-large-enough` lists them, `fairlog "
+        "explain APP` names the nearest worker, `fairlog kill APP` ends one",
     ),
     Condition("no_standby", "warning", _no_standby, "start a second master: `fairlog master` on another machine"),
     Condition("failover", "warning", _failover, "see the log of the master that was active before"),
