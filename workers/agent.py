@@ -340,6 +340,7 @@ class Agent:
             cores=offer.cores,
             memory_mb=offer.memory_mb,
             resources=offer.resources,
+            labels=offer.labels,
         )
         try:
             about = Registrant(os.getpid(), offer.host, started_s(os.getpid()), isolation(offer.launcher))

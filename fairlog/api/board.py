@@ -62,6 +62,7 @@ _SETTLED = (
     events.TokenRevoked,
     events.AppsShown,
     events.WorkerRegistered,
+    events.WorkerLabelled,
     events.WorkerChanged,
     events.WorkerRemoved,
     events.MasterElected,

@@ -565,6 +565,9 @@ class ClusterState:
         self._set_live(worker, was=False, now=True)
         self._set_cluster()
 
+    def _worker_labelled(self, event: events.WorkerLabelled) -> None:
+        self.workers[event.worker].labels = event.labels
+
     def _worker_removed(self, event: events.WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
         if event.reason == "lost":
@@ -1348,6 +1351,7 @@ class ClusterState:
         events.LimitSet: _limit_set,
         events.CompanyRemoved: _company_removed,
         events.WorkerRegistered: _worker_registered,
+        events.WorkerLabelled: _worker_labelled,
         events.WorkerChanged: _worker_changed,
         events.WorkerRemoved: _worker_removed,
         events.LostWorkersForgotten: _lost_workers_forgotten,
