@@ -372,6 +372,10 @@ def test_workers_are_grouped_and_found_by_their_labels(page: Page, rig: Rig) -> 
         playwright.expect(page.locator(".worker")).to_have_count(1, timeout=PATIENCE_MS)
         page.get_by_role("link", name="Show all").click()
         has(page.locator("main"), "worker-1")
+        show(page, rig, "/settings")
+        changed = page.get_by_role("region", name="Who changed what").locator("tbody tr").first
+        has(changed, "disk=ssd zone=north <b>hall</b>")
+        has(changed, f"local/{os.getuid()}")
     finally:
         rig.api.send(RemoveWorker(worker="marked", force=True))
 
