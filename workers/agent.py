@@ -313,6 +313,14 @@ class Agent:
                 note = ExitNote(app=holder.app, reason="failed")
             if note.reason == "failed" and holder.executor in self._stopping:
                 note = note.model_copy(update={"reason": "killed"})
+            if note.reason == "failed":
+                _log.warning(
+                    "an executor failed",
+                    worker=self.offer.worker,
+                    executor=holder.executor,
+                    exit_code=note.exit_code,
+                    reason=note.unstartable or note.detail,
+                )
             self._ended[holder.executor] = _Ended(note, 0)
         self._running = running
 
@@ -332,6 +340,7 @@ class Agent:
             cores=offer.cores,
             memory_mb=offer.memory_mb,
             resources=offer.resources,
+            labels=offer.labels,
         )
         try:
             about = Registrant(os.getpid(), offer.host, started_s(os.getpid()), isolation(offer.launcher))

@@ -171,7 +171,7 @@ class ApiAgentDoor:
 
     def register(self, offer: RegisterWorker, registrant: Registrant) -> None:
         """As `AgentDoor.register`."""
-        about = {name: getattr(offer, name) for name in ("node", "host", "cores", "memory_mb", "rack", "resources")}
+        about = {name: getattr(offer, name) for name in door.Registering.__struct_fields__ if name != "registrant"}
         asked = door.Registering(registrant=registrant, **about)
         self._held = None
         self._calls_made += 1

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec import structs
 
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.grants import Grant
@@ -103,6 +104,12 @@ class Registering(msgspec.Struct, frozen=True):
     memory_mb: int
     rack: str = ""
     resources: dict[str, tuple[str, ...]] = {}
+    labels: dict[str, str] = {}
+
+    @property
+    def offer(self) -> dict[str, Any]:
+        """The fields of `RegisterWorker`, but for the worker's id."""
+        return {name: value for name, value in structs.asdict(self).items() if name != "registrant"}
 
 
 class Reports(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -38,6 +38,7 @@ class Offer(BaseModel):
     - `outlive_agent`: executors continue without their agent; the next agent adopts them.
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
     - `resources`: kind -> addresses that it offers (semantics R2).
+    - `labels`: what people know it by.
     - `launcher`: where tasks run (`workers.launchers`); `cells`: what they find there.
     - `unsafe_plain`: tasks of several companies may run without cells.
     - `grace_s`: seconds between SIGTERM and SIGKILL.
@@ -52,6 +53,7 @@ class Offer(BaseModel):
     cores: int
     memory_mb: int
     resources: dict[str, tuple[str, ...]] = {}
+    labels: dict[str, str] = {}
     run_dir: Path
     launcher: str = "plain"
     unsafe_plain: bool = False

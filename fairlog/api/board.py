@@ -21,6 +21,7 @@ from fairlog.watch.conditions import Around, as_json, found
 from scheduler.model import events
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.permission import MATRIX, WITH_REASON, Subject, may_read
 from scheduler.store.codec import lines_of, told
 from witness import board
@@ -29,7 +30,6 @@ from witness.playback import told as words
 
 if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
-    from scheduler.model.sender import By
     from scheduler.rules.state import ClusterState
     from scheduler.store.codec import Fact, Record
 
@@ -62,6 +62,7 @@ _SETTLED = (
     events.TokenRevoked,
     events.AppsShown,
     events.WorkerRegistered,
+    events.WorkerLabelled,
     events.WorkerChanged,
     events.WorkerRemoved,
     events.MasterElected,
@@ -438,8 +439,12 @@ def _pairs(why: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _changes(record: Record) -> Iterator[dict[str, Any]]:
+    by, last = NOBODY, 0
     for fact in told(record):
         event, command = fact.event, fact.command
+        if command is not None:
+            by, last = fact.by, fact.seq + fact.caused - 1
+        who = by if fact.seq <= last else NOBODY
         if not isinstance(event, _SETTLED):
             continue
         change = command.settings if isinstance(command, ConfigureCluster) else events.outlined(event)
@@ -447,8 +452,8 @@ def _changes(record: Record) -> Iterator[dict[str, Any]]:
             "seq": fact.seq,
             "at": fact.at,
             "type": type(event).__name__,
-            "by": fact.by.account or None,
-            "role": fact.by.role or None,
+            "by": who.account or None,
+            "role": who.role or None,
             "asked": type(command).__name__ if command is not None else None,
             "change": {name: value for name, value in change.items() if name not in ("type", "hash")},
         }

@@ -197,8 +197,7 @@ class Work:
 
     def register(self, caller: Caller, asked: door.Registering) -> None:
         """Register the worker. Raises: NotAllowed for an offer above its invitation, CommandRejected, NoMaster."""
-        about = {name: getattr(asked, name) for name in ("node", "host", "cores", "memory_mb", "rack", "resources")}
-        command = RegisterWorker(worker=caller.worker, **about)
+        command = RegisterWorker(worker=caller.worker, **asked.offer)
 
         def refuse(state: ClusterState) -> None:
             if state.closed:

@@ -24,6 +24,7 @@ from scheduler.model.arrays import indexes, written
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import MAX_AMOUNT
+from scheduler.rules.validate import check_labels
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,6 +130,29 @@ def read_pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise click.BadParameter(f"{_short(text)} is not of the form NAME=VALUE")
     return name, value
+
+
+def read_label(text: str) -> tuple[str, str]:
+    """A label of a worker, written `KEY=VALUE`. Raises: click.BadParameter."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{_short(text)} is not of the form KEY=VALUE")
+    try:
+        check_labels({key: value})
+    except InvalidCommand as error:
+        raise click.BadParameter(str(error)) from None
+    return key, value
+
+
+def label_option(**settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
+    """The option --label, which may be repeated, once a key; the verb gets `labels`, a dict."""
+
+    def by_key(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+        return single(pairs)
+
+    return click.option(
+        "--label", "labels", type=read_label, multiple=True, callback=by_key, metavar="KEY=VALUE", **settings
+    )
 
 
 def read_dependency(text: str) -> tuple[str, Condition]:

@@ -15,7 +15,7 @@ from msgspec import structs
 from fairlog.cli import times
 from fairlog.cli.printed import terminal
 from scheduler.model.resources import size_text
-from scheduler.model.text import in_json, one_line
+from scheduler.model.text import in_json, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -134,7 +134,7 @@ def in_words(name: str, value: Any) -> Any:  # noqa: ANN401 (JSON)
         return second(value)
     if "memory" in name.lower():
         return size_text(value)
-    if name.lower().endswith("resources"):
+    if name == "labels" or name.lower().endswith("resources"):
         return kinds_text(value)
     return ("no", "yes")[value] if isinstance(value, bool) else value
 
@@ -207,8 +207,9 @@ def progress(text: str) -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence to stderr."""
-    click.echo(sentence, err=True)
+    """Print a sentence to stderr, above a bar that is drawn there."""
+    sys.stderr.write(f"{printable(sentence)}\n")  # click.echo writes past what rich puts in its place
+    sys.stderr.flush()
 
 
 def moment(at_ms: int | None) -> str:

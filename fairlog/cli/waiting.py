@@ -1,4 +1,4 @@
-"""`submit --wait`: shows the progress of an app and how it ended, on stderr."""
+"""`submit --wait`: shows for what an app waits, its progress and how it ended, on stderr."""
 
 from __future__ import annotations
 
@@ -46,14 +46,21 @@ Show = Callable[[str, Progress], None]
 
 
 def wait_for(session: Session, app: str, seq: int) -> str:
-    """Wait for the end of the app registered at `seq`, and say how it ended on stderr.
+    """Wait for the end of the app registered at `seq`, and say on stderr for what it waits and how it ended.
 
     Returns how: finished, failed, killed, unmet or expired.
 
     A change of masters does not matter. An interrupt ends the wait, not the app.
     """
+    reasons = Reasons(session, app)
     try:
-        with _display(app) as show:
+        with _display(app) as display:
+
+            def show(state: str, tasks: Progress) -> None:
+                display(state, tasks)
+                if state != "running":
+                    reasons.look()
+
             end = _watch(session, app, seq, show) if session.api is None else _look(session, app, show)
     except KeyboardInterrupt:
         render.say(f"{app} keeps running; `fairlog kill {app}` ends it")
@@ -76,7 +83,7 @@ class Reasons:
         if time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + _MOMENT_S
-        found = self._session.card(self._app)
+        found = patiently(lambda: self._session.card(self._app))
         wait = None if found["state"] == "running" else found["waitsFor"]
         if wait is not None and self._said != (said := f"{wait['cause']} ({wait['rule']}): {localized(wait['text'])}"):
             self._said = said

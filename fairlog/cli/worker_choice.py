@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -14,7 +14,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.choice import Record, confirm, only
 from fairlog.cli.completion import complete
-from fairlog.cli.params import P, R, flag, read_text, text_option
+from fairlog.cli.params import P, R, flag, label_option, read_text, text_option
 from scheduler.model.events import WorkerStatus
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class WorkerChoice(NamedTuple):
     names: tuple[str, ...]
     host: str | None
     rack: str | None
+    labels: dict[str, str]
     name: str | None
     user: str | None
     state: tuple[str, ...]
@@ -39,7 +40,7 @@ class WorkerChoice(NamedTuple):
     @property
     def filters(self) -> bool:
         """Whether it has a filter."""
-        return bool(self.host or self.rack or self.name or self.user or self.state)
+        return bool(self.host or self.rack or self.labels or self.name or self.user or self.state)
 
     def takes(self, worker: Record) -> bool:
         """Whether the worker, a record of the view `workers`, is meant; its user is not looked at."""
@@ -47,9 +48,15 @@ class WorkerChoice(NamedTuple):
         return (
             self.host in (None, worker["host"])
             and self.rack in (None, worker["rack"])
+            and labelled(worker, self.labels)
             and (self.name is None or fnmatchcase(worker["worker"], self.name))
             and (not self.state or status in self.state)
         )
+
+
+def labelled(worker: Record, labels: Mapping[str, str]) -> bool:
+    """Whether the worker, a record of the view `workers`, has all these labels."""
+    return all(worker["labels"].get(key) == value for key, value in labels.items())
 
 
 def chosen_workers(function: Callable[P, R]) -> Callable[P, R]:
@@ -62,7 +69,7 @@ def chosen_workers(function: Callable[P, R]) -> Callable[P, R]:
         chosen = WorkerChoice(names, **given)
         if not names and not chosen.filters:
             raise click.UsageError(
-                "name a WORKER or a host, or choose workers with --host, --rack, --name, --user or --state"
+                "name a WORKER or a host, or choose workers with --host, --rack, --label, --name, --user or --state"
             )
         kwargs["chosen"] = chosen
         return function(*args, **kwargs)
@@ -73,6 +80,7 @@ def chosen_workers(function: Callable[P, R]) -> Callable[P, R]:
             click.argument("worker", nargs=-1, type=read_text, shell_complete=complete("worker")),
             text_option("--host", metavar="HOST", help="Only workers of this host."),
             text_option("--rack", metavar="RACK", help="Only workers of this rack."),
+            label_option(help="Only workers with this label. Repeatable."),
             text_option("--name", metavar="PATTERN", help="Only workers of this id; * and ? are wildcards."),
             text_option("--user", metavar="U", help="Only workers on which an app of this user runs."),
             click.option(

@@ -98,7 +98,7 @@ def others_than(found: Running | None) -> list[str]:
     """The data folders of this user's further `up`s; none if the cluster is not that of an `up`."""
     if found is None:
         return []
-    return list(dict.fromkeys(running.data for running in _all_running() if running.pid != found.pid))
+    return list(dict.fromkeys(running.data for running in _all_running() if running.data != found.data))
 
 
 def keyring_for(url: str) -> Keyring | None:

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from msgspec import Struct, field
 
-from fairlog.watch.conditions import CONDITIONS, Failover, Found
+from fairlog.watch.conditions import CONDITIONS, Failover, Found, duration
 from recovery.replay.bounds import moment
 from scheduler.model.errors import FairlogError
 from scheduler.service.private import drafted, private_folder
@@ -63,7 +63,7 @@ class Notice(Struct, kw_only=True):
 
     def message(self) -> dict[str, Any]:
         """What is delivered, as JSON values."""
-        done = "" if self.status == "firing" else " (resolved)"
+        done = "" if self.status == "firing" else f" (resolved after {duration(self.at - self.since)})"
         return {
             "id": self.id,
             "cluster": self.cluster,

@@ -132,8 +132,8 @@ class Auditor:
                 _log.warning("a checkpoint of the audit is passed over", file=str(path), reason=str(error))
                 continue
             if not held:
-                lost = found if found.seq > said.rewound_from else said
-                said = said._replace(rewound_from=lost.seq, rewound_at=said.rewound_at or self._now_ms())
+                if not said.rewound_at:
+                    said = self._lost(found, said)
                 continue
             self._audit = Audit()
             self._audit.resume(state, found.seq, found.digest)
@@ -264,13 +264,17 @@ class Auditor:
         self._again = after
 
     def _rewind(self) -> None:
+        self.findings = self._lost(self.findings, self.findings)
+        self.resume()
+
+    def _lost(self, audited: AuditedTo, said: AuditedTo) -> AuditedTo:
+        """What to say, in place of `said`, of a log that does not hold what was audited. Raises: redis-py's errors."""
         _log.error(
             "the log does not hold what was audited any more: its end was lost or written anew",
-            audited=self.findings.seq,
-            digest=self.findings.digest,
+            audited=audited.seq,
+            digest=audited.digest,
         )
-        self._set(rewound_from=self.findings.seq, rewound_at=self._now_ms())
-        self.resume()
+        return said._replace(rewound_from=audited.seq, rewound_at=self._now_ms())
 
     def _unreadable(self, error: UnreadableRecord) -> float:
         """Tell an altered log from one whose archive is away, or whose end was replaced."""

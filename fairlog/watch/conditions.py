@@ -231,8 +231,9 @@ def _disk(_: ClusterState, around: Around) -> Holds:
 def _memory(_: ClusterState, around: Around) -> Holds:
     store = around.store
     if store is not None and store.memory_limit and store.memory_used >= around.bounds.memory * store.memory_limit:
-        of = f"{size_text(store.memory_used >> 20)} of {size_text(store.memory_limit >> 20)}"
-        yield "", f"the store uses {of} of its memory"
+        part, limit = round(100 * store.memory_used / store.memory_limit), size_text(store.memory_limit >> 20)
+        full = " and refuses writes" if store.memory_used >= store.memory_limit else ""
+        yield "", f"the store uses {part} % of its {limit} of memory{full}"
 
 
 def _worker_lost(state: ClusterState, around: Around) -> Holds:
@@ -342,7 +343,8 @@ CONDITIONS: tuple[Condition, ...] = (
         "never_starts",
         "warning",
         _too_large,
-        "they need a larger worker than is live: `fairlog explain APP` names the nearest, `fairlog kill APP` ends one",
+        "they need a larger worker than is live: `fairlog apps --reason no-worker-large-enough` lists them, `fairlog "
+        "explain APP` names the nearest worker, `fairlog kill APP` ends one",
     ),
     Condition("no_standby", "warning", _no_standby, "start a second master: `fairlog master` on another machine"),
     Condition("failover", "warning", _failover, "see the log of the master that was active before"),

@@ -107,7 +107,8 @@ class SetLimit(_Request, frozen=True):
 class RegisterWorker(_Request, frozen=True, kw_only=True):
     """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1).
 
-    `resources`: kind -> the addresses that it offers (semantics R2).
+    `resources`: kind -> the addresses that it offers (semantics R2). `labels`: what people know it by, which decides
+    nothing.
     """
 
     worker: str
@@ -117,6 +118,7 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
     cores: int
     memory_mb: int
     resources: dict[str, tuple[str, ...]] = {}
+    labels: dict[str, str] = {}
 
 
 class DrainWorker(_Request, frozen=True):

@@ -264,6 +264,13 @@ class WorkerRegistered(_Fact, frozen=True):
     addresses: Addresses = {}
 
 
+class WorkerLabelled(_Fact, frozen=True):
+    """The worker's labels, all of them; until then it has none (semantics W1)."""
+
+    worker: str
+    labels: dict[str, str]
+
+
 class WorkerChanged(_Fact, frozen=True):
     """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3).
 
@@ -693,6 +700,7 @@ ClusterEvent = MasterElected | ClusterConfigured | KindRegistered
 CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved
 WorkerEvent = (
     WorkerRegistered
+    | WorkerLabelled
     | WorkerChanged
     | WorkerRemoved
     | LostWorkersForgotten

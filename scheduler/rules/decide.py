@@ -6,7 +6,7 @@ unordered set (semantics T2). `submission` builds the event of a submitted app; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Literal, assert_never
 
@@ -50,6 +50,7 @@ from scheduler.rules.validate import (
     MAX_MOMENT,
     changed_settings,
     check_identifier,
+    check_labels,
     check_name,
     check_range,
     check_runtimes,
@@ -451,6 +452,7 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
     check_range("a worker's cores", command.cores, 1, MAX_CORES)
     check_range("a worker's memory, in MiB,", command.memory_mb, 1, MAX_MEMORY_MB)
     check_addresses(state.kinds, command.resources)
+    check_labels(command.labels)
     addresses = {kind: found for kind, found in sorted(command.resources.items()) if found}
     others = amounts_of({kind: len(found) for kind, found in addresses.items()})
     offer, worker = Resources(command.cores, command.memory_mb, others), state.workers.get(command.worker)
@@ -463,12 +465,13 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
                 rack=command.rack,
                 offer=offer,
                 addresses=addresses,
-            )
+            ),
+            *_labelled(command, {}),
         ]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
         raise errors.DuplicateWorker(worker.id, worker.host, worker.rack)
     if worker.offer == offer and worker.addresses == addresses:
-        return []
+        return _labelled(command, worker.labels)
     held = worker.offer - worker.free
     for what, offered, granted in (("cores", offer.cores, held.cores), ("MiB", offer.memory_mb, held.memory_mb)):
         if offered < granted:
@@ -477,8 +480,16 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
     return [
         facts.WorkerChanged(
             worker=worker.id, status=worker.status, offer=offer, addresses=addresses, reason=worker.reason
-        )
+        ),
+        *_labelled(command, worker.labels),
     ]
+
+
+def _labelled(command: commands.RegisterWorker, before: Mapping[str, str]) -> list[Event]:
+    """The labels, if they are others than before (semantics W1)."""
+    if command.labels == before:
+        return []
+    return [facts.WorkerLabelled(worker=command.worker, labels=dict(sorted(command.labels.items())))]
 
 
 def _set_status(

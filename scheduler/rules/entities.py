@@ -164,6 +164,7 @@ class Worker(Struct):
     """The time (ms) of its present status; 0 = since it was registered."""
     reason: str = ""
     """Why it drains, as whoever drained it has said."""
+    labels: dict[str, str] = {}
 
     @property
     def shut(self) -> bool:

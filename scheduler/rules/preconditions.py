@@ -21,7 +21,7 @@ from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
-from scheduler.rules.validate import MAX_PRIORITY, changed_settings, read_part
+from scheduler.rules.validate import MAX_PRIORITY, changed_settings, check_labels, read_part
 
 _LEAST = Resources(1, 1)
 """The least that a worker offers (semantics W1)."""
@@ -145,6 +145,15 @@ def _addresses(state: Facts, event: events.WorkerRegistered | events.WorkerChang
     if event.offer.others != amounts_of({kind: len(found) for kind, found in event.addresses.items()}):
         return "R2", f"worker {event.worker!r} offers {event.offer}, but names other addresses"
     return _refused("R2", lambda: check_addresses(state.kinds, event.addresses))
+
+
+def _worker_labelled(state: Facts, event: events.WorkerLabelled) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None:
+        return "W1", f"worker {event.worker!r} is not registered"
+    if worker.labels == event.labels:
+        return "W1", f"worker {event.worker!r} has these labels already"
+    return _refused("W1", lambda: check_labels(event.labels))
 
 
 _NEXT_STATUS = {
@@ -681,6 +690,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.LimitSet: _limit_set,
     events.CompanyRemoved: _company_removed,
     events.WorkerRegistered: _worker_registered,
+    events.WorkerLabelled: _worker_labelled,
     events.WorkerChanged: _worker_changed,
     events.WorkerRemoved: _worker_removed,
     events.LostWorkersForgotten: _lost_workers_forgotten,

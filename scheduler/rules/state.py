@@ -575,6 +575,9 @@ class ClusterState:
         self._set_live(worker, was=False, now=True)
         self._set_cluster()
 
+    def _worker_labelled(self, event: events.WorkerLabelled) -> None:
+        self.workers[event.worker].labels = event.labels
+
     def _worker_removed(self, event: events.WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
         if event.reason == "lost":
@@ -1361,6 +1364,7 @@ class ClusterState:
             events.LimitSet: cls._limit_set,
             events.CompanyRemoved: cls._company_removed,
             events.WorkerRegistered: cls._worker_registered,
+            events.WorkerLabelled: cls._worker_labelled,
             events.WorkerChanged: cls._worker_changed,
             events.WorkerRemoved: cls._worker_removed,
             events.LostWorkersForgotten: cls._lost_workers_forgotten,

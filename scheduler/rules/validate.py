@@ -41,6 +41,8 @@ MAX_EXECUTORS = 1_000_000
 MAX_PRIORITY = 1_000
 MAX_DEPENDENCIES = 1_000
 MAX_NAME = 128
+MAX_LABELS = 16
+"""The most labels of a worker."""
 MAX_LINE_BYTES = 128 * 1024
 """The most bytes of a command with its arguments, as JSON."""
 MAX_FOLDER = 4096
@@ -117,6 +119,15 @@ def check_identifier(what: str, value: str) -> None:
             f"{what} must be 1 to 64 letters, digits, '_', '.' or '-', starting with a letter or digit, "
             f"not {shorten(value)}"
         )
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raises: InvalidCommand for labels that a worker cannot have: too many, or a key or a value that is no name."""
+    if len(labels) > MAX_LABELS:
+        raise InvalidCommand(f"a worker can have at most {MAX_LABELS} labels, not {len(labels)}")
+    for key, value in labels.items():
+        check_identifier("the key of a label", key)
+        check_name(f"the label {key}", value)
 
 
 def check_number(what: str, values: Collection[object], most: int) -> None:

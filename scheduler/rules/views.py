@@ -175,6 +175,7 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
             "node": worker.node,
             "host": worker.host,
             "rack": worker.rack,
+            "labels": worker.labels,
             "status": worker.status,
             "since": worker.since or None,
             "reason": worker.reason,
@@ -212,6 +213,7 @@ def _lost(worker: LostWorker, settings: ClusterConfigured) -> dict[str, Any]:
     return {
         "worker": worker.id,
         **dict.fromkeys(("node", "host", "rack"), ""),
+        "labels": {},
         "status": "lost",
         "since": worker.at,
         "reason": "it gave no sign of life any more",

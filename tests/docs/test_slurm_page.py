@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import click
+from click.testing import CliRunner
 
 from fairlog.cli.main import VERBS, cli
 
@@ -16,6 +17,13 @@ ROWS = [row.split("|")[1:4] for row in PAGE.splitlines() if row.startswith("| `"
 
 def test_every_daily_verb_of_slurm_is_on_the_page() -> None:
     assert [verb for verb in THEIRS.split() if not any(f"`{verb}" in row[0] for row in ROWS)] == []
+
+
+def test_every_daily_verb_of_slurm_is_answered_by_naming_ours() -> None:
+    for verb in THEIRS.split():
+        said = CliRunner().invoke(cli, [verb]).stderr
+        assert f"no verb is named '{verb}'; `fairlog " in said
+        assert "lists the verbs" not in said
 
 
 def test_every_verb_and_every_option_of_ours_on_the_page_exists() -> None:

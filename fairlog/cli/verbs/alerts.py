@@ -89,7 +89,7 @@ class Eyes:
             return _away(self._target, str(error))
 
     def _by_store(self, session: Session) -> list[Found]:
-        from fairlog.local.running import others_than  # noqa: PLC0415 (as above)
+        from fairlog.local.running import find_running, others_than  # noqa: PLC0415 (as above)
         from fairlog.watch.surroundings import look_around, short_of, standbys_wanted  # noqa: PLC0415 (likewise)
         from recovery.failover.follower import Reader  # noqa: PLC0415 (likewise)
         from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
@@ -102,6 +102,7 @@ class Eyes:
         except (UnreadableRecord, InvariantViolated) as error:
             unreadable = str(error)
         up, seen = session.up, self._watched
+        up = up and find_running(Path(up.data))  # it may have been started again
         around = look_around(
             session.store,
             session.keys,

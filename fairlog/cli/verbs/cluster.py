@@ -14,7 +14,14 @@ from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.times import localized, seconds_of
 from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.verbs.status import print_suspects
-from fairlog.cli.worker_choice import WorkerChoice, chosen_workers, picked_workers, wait_until_empty, workers_of
+from fairlog.cli.worker_choice import (
+    WorkerChoice,
+    chosen_workers,
+    labelled,
+    picked_workers,
+    wait_until_empty,
+    workers_of,
+)
 from scheduler.model import commands
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
@@ -273,25 +280,29 @@ def read_value(name: str, text: str) -> int | str | None:
 
 
 @click.command()
+@params.label_option(help="Only workers with this label. Repeatable.")
 @in_the_past
 @params.as_json
 @on_log
-def workers(source: Source, *, as_json: bool) -> None:
+def workers(source: Source, *, labels: dict[str, str], as_json: bool) -> None:
     """List the workers with their offered and granted resources.
 
     Below the table: the workers that drain, since when and why, those that are suspected, the apps that are excluded
     from a worker, the room that is held on one, and the lost workers, whose offer may come back.
     """
-    found = source.ask("workers", lost=True)
+    found = [worker for worker in source.ask("workers", lost=True) if labelled(worker, labels)]
+    plain = not as_json and not any(worker["labels"] for worker in found)
     render.print_records(
-        found,
-        "worker host rack status cores grantedCores memory grantedMemory resources grantedResources executors",
+        [{name: each for name, each in worker.items() if name != "labels" or not plain} for worker in found],
+        "worker host rack labels status cores grantedCores memory grantedMemory resources grantedResources executors",
         headings=(
-            *("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
+            *("WORKER", "HOST", "RACK", "LABELS", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
             *("RESOURCES", "GRANTED", "EXECUTORS"),
         ),
-        spare=("RACK", "EXECUTORS"),
-        empty="No worker is registered; `fairlog worker` offers this machine.",
+        spare=("RACK", "LABELS", "EXECUTORS"),
+        empty="No worker has these labels."
+        if labels
+        else "No worker is registered; `fairlog worker` offers this machine.",
         as_json=as_json,
     )
     if as_json:

@@ -19,6 +19,7 @@ from fairlog.cli.params import (
     Seconds,
     flag,
     kinds_option,
+    label_option,
     range_option,
     read_offered,
     read_size,
@@ -31,7 +32,7 @@ from fairlog.cli.verbs.accounts import worker_invite
 from fairlog.local.running import default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
-from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier
+from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 from scheduler.service.signs import live_as
 
@@ -306,6 +307,12 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
     help="Name of the machine, as peers reach it and --prefer names it.  [default: its hostname]",
 )
 @text_option("--rack", default="", metavar="RACK", help="Rack of the machine.")
+@label_option(
+    envvar="FAIRLOG_LABELS",
+    show_envvar=True,
+    help="Label of the worker, such as zone=north, by which people find and group workers; it decides nothing. "
+    "Repeatable.",
+)
 @kinds_option(
     "--resource",
     "resources",
@@ -381,6 +388,7 @@ def worker(
     drain: bool,
     memory: int | None,
     resources: dict[str, tuple[str, ...]],
+    labels: dict[str, str],
     discover: tuple[str, ...],
     **asked: Any,  # noqa: ANN401 (the options as click gives them)
 ) -> None:
@@ -407,6 +415,7 @@ def worker(
 
     if asked["worker"] is not None:
         check_identifier("the worker id", asked["worker"])
+    check_labels(labels)
     typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
     place = _place_of_worker(ctx.ensure_object(Target), api, api_first=typed)
     if place.token and asked["instances"] > 1:
@@ -420,7 +429,7 @@ def worker(
     chosen = _where_tasks_run(**{name: asked.pop(name) for name in _WHERE})
     made = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     offers = [
-        offer.model_copy(update={**chosen, "drain": drain, "resources": addresses})
+        offer.model_copy(update={**chosen, "drain": drain, "resources": addresses, "labels": labels})
         for offer, addresses in zip(made, divided(resources, len(made)), strict=True)
     ]
     for offer in offers:

@@ -405,7 +405,8 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
     With --after, the app stays pending until its conditions are met. If one cannot be met any more, the app ends as
     unmet, and so do the apps that wait for it to finish.
 
-    With --wait, the exit code is 0 if the app has finished, else the largest of its tasks, or 1.
+    With --wait, stderr says for what the app waits, and by which rule; the exit code is 0 if the app has finished, else
+    the largest of its tasks, or 1.
     """
     request = job.request(session)
     if planned:

@@ -19,11 +19,13 @@ const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
+const EDGE = 40; // pixels: a label nearer to the end would be cut off
+
 function axis(from, to, x, top, bottom) {
   const { found, step } = ticks(from, to);
   const format = step >= 86400000 ? days : step < 60000 ? seconds : short;
   return found.map((at) => h("g", { class: "tick", key: at }, h("line", { x1: x(at), x2: x(at), y1: top, y2: bottom }),
-    h("text", { x: x(at), y: bottom + 16, "text-anchor": "middle" }, format.format(new Date(at)))));
+    h("text", { x: x(at), y: bottom + 16, "text-anchor": x(to) - x(at) < EDGE ? "end" : "middle" }, format.format(new Date(at)))));
 }
 
 // The life of an app: its waits, its marks, and its executors, worker by worker.

@@ -19,7 +19,7 @@ export const settings = {
       h("h1", {}, "Settings and history"),
       h("section", {}, h("h2", { id: "changes" }, "Who changed what"), table("Who changed what, the newest first", ["When", "Who", "What", "To", { text: "Position", class: "number" }],
         history.changes.map((each) => h("tr", { key: each.seq }, h("td", {}, time(each.at)), h("td", {}, each.by ? [name(each.by), each.role ? h("span", { class: "faint" }, ` ${each.role}`) : null] : h("span", { class: "faint" }, "the master")),
-          h("td", {}, words(each.type)), h("td", {}, each.type === "ClusterConfigured" && !each.asked ? "the defaults" : Object.entries(each.change).filter(([, value]) => text(value) !== "none" && text(value) !== "[]" && text(value) !== "{}").map(([key, value]) => h("span", { class: "pair", key }, h("span", { class: "faint" }, `${key} `), shown(value), " "))),
+          h("td", {}, words(each.type)), h("td", {}, each.type === "ClusterConfigured" && !each.asked ? "the defaults" : Object.entries(each.change).filter(([, value]) => text(value) !== "none" && text(value) !== "[]" && text(value) !== "{}").map(([key, value]) => h("span", { class: "pair", key }, h("span", { class: "faint" }, `${key} `), key === "labels" ? name(Object.entries(value).map((pair) => pair.join("=")).join(" ")) : shown(value), " "))),
           numCell(link("/log", { seq: each.seq }, number(each.seq))))), "Nothing was changed yet.")),
       h("section", {}, h("h2", { id: "force" }, "Settings in force"), table("Settings in force", ["Setting", "Value"], Object.entries(now).map(([key, value]) => h("tr", { key }, h("th", { scope: "row" }, h("code", {}, key)), h("td", {}, name(text(value))))), "")),
     ];

@@ -147,7 +147,7 @@ function companyBar(each, total) {
 
 function waiter(each) {
   const longest = each.longest;
-  if (!longest) return h("span", { class: "faint" }, "nobody waits");
+  if (!longest) return h("span", { class: "faint" }, each.pending ? "on hold or waiting for other apps" : "nobody waits");
   return h("span", { class: "waiter" }, h("strong", {}, duration(now() - longest.since)), " ",
     longest.app ? [appLink(longest.app), " of ", name(longest.user), ": "] : null, cause(longest.cause, longest.rule));
 }
@@ -431,7 +431,7 @@ const companyView = {
     const quota = card.quota === "amounts" ? "amounts" : card.quota === "default" ? "an equal part of the cluster" : `${card.quota} of the cluster`;
     return [
       h("h1", {}, name(card.company)),
-      h("p", { class: "lead" }, card.shortCores > 0 ? h("strong", { class: "bad" }, `${cores(card.shortCores)} of its assured part are missing. `) : "It has what it is assured and claims. ",
+      h("p", { class: "lead" }, card.shortCores > 0 ? h("strong", { class: "bad" }, `${cores(card.shortCores)} of its assured part are missing. `) : "Nothing of its assured part that its apps claim is missing. ",
         card.pending ? [plural(card.pending, "app"), " pending", card.longest ? ["; the longest: ", waiter(card)] : ", on hold or waiting for other apps", "."] : "No app is pending."),
       h("section", {}, h("h2", { id: "holds" }, "What it holds ", legend()), companyBar(card, value.total), facts([
         ["Granted", cores(card.grantedCores), ", ", memory(card.grantedMemory)], ["Claimed", cores(card.claimCores), ", ", memory(card.claimMemory)],
@@ -519,36 +519,47 @@ function concerned({ entries, before }, query) {
 // 5. Workers
 
 const GROUPS = Object.assign(Object.create(null), { rack: "rack", host: "host", state: "state", none: "nothing" });
+const LABEL = "label:"; // begins the name of a group by the label of that key
 
 const workersView = {
   path: "/workers", name: "workers", nav: "Workers", title: () => "Workers", topics: ["workers", "apps"], ticks: true,
   async load(context) {
     const { group } = context.query;
-    if (group && !(group in GROUPS)) throw new Problem(400, "BadRequest", `group is ${Object.keys(GROUPS).join(" or ")}, not '${group}'`);
+    if (group && !(group in GROUPS) && !group.startsWith(LABEL)) throw new Problem(400, "BadRequest", `group is ${Object.keys(GROUPS).join(" or ")} or ${LABEL}KEY, not '${group}'`);
     return read("/v1/fleet", {}, context);
   },
   draw(value, context) {
     const query = context.query;
     const group = query.group || "rack";
-    const shown = value.workers.filter((each) => (!query.condition || each.condition === query.condition) && (!query.worker || each.worker === query.worker) && (!query.company || each.runs.some((run) => run.company === query.company)));
+    const shown = value.workers.filter((each) => (!query.condition || each.condition === query.condition) && (!query.worker || each.worker === query.worker) && (!query.label || labelsOf(each).includes(query.label)) && (!query.company || each.runs.some((run) => run.company === query.company)));
+    const label = group.startsWith(LABEL) ? group.slice(LABEL.length) : null;
+    const none = group === "none" ? "" : `no ${label ?? group}`;
+    const groupOf = (each) => (label !== null ? new Map(Object.entries(each.labels)).get(label) : each[group === "state" ? "condition" : group]);
     const groups = new Map();
     for (const each of shown) {
-      const key = group === "none" ? "" : each[group === "state" ? "condition" : group] || `no ${group}`;
+      const key = groupOf(each) || none;
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(each);
     }
+    const keys = new Set(value.workers.flatMap((each) => Object.keys(each.labels)));
+    if (label !== null) keys.add(label);
+    const labels = [...keys].sort().map((key) => [LABEL + key, `label ${key}`]);
     const counts = {};
     for (const each of value.workers) counts[each.condition] = (counts[each.condition] || 0) + 1;
     const choose = (field, label, options) => h("label", { key: field }, label, h("select", { value: query[field] ?? "", onchange: (event) => context.go(address("/workers", { ...query, [field]: event.target.value })) }, options.map(([each, text]) => h("option", { value: each, key: each }, text))));
     return [
       h("h1", {}, plural(value.workers.length, "worker"), h("span", { class: "faint" }, Object.entries(counts).map(([word, count]) => `, ${number(count)} ${word}`))),
-      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, choose("group", "By", Object.entries(GROUPS).map(([value, text]) => [value === "rack" ? "" : value, text])),
-        choose("condition", "State", [["", "all"], ...Object.keys(counts).map((word) => [word, word])]), query.worker || query.company ? h("a", { class: "clear", href: address("/workers") }, "Show all") : null),
-      shown.length ? [...groups].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true })).map(([key, workers]) => h("section", { key: `group ${key}`, "aria-label": key || "Workers" }, h("h2", { class: groups.size > 1 && key ? null : "hidden" }, key ? name(key) : "Workers"),
+      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, choose("group", "By", Object.entries(GROUPS).map(([value, text]) => [value === "rack" ? "" : value, text]).concat(labels)),
+        choose("condition", "State", [["", "all"], ...Object.keys(counts).map((word) => [word, word])]), query.label ? h("span", { class: "faint" }, "label ", name(query.label)) : null, query.worker || query.company || query.label ? h("a", { class: "clear", href: address("/workers") }, "Show all") : null),
+      shown.length ? [...groups].sort(([a], [b]) => (a === none) - (b === none) || a.localeCompare(b, undefined, { numeric: true })).map(([key, workers]) => h("section", { key: `group ${key}`, "aria-label": key || "Workers" }, h("h2", { class: groups.size > 1 && key ? "given" : "hidden" }, key ? name(key) : "Workers"),
         h("ul", { class: "grid" }, workers.map((each) => workerCard(each, context))))) : h("p", { class: "empty" }, value.workers.length ? "No worker passes these filters." : "No worker is registered: run `fairlog worker` on a machine."),
     ];
   },
 };
+
+function labelsOf(worker) {
+  return Object.entries(worker.labels).map(([key, value]) => `${key}=${value}`);
+}
 
 function workerCard(each, context) {
   const notes = [
@@ -560,6 +571,7 @@ function workerCard(each, context) {
   ].filter(Boolean);
   return h("li", { key: each.worker, class: `worker ${each.condition}` }, h("div", { class: "title" }, h("h3", {}, name(each.worker)), state(each.condition)),
     h("p", { class: "faint" }, each.host ? [name(each.host), each.rack ? [" · ", name(each.rack)] : null] : "host not known"),
+    labelsOf(each).length ? h("ul", { class: "labels", "aria-label": "Labels" }, labelsOf(each).map((label) => h("li", { key: label }, h("a", { href: address("/workers", { ...context.query, label }) }, name(label))))) : null,
     bar(each.cores, each.runs.length ? [{ kind: "granted", value: each.grantedCores }, { kind: "held", value: each.holds.reduce((sum, hold) => sum + hold.cores, 0) }] : [{ kind: "granted", value: each.grantedCores }], [], `${each.worker}: ${number(each.grantedCores)} of ${cores(each.cores)} granted`),
     h("p", {}, h("strong", {}, `${number(each.grantedCores)} of ${cores(each.cores)}`), `, ${memory(each.grantedMemory)} of ${memory(each.memory)}`),
     notes.length ? h("ul", { class: "notes" }, notes.map((note, index) => h("li", { key: index }, note))) : null,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -78,6 +79,45 @@ def test_a_drained_worker_is_at_work_but_not_ready(shell: Shell) -> None:
     finally:
         worker.end()
         master.end()
+
+
+def test_workers_are_listed_and_drained_by_their_labels(shell: Shell) -> None:
+    shell.env["FAIRLOG_LABELS"] = "zone=north disk=ssd"
+    offer = ("--cores", "4", "--memory", "4G", "--run-dir", str(shell.home))
+    workers = [
+        Service(shell, "worker", "--id", name, *labels, *offer, name=name)
+        for name, labels in (("w1", ()), ("w2", ("--label", "zone=the south")))
+    ]
+    master = Service(shell, "master")
+    try:
+        for worker in workers:
+            worker.hear("READY=1")
+        shown = json.loads(shell.ok("workers", "--json"))
+        assert [each["labels"] for each in shown] == [{"disk": "ssd", "zone": "north"}, {"zone": "the south"}]
+        assert re.search(r"^w1 +\S+ +disk=ssd zone=north +alive ", shell.ok("workers"), re.MULTILINE)
+        assert [each["worker"] for each in json.loads(shell.ok("workers", "--json", "--label", "zone=north"))] == ["w1"]
+        assert shell.ok("workers", "--label", "zone=north", "--label", "disk=hdd") == "No worker has these labels.\n"
+        assert shell.ok("drain", "--label", "zone=the south", "--yes") == "w2 draining\n"
+    finally:
+        for service in (*workers, master):
+            service.end()
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("zone", "'zone' is not of the form KEY=VALUE"),
+        ("=x", "the key of a label must be 1 to 64 letters"),
+        ("zone=", "the label zone must not be empty"),
+        ("a/b=c", "the key of a label must be 1 to 64 letters"),
+        ("zone= x", "the label zone must not start or end with a space"),
+    ],
+)
+def test_a_label_that_no_worker_can_have_is_refused_in_a_sentence(shell: Shell, label: str, said: str) -> None:
+    for verb in ("worker", "workers", "drain"):
+        answer = shell.run(verb, "--label", label)
+        assert answer.code == 2
+        assert said in answer.err
 
 
 def test_a_worker_that_drains_leaves_the_cluster_when_it_is_told_to_stop(shell: Shell) -> None:

@@ -269,21 +269,23 @@ def test_a_signal_to_run_kills_the_app(here: Here, sent: signal.Signals) -> None
     assert here.ok("logs", "--stdout", app) == "begun\nlast\n"
 
 
+@pytest.mark.parametrize("verb", [["run"], ["submit", "--wait"], ["submit", "--wait", "--array", "0"]], ids=" ".join)
 @both
-def test_run_says_for_what_its_app_waits_and_when_that_changes(here: Here) -> None:
-    going = here.started("run", "--hold", "--name", "patient", "sh", "-c", "echo ran")
+def test_who_waits_is_told_for_what_and_when_that_changes(here: Here, verb: list[str]) -> None:
+    going = here.started(*verb, "--hold", "--name", "patient", "sh", "-c", "echo ran")
     assert going.stderr is not None
-    app = going.stderr.readline().split()[0]
-    assert going.stderr.readline().startswith(f"{app} waits: hold (J3): ")
+    reasons = (line for line in going.stderr if " waits: " in line)
+    app, said = next(reasons).split(" waits: ")
+    assert said.startswith("hold (J3): ")
     here.ok("drain", "worker-1")
     here.ok("drain", "worker-2")
     try:
         here.ok("release", app)
-        assert going.stderr.readline().startswith(f"{app} waits: no-live-worker (")
+        assert next(reasons).startswith(f"{app} waits: no-live-worker (")
     finally:
         here.ok("undrain", "worker-1", "worker-2")
     out, _ = going.communicate(timeout=HOPELESS_S)
-    assert (going.returncode, out) == (0, "ran\n")
+    assert (going.returncode, out.splitlines()[-1]) == (0, "ran")
 
 
 @both

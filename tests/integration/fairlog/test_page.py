@@ -358,6 +358,28 @@ def test_all_decisions_about_a_company_come_in_pages(page: Page, rig: Rig) -> No
     has(page.get_by_role("navigation", name="Pages of decisions"), "Earlier")
 
 
+def test_workers_are_grouped_and_found_by_their_labels(page: Page, rig: Rig) -> None:
+    labels = {"zone": "north <b>hall</b>", "disk": "ssd"}
+    rig.api.send(RegisterWorker(worker="marked", cores=4, memory_mb=4096, node="n", host="h", labels=labels))
+    try:
+        show(page, rig, "/workers")
+        page.get_by_label("By").select_option("label zone")
+        playwright.expect(page).to_have_url(re.compile(r"group=label:zone$"), timeout=PATIENCE_MS)
+        group = page.get_by_role("region", name="north <b>hall</b>")
+        has(group, "marked")
+        has(page.get_by_role("region", name="no zone"), "worker-1")
+        group.get_by_role("link", name="disk=ssd").click()
+        playwright.expect(page.locator(".worker")).to_have_count(1, timeout=PATIENCE_MS)
+        page.get_by_role("link", name="Show all").click()
+        has(page.locator("main"), "worker-1")
+        show(page, rig, "/settings")
+        changed = page.get_by_role("region", name="Who changed what").locator("tbody tr").first
+        has(changed, "disk=ssd zone=north <b>hall</b>")
+        has(changed, f"local/{os.getuid()}")
+    finally:
+        rig.api.send(RemoveWorker(worker="marked", force=True))
+
+
 def test_a_worker_is_drained_and_returned(page: Page, rig: Rig) -> None:
     show(page, rig, "/workers?group=state")
     card = page.locator(".worker").filter(has_text="worker-1")
@@ -494,8 +516,10 @@ BAD = {
     "/apps?start=99999": "No app passes",
     "/apps?company=nobody": "No app passes",
     "/workers?condition=asleep": "No worker passes",
-    "/workers?group=colour": "group is rack or host or state or none",
-    "/workers?group=__proto__": "group is rack or host or state or none",
+    "/workers?group=colour": "group is rack or host or state or none or label:KEY",
+    "/workers?group=__proto__": "group is rack or host or state or none or label:KEY",
+    "/workers?group=label:toString": "no toString",
+    "/workers?label=zone": "No worker passes",
     "/log?seq=999999999": "the log ends at position",
     "/log?seq=x": "a position is a number",
     "/log?before=x": "before is a number",

@@ -241,7 +241,7 @@ def test_an_app_whose_command_does_not_exist_fails_with_that_reason(cluster: Clu
 def test_an_app_whose_command_only_one_worker_can_start_finishes_there(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Semantics W9: the larger worker, which is tried first, has another PATH."""
+    """Semantics W9: the larger worker, which is tried first, has another PATH. Its agent's log says what it lacks."""
     program = tmp_path / "bin" / "only-here"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho here\n")
@@ -256,6 +256,8 @@ def test_an_app_whose_command_only_one_worker_can_start_finishes_there(
     assert (failed.worker, failed.reason, failed.finished) == ("w1", "failed", False)
     excluded = cluster.app(app)["excludedWorkers"]
     assert [(one["worker"], one["ends"], one["unstartable"]) for one in excluded] == [("w1", 1, True)]
+    said = [line for line in (cluster.folder / "log").read_text().splitlines() if "an executor failed" in line]
+    assert ["command 'only-here' does not exist on worker w1" in line for line in said] == [True]
 
 
 @ONE_STORE

@@ -68,6 +68,17 @@ def test_an_app_goes_from_submit_to_finished(cluster: Served) -> None:
     assert [cluster.work.output(app, task) for task in range(20)] == [b"%d\n" % task for task in range(20)]
 
 
+def test_a_worker_has_the_labels_with_which_its_agent_registered_last(cluster: Served) -> None:
+    def is_labelled(labels: dict[str, str]) -> bool:
+        return [worker["labels"] for worker in cluster.client.view("workers")] == [labels]
+
+    for given in ({"zone": "north", "disk": "ssd"}, {"zone": "south"}):
+        agent = cluster.agent(cluster.offer().model_copy(update={"labels": given}))
+        wait_until(partial(is_labelled, given), "its labels")
+        agent.terminate()
+        agent.wait(HOPELESS_S)
+
+
 def test_the_death_of_api_servers_costs_no_task(cluster: Served, tmp_path: Path) -> None:
     """One of two dies, then the other, so that completions wait until one comes back."""
     cluster.agent()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "fairlog.rules.yml"
+TRIED = Path(__file__).with_name("fairlog.rules.test.yml")
 DASHBOARD = ROOT / "deploy" / "grafana" / "fairlog.json"
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 PROMTOOL = shutil.which("promtool")
@@ -35,14 +36,19 @@ _KEPT = {"le", "instance"}
 
 
 @pytest.fixture(scope="module")
-def exported() -> list[Metric]:
-    """Everything that is exported."""
+def scraped() -> list[str]:
+    """What an API server and a master answer."""
     fake, state, tally = fakeredis.FakeRedis(server=fakeredis.FakeServer()), a_state(apps=2), Tally()
     fake.set(KEYS.backed_up, json.dumps(BackedUp(1, 1)._asdict()))
     tally.granted["acme"] = tally.ended["acme", "exited"] = tally.events["MasterElected"] = 1
     metrics = Metrics(fake, KEYS, tally, read=lambda look: look(state), around=lambda: AROUND)
-    texts = (metrics.text()[0], of_a_master())
-    return [family for text in texts for family in text_string_to_metric_families(text.decode())]
+    return [metrics.text()[0].decode(), of_a_master().decode()]
+
+
+@pytest.fixture(scope="module")
+def exported(scraped: list[str]) -> list[Metric]:
+    """Everything that is exported."""
+    return [family for text in scraped for family in text_string_to_metric_families(text)]
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +100,32 @@ def test_the_rules_tell_of_everything_that_the_cluster_alerts_of() -> None:
             assert rule["annotations"]["summary"].endswith(".") or rule["annotations"]["summary"].endswith("disk.")
 
 
+def test_every_rule_is_tried() -> None:
+    """By `promtool test rules`, where it fires and where it does not."""
+    tried = [each for test in yaml.safe_load(TRIED.read_text())["tests"] for each in test["alert_rule_test"]]
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            assert {"exp_alerts" in each for each in tried if each["alertname"] == rule["alert"]} == {True, False}, rule
+
+
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
-def test_promtool_takes_the_rules() -> None:
-    checked = subprocess.run([str(PROMTOOL), "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    "arguments",
+    [["check", "rules", "--lint=all", "--lint-fatal", RULES], ["test", "rules", TRIED]],
+    ids=["form", "tries"],
+)
+def test_promtool_takes_the_rules(arguments: list[str | Path]) -> None:
+    checked = subprocess.run([str(PROMTOOL), *arguments], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+def test_promtool_finds_nothing_to_say_of_the_metrics(scraped: list[str]) -> None:
+    for text in scraped:
+        checked = subprocess.run(
+            [str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False
+        )
+        assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_the_dashboard_uses_its_own_data_source_and_places_panels_side_by_side() -> None:

@@ -74,7 +74,7 @@ def test_a_condition_is_told_when_it_begins_and_when_it_ends_also_by_another_pro
     first, _, ended, _ = sink.told
     assert first["text"] == "fairlog c: worker w1 was lost 0 s ago"
     assert (first["since"], first["at"], ended["since"], ended["at"]) == (1000, 1000, 1000, 4000)
-    assert ended["text"].endswith(" (resolved)")
+    assert ended["text"].endswith(" (resolved after 3 s)")
     assert first["id"].removesuffix("-firing") == ended["id"].removesuffix("-resolved")
 
 

@@ -167,12 +167,18 @@ def test_a_log_that_lost_its_end_is_audited_again_from_where_it_agrees(
 
 
 def test_a_restart_finds_that_the_log_was_written_anew(fake: fakeredis.FakeRedis, tmp_path: Path) -> None:
-    auditor = begun(commit(fake), tmp_path)
+    """The newest of the checkpoints that it does not hold is what it is told of, also if there are several."""
+    auditor = begun(put_all(fake, RECORDS[:HALF]), tmp_path)
+    work_off(auditor)
+    auditor.keep()
+    put_all(fake, RECORDS[HALF:])
     work_off(auditor)
     auditor.keep()
     fake.delete(KEYS.log)
     put_all(fake, RECORDS[:3])
-    again = begun(open_log(fake, KEYS), tmp_path)
+    with capture_logs() as logged:
+        again = begun(open_log(fake, KEYS), tmp_path)
+    assert [each["audited"] for each in logged if each["log_level"] == "error"] == [END]
     assert again.findings.rewound_from == END
     assert work_off(again).seq == RECORDS[2].last
 

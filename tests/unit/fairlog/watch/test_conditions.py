@@ -93,7 +93,12 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (
             {"store": StoreFacts(memory_used=9 << 30, memory_limit=10 << 30)},
             "memory",
-            "the store uses 9G of 10G of its memory",
+            "the store uses 90 % of its 10G of memory",
+        ),
+        (
+            {"store": StoreFacts(memory_used=11 << 30, memory_limit=10 << 30)},
+            "memory",
+            "the store uses 110 % of its 10G of memory and refuses writes",
         ),
         ({"standing_by": ()}, "no_standby", "no standby"),
         ({"standbys": 2}, "no_standby", "only 1 of 2 standbys"),

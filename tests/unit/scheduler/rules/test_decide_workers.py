@@ -16,12 +16,14 @@ from scheduler.model.events import (
     Event,
     ExecutorRemoved,
     WorkerChanged,
+    WorkerLabelled,
     WorkerRegistered,
     WorkerRemoved,
     WorkerStatus,
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
+from scheduler.rules.snapshot_records import lines, restored
 from tests.property.given import ACME, entered, fold, granted, joined, queued, worker
 
 HELD: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1", "w2")]
@@ -47,6 +49,38 @@ def test_a_new_worker_is_registered_with_its_offer() -> None:
 def test_the_same_offer_again_changes_nothing(status: WorkerStatus) -> None:
     """Semantics W1."""
     assert decide(fold([*HELD, changed(status)]), worker("w1", 16)) == []
+
+
+def test_labels_follow_the_registration_and_change_with_the_next() -> None:
+    """Semantics W1."""
+    labelled = [WorkerLabelled(worker="w3", labels={"disk": "ssd", "zone": "north hall"})]
+    new = replace(worker("w3", 16), labels={"zone": "north hall", "disk": "ssd"})
+    events = decide(fold(HELD), new)
+    assert events[1:] == labelled
+    state = fold(events, fold(HELD))
+    assert list(state.workers["w3"].labels) == ["disk", "zone"]
+    assert restored(lines(state)).workers["w3"].labels == state.workers["w3"].labels
+    assert decide(state, new) == []
+    larger = decide(state, replace(new, cores=32, labels={"disk": "ssd"}))
+    assert [type(event) for event in larger] == [WorkerChanged, WorkerLabelled]
+    assert fold(larger, state).workers["w3"].labels == {"disk": "ssd"}
+    assert decide(state, replace(new, cores=32, labels={})) == [WorkerLabelled(worker="w3", labels={})]
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ({f"k{number}": "v" for number in range(17)}, "a worker can have at most 16 labels, not 17"),
+        ({"a b": "v"}, "the key of a label must be 1 to 64 letters, digits"),
+        ({"zone": ""}, "the label zone must not be empty"),
+        ({"zone": "x" * 129}, "the label zone must have at most 128 characters, not 129"),
+        ({"zone": "a\x1bb"}, "the label zone must not contain control characters"),
+    ],
+)
+def test_labels_that_no_worker_can_have_are_refused(labels: dict[str, str], sentence: str) -> None:
+    """Semantics W1."""
+    with pytest.raises(InvalidCommand, match=sentence):
+        decide(fold(HELD), replace(worker("w3", 16), labels=labels))
 
 
 @pytest.mark.parametrize("status", ["alive", "draining", "leaving"])

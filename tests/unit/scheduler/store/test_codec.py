@@ -69,6 +69,7 @@ from scheduler.model.events import (
     Warn,
     WorkerChanged,
     WorkerCleared,
+    WorkerLabelled,
     WorkerProbed,
     WorkerRegistered,
     WorkerRemoved,
@@ -281,6 +282,7 @@ EVENTS: list[Event] = [
     ExecutorRemoved(
         app="a3", executor="a3.0", worker="w1", reason="failed", exit_code=137, detail="used 9 MiB, above 8"
     ),
+    WorkerLabelled(worker="w1", labels={"zone": "north"}),
 ]
 """An event of every type, in the order of the file."""
 

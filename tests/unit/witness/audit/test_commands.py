@@ -42,7 +42,7 @@ from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistere
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, local
 from scheduler.store.codec import Fact, lines_of, read_export
-from tests.property.given import Cluster, submission
+from tests.property.given import Cluster, submission, worker
 from tests.unit.recorded import edited, facts, rechained, stored, without
 from tests.unit.recorded import said as stated
 from witness.audit.audit import Audit, audit
@@ -94,11 +94,12 @@ def lively() -> list[Fact]:
 
 
 def patient() -> list[Fact]:
-    """A cluster in which room is reserved until that lapses, and a lost worker is forgotten."""
+    """A cluster in which room is reserved until that lapses, a worker has labels, and a lost one is forgotten."""
     cluster = Cluster({"quota_patience_s": 1, "remember_lost_s": 5})
     cluster.company("acme", 16, 1 << 20)
     for name in ("w1", "w2"):
         cluster.worker(name, 16)
+    cluster.turn(replace(worker("w1", 16), labels={"zone": "north"}))
     cluster.turn(LoseWorker(worker="w2"))
     cluster.submit("a1", 8)
     cluster.submit("a2", 16)
