@@ -85,7 +85,6 @@ class Agents:
 
     async def _agent(self, number: int, name: str, door: asyncio.Semaphore) -> None:
         path, known, tag, wait_ms = f"/v1/workers/{name}", set[str](), "", 0
-        reader, writer = await self._connection()
 
         async def ask(line: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
             content = b"" if body is None else msgspec.json.encode(body)
@@ -101,6 +100,7 @@ class Agents:
             return json.loads(content)
 
         async with door:
+            reader, writer = await self._connection()
             about = worker(number)
             registrant = Registrant(os.getpid(), about.host)
             offer = Registering(registrant, about.node, about.host, about.cores, about.memory_mb)
