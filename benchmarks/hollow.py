@@ -85,7 +85,6 @@ class Agents:
 
     async def _agent(self, number: int, name: str, door: asyncio.Semaphore) -> None:
         path, known, tag, wait_ms = f"/v1/workers/{name}", set[str](), "", 0
-        reader, writer = await self._connection()
 
         async def ask(line: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
             content = b"" if body is None else msgspec.json.encode(body)
@@ -101,6 +100,7 @@ class Agents:
             return json.loads(content)
 
         async with door:
+            reader, writer = await self._connection()
             about = worker(number)
             registrant = Registrant(os.getpid(), about.host)
             offer = Registering(registrant, about.node, about.host, about.cores, about.memory_mb)
@@ -179,7 +179,7 @@ def _take_over(client: Client, masters: dict[int, subprocess.Popen[bytes]]) -> f
 
 def _lose(client: Client, agents: Agents, number: int) -> dict[str, float]:
     """Have so many agents fall silent; how long until the log has it, and the longest submit meanwhile."""
-    log, gone, longest = EventLog(client.store, client.keys), set[str](), 0.0
+    log, gone, longest, elections = EventLog(client.store, client.keys), set[str](), 0.0, 0
     leaving = set(agents.names[:number])
     after = log.head()
     agents.silent |= leaving
@@ -190,15 +190,17 @@ def _lose(client: Client, agents: Agents, number: int) -> dict[str, float]:
         longest, each = max(longest, time.perf_counter() - sent), each + 1
         for record in log.read(after):
             after = Position(record.last, record.digest)
+            elections += record.events.count(b'"MasterElected"')
             if b"WorkerRemoved" in record.events:
                 gone |= {fact.event.worker for fact in told(record) if isinstance(fact.event, WorkerRemoved)}
         if time.monotonic() > began + 120:
-            raise SystemExit(f"only {len(gone)} of {number} silent workers were lost")
+            raise SystemExit(f"only {len(gone)} of {number} silent workers were lost; {elections} elections meanwhile")
         time.sleep(0.02)
     return {
         "workers": number,
         "seconds": round(time.monotonic() - began, 2),
         "others_lost": len(gone - leaving),
+        "elections": elections,
         "longest_submit_ms": round(1000 * longest, 1),
     }
 

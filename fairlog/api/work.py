@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from anyio import CapacityLimiter, to_thread
 from msgspec import Raw, structs
+from redis.exceptions import RedisError
 
 from scheduler.model import events
 from scheduler.model.commands import RegisterWorker
@@ -292,6 +293,11 @@ class Work:
         self._store.finish(caller.grant, put_back=asked.put_back)
 
 
+class _Question(NamedTuple):
+    asked: tuple[Caller, str]
+    answer: asyncio.Future[tuple[door.Holding, bool]]
+
+
 class Questions:
     """The open questions of agents: those that come while the store is busy with others are asked of it together.
 
@@ -300,32 +306,39 @@ class Questions:
 
     def __init__(self, grants: Callable[[Sequence[tuple[Caller, str]]], list[tuple[door.Holding, bool]]]) -> None:
         self._grants = grants
-        self._asked: list[tuple[tuple[Caller, str], asyncio.Future[tuple[door.Holding, bool]]]] = []
+        self._asked: list[_Question] = []
         self._asking: asyncio.Task[None] | None = None
         self._thread = CapacityLimiter(1)
 
     async def ask(self, caller: Caller, after: str) -> tuple[door.Holding, bool]:
         """What `Work.grants` says of the caller."""
-        answer: asyncio.Future[tuple[door.Holding, bool]] = asyncio.get_running_loop().create_future()
-        self._asked.append(((caller, after), answer))
+        question = _Question((caller, after), asyncio.get_running_loop().create_future())
+        self._asked.append(question)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
-        return await answer
+        return await question.answer
 
     async def _ask(self) -> None:
         while self._asked:
             asked, self._asked = self._asked[:MOST_LOOKS], self._asked[MOST_LOOKS:]
-            questions, answers = [each for each, _ in asked], [answer for _, answer in asked]
-            try:
-                found = await to_thread.run_sync(self._grants, questions, limiter=self._thread)
-            except Exception as error:  # noqa: BLE001 - whoever has asked gets it
-                for answer in answers:
-                    if not answer.done():
-                        answer.set_exception(error)
-                continue
-            for answer, each in zip(answers, found, strict=True):
-                if not answer.done():
-                    answer.set_result(each)
+            await self._answer(asked)
+
+    async def _answer(self, asked: Sequence[_Question]) -> None:
+        """Answer them together; each by itself if one of them cannot be answered, for another reason than the store."""
+        asking = to_thread.run_sync(self._grants, [each.asked for each in asked], limiter=self._thread)
+        [found] = await asyncio.gather(asking, return_exceptions=True)
+        if isinstance(found, BaseException):
+            if len(asked) > 1 and not isinstance(found, RedisError):
+                for each in asked:
+                    await self._answer([each])
+                return
+            for each in asked:
+                if not each.answer.done():
+                    each.answer.set_exception(found)
+            return
+        for each, holding in zip(asked, found, strict=True):
+            if not each.answer.done():
+                each.answer.set_result(holding)
 
 
 class Bells:

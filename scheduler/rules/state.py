@@ -418,10 +418,11 @@ class ClusterState:
             if app.spec.owner_timeout_s is not None and app.ended is None:
                 self.owned[app.spec.app] = app
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
-        for app in sorted(pending, key=lambda app: app.queued.ready):
-            if app.ready:
-                self.queue.push(app.queued, app.accounts[2], app.standings[2])
+        ready = sorted((app for app in pending if app.ready), key=lambda app: app.queued.ready)
+        for app in ready:
+            if app.reserved_at or app.lapsed:
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
+        self.queue.push_all((app.queued, app.accounts[2], app.standings[2]) for app in ready)
         for app in sorted((app for app in pending if app.awaits or not app.ready), key=lambda app: app.submitted):
             self.dependents.add(app, self.apps)
         for executor in self.executors.values():

@@ -330,11 +330,7 @@ class AppQueue:
     def push(self, app: Pending, balance: Balance, standing: Standing | None = None) -> None:
         """Queue an app for its user, whose ledger and claim these are."""
         company = self.companies[app.company]
-        queue = company.users.get(app.user)
-        if queue is None:
-            contender = Contender(app.user, balance, standing=standing or Standing())
-            queue = company.users[app.user] = UserQueue(contender)
-            self._set_ceiling(company, contender)
+        queue = self._queue_of(app, balance, standing)
         ask = _ask(app)
         apps = queue.by_ask.get(ask)
         if apps is None:
@@ -347,6 +343,39 @@ class AppQueue:
             self._set_heads(company, queue)
             company.moved[app.user] = None
             self._note(app.company, company)
+
+    def push_all(self, apps: Iterable[tuple[Pending, Balance, Standing]]) -> None:
+        """Queue all that are ready, in the order in which they became it, where none was queued: as `push` of each."""
+        queues: dict[tuple[str, str], list[Pending]] = {}
+        for app, balance, standing in apps:
+            theirs = queues.get((app.company, app.user))
+            if theirs is None:
+                theirs = queues[app.company, app.user] = []
+                self._queue_of(app, balance, standing)
+            theirs.append(app)
+            self.arrivals[app.app] = app
+        for (name, user), theirs in queues.items():
+            company = self.companies[name]
+            queue = company.users[user]
+            by_ask: dict[Ask, list[Pending]] = {}
+            for app in theirs:
+                by_ask.setdefault(_ask(app), []).append(app)
+            for ask, alike in by_ask.items():
+                queue.by_ask[ask] = Line(alike, key=self._place)
+                self._add_ask(company, ask, user)
+            queue.by_readiness = Line(theirs, key=_READY)
+            self._set_heads(company, queue)
+            company.moved[user] = None
+            self._note(name, company)
+
+    def _queue_of(self, app: Pending, balance: Balance, standing: Standing | None) -> UserQueue:
+        company = self.companies[app.company]
+        queue = company.users.get(app.user)
+        if queue is None:
+            contender = Contender(app.user, balance, standing=standing or Standing())
+            queue = company.users[app.user] = UserQueue(contender)
+            self._set_ceiling(company, contender)
+        return queue
 
     def remove(self, app: Pending) -> None:
         """Take an app out of its user's queue."""
@@ -424,7 +453,7 @@ class AppQueue:
         moved = replace(app, priority=priority)
         company = self.companies[app.company]
         queue = company.users[app.user]
-        apps = queue.by_ask[Ask(app.request, app.need)]
+        apps = queue.by_ask[_ask(app)]
         apps.remove(app)
         apps.add(moved)
         self.arrivals[app.app] = moved

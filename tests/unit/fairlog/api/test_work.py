@@ -11,6 +11,7 @@ import fakeredis
 import httpx
 import msgspec
 import pytest
+from redis.exceptions import ConnectionError as StoreError
 
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
@@ -368,14 +369,23 @@ def test_a_worker_is_told_at_once_that_somebody_wants_to_run_a_command_on_it(wor
     assert world.api.workers.visited() == set()
 
 
-def test_questions_that_come_while_the_store_is_busy_are_asked_together() -> None:
-    """An error is told to all of them, and the next ones are asked anew."""
+@pytest.mark.parametrize(
+    ("error", "told", "tries"),
+    [
+        (StoreError("away"), ["away"] * 3, [["b", "bad", "c"]]),
+        (ValueError("no grant"), ["B", "no grant", "C"], [["b", "bad", "c"], ["b"], ["bad"], ["c"]]),
+    ],
+)
+def test_questions_that_come_while_the_store_is_busy_are_asked_together(
+    error: Exception, told: list[str], tries: list[list[str]]
+) -> None:
+    """What cannot be answered fails alone, unless the store is away; the next ones are asked anew."""
     batches: list[list[str]] = []
 
     def grants(questions: Sequence[tuple[Any, str]]) -> list[Any]:
         batches.append([after for _, after in questions])
         if "bad" in batches[-1]:
-            raise OSError("away")
+            raise error
         return [after.upper() for _, after in questions]
 
     async def asked() -> list[Any]:
@@ -383,11 +393,12 @@ def test_questions_that_come_while_the_store_is_busy_are_asked_together() -> Non
         first = asyncio.create_task(questions.ask(caller, "a"))
         while not batches:
             await asyncio.sleep(0)
-        second = [questions.ask(caller, each) for each in ("b", "bad", "c")]
-        told = [await first, *await asyncio.gather(*second, return_exceptions=True)]
-        return [*told, await questions.ask(caller, "d")]
+        together = [questions.ask(caller, each) for each in ("b", "bad", "c")]
+        return [
+            await first,
+            *await asyncio.gather(*together, return_exceptions=True),
+            await questions.ask(caller, "d"),
+        ]
 
-    told = asyncio.run(asked())
-    assert [told[0], told[-1]] == ["A", "D"]
-    assert [str(each) for each in told[1:-1]] == ["away"] * 3
-    assert batches == [["a"], ["b", "bad", "c"], ["d"]]
+    assert [str(each) for each in asyncio.run(asked())] == ["A", *told, "D"]
+    assert batches == [["a"], *tries, ["d"]]
