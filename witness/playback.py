@@ -93,7 +93,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.MasterElected: "master {0.master} elected",
     events.CompanyRegistered: "company {0.company}",
     events.WorkerRegistered: "worker {0.worker} offers {0.offer.cores} cores",
-    events.WorkerLabelled: "worker {0.worker} has other labels",
+    events.WorkerLabelled: "worker {0.worker} has new labels",
     events.WorkerChanged: "worker {0.worker} {0.status}",
     events.WorkerRemoved: "worker {0.worker} {0.reason}",
     events.AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested.cores} cores",
