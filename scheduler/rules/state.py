@@ -422,7 +422,7 @@ class ClusterState:
         for app in ready:
             if app.reserved_at or app.lapsed:
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
-        self.queue.push_all((app.queued, app.accounts[2], app.standings[2]) for app in ready)
+        self.queue.push_all(ready)
         for app in sorted((app for app in pending if app.awaits or not app.ready), key=lambda app: app.submitted):
             self.dependents.add(app, self.apps)
         for executor in self.executors.values():

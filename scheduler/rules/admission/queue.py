@@ -42,7 +42,7 @@ from scheduler.rules.entities import Pending
 from scheduler.rules.ledger import Balance, Standing, Usage
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Need
+    from scheduler.rules.entities import App, Need
     from scheduler.rules.timers import What
 
 LAPSES_AFTER = 10
@@ -344,14 +344,15 @@ class AppQueue:
             company.moved[app.user] = None
             self._note(app.company, company)
 
-    def push_all(self, apps: Iterable[tuple[Pending, Balance, Standing]]) -> None:
+    def push_all(self, apps: Iterable[App]) -> None:
         """Queue all that are ready, in the order in which they became it, where none was queued: as `push` of each."""
         queues: dict[tuple[str, str], list[Pending]] = {}
-        for app, balance, standing in apps:
+        for one in apps:
+            app = one.queued
             theirs = queues.get((app.company, app.user))
             if theirs is None:
                 theirs = queues[app.company, app.user] = []
-                self._queue_of(app, balance, standing)
+                self._queue_of(app, one.accounts[2], one.standings[2])
             theirs.append(app)
             self.arrivals[app.app] = app
         for (name, user), theirs in queues.items():
