@@ -126,6 +126,7 @@ def test_a_worker_that_drains_leaves_the_cluster_when_it_is_told_to_stop(shell: 
     worker = Service(shell, "worker", *offer, "--drain")
     try:
         wait_until(lambda: len(json.loads(shell.ok("workers", "--json"))) == 2, "both workers")
+        wait_until(lambda: worker.log.read_text().count('"registered"') == 2, "their agents to know")
         os.kill(worker.process.pid, signal.SIGTERM)
         worker.hear("STOPPING=1")
         assert worker.process.wait(HOPELESS_S) == 0
