@@ -125,8 +125,8 @@ def test_a_worker_that_drains_leaves_the_cluster_when_it_is_told_to_stop(shell: 
     offer = ("--id", "w", "--cores", "4", "--memory", "4G", "--run-dir", str(shell.home), "--instances", "2")
     worker = Service(shell, "worker", *offer, "--drain")
     try:
-        wait_until(lambda: worker.log.read_text().count('"registered"') == 2, "both agents to know that they are")
-        assert len(json.loads(shell.ok("workers", "--json"))) == 2
+        wait_until(lambda: len(json.loads(shell.ok("workers", "--json"))) == 2, "both workers")
+        wait_until(lambda: worker.log.read_text().count('"registered"') == 2, "their agents to know")
         os.kill(worker.process.pid, signal.SIGTERM)
         worker.hear("STOPPING=1")
         assert worker.process.wait(HOPELESS_S) == 0
