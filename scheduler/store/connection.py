@@ -28,6 +28,9 @@ ANSWER_S = 10
 """Answer timeout, on top of a command's own blocking time; after that the store counts as unavailable."""
 AT_ONCE_BYTES = 1024 * 1024
 """Send buffer of a local socket, within the system's limit. The commit of a turn of 300 apps takes 400 KiB."""
+MOST_CONNECTIONS = 1_000
+"""The most connections of a process: more than any has threads. redis-py's own limit is 100, and an API server has more
+threads, whose calls beyond that would fail at once, heartbeats among them."""
 _ASK_S = 2
 """Timeout of a request for the primary's address or a server's role."""
 
@@ -59,6 +62,7 @@ def connect(url: str) -> Redis:
         "socket_connect_timeout": 5,
         "socket_timeout": ANSWER_S,
         "health_check_interval": 0,
+        "max_connections": MOST_CONNECTIONS,
     }
     if url.startswith("rediss"):
         _refuse_unchecked(url)
