@@ -6,6 +6,8 @@
   Each entry is read, verified in the chain, decoded and folded; then the resulting state is checked.
 - Audit of the longest log, as in `fairlog audit`: every decision is made again, and the ledgers are compared at every
   position.
+- Audit of a log of four times as many events, up to 10⁶, by eight spans between snapshots, in one process and in one
+  for each core; wall-clock time.
 - Writing a snapshot of 10,000 workers and 100,000 apps, and rebuilding the state from it.
 - Replay of as many events by the `eventsourcing` library.
 
@@ -36,12 +38,14 @@ from scheduler.store.codec import Record, encode_turn
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
+from witness.audit import spans
 from witness.audit.audit import Audit
 
 if TYPE_CHECKING:
     from uuid import UUID
 
 WORKERS, QUEUED = 200, 200
+SPANS = 8
 LARGE_WORKERS, LARGE_APPS = 10_000, 100_000
 ROUNDS = 3
 APPS_PER_TURN = 50
@@ -154,6 +158,31 @@ def _audited(log: EventLog) -> dict[str, Any]:
     return {**_best(once).per_event(), "decisions": decisions}
 
 
+def _audited_by_spans(url: str, events: int) -> dict[str, Any]:
+    print(f"auditing {events} events by spans", file=sys.stderr)
+    history, log = History(workers=WORKERS, queued=QUEUED), EventLog(connect(url), Keys("spans"))
+    for number in range(1, SPANS + 1):
+        write(log, history, events * number // SPANS)
+        snapshot.write(log, history.state, history.position)
+
+    def rate(processes: int) -> int:
+        began = perf_counter()
+        found = spans.audited(log, processes)
+        if found.verdicts:
+            raise AssertionError(f"the audit found deviations: {found.verdicts[0]}")
+        return round(found.events / (perf_counter() - began))
+
+    one, all_cores = rate(1), rate(spans.processes())
+    return {
+        "events": history.state.head,
+        "spans": len(snapshot.positions(log)),
+        "processes": spans.processes(),
+        "events_per_s": all_cores,
+        "events_per_s_in_one": one,
+        "ratio": round(all_cores / one, 2),
+    }
+
+
 def _whole_logs(url: str, events: int) -> dict[str, Any]:
     figures: list[dict[str, float]] = []
     history, log, size = History(workers=WORKERS, queued=QUEUED), EventLog(connect(url), Keys("whole")), 10_000
@@ -249,8 +278,9 @@ def main() -> None:
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         whole = _whole_logs(store.url, events)
+        by_spans = _audited_by_spans(store.url, min(4 * events, 1_000_000))
         large = _from_snapshot(store.url)
-    show(**whole, snapshot=large, eventsourcing=_replayed_by_eventsourcing(events))
+    show(**whole, audit_by_spans=by_spans, snapshot=large, eventsourcing=_replayed_by_eventsourcing(events))
 
 
 if __name__ == "__main__":

@@ -336,7 +336,8 @@ def _bad_host(state: ClusterState, whom: int, how: int) -> Command:
 
 def _offer(_: ClusterState, whom: int, how: int) -> Command:
     offer = worker(f"w{whom % 7}", (4, 8, 16, 16, 7, 1, 32)[how % 7], (65536, 4096, 8192, 12288, 2048)[how % 5])
-    return replace(offer, rack=("/r1", "/r2", "")[whom % 7 % 3])
+    labels = {"zone": ("north", "south")[how % 2]} if whom % 7 == 6 else {}
+    return replace(offer, rack=("/r1", "/r2", "")[whom % 7 % 3], labels=labels)
 
 
 def _tenant(kind: type[RegisterCompany | ChangeCompany]) -> Make:

@@ -32,7 +32,7 @@ export const log = {
           query.company || query.app || query.kind ? h("a", { class: "clear", href: address("/log") }, "Clear") : null),
         table("Entries of the log, the newest first", [num("Position"), "When", "Event", "About", "Who asked"], listed.entries.map((each) => h("tr", { key: each.seq, class: String(each.seq) === query.seq ? "chosen" : null },
           h("th", { scope: "row", class: "number" }, h("a", { href: address("/log", { ...query, seq: each.seq }) }, number(each.seq))), h("td", {}, time(each.at)), h("td", {}, words(each.type)),
-          h("td", {}, about(each)), h("td", {}, each.by?.account ? name(each.by.account) : h("span", { class: "faint" }, each.command ? "" : /^(LogSealed|KeyChanged|MasterElected)$/.test(each.type) ? "the master" : "decided")))), "No entry passes these filters."),
+          h("td", {}, about(each)), h("td", {}, each.by?.account ? name(each.by.account) : h("span", { class: "faint" }, each.command || each.cause ? "" : /^(LogSealed|KeyChanged|MasterElected)$/.test(each.type) ? "the master" : "decided")))), "No entry passes these filters."),
         listed.before ? h("nav", { class: "pages", "aria-label": "Pages" }, h("a", { href: address("/log", { ...query, seq: null, before: listed.before }) }, "Earlier ›"), query.before ? h("a", { href: to({}) }, "Newest") : null) : null),
     ];
   },

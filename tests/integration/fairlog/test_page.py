@@ -376,6 +376,10 @@ def test_workers_are_grouped_and_found_by_their_labels(page: Page, rig: Rig) -> 
         changed = page.get_by_role("region", name="Who changed what").locator("tbody tr").first
         has(changed, "disk=ssd zone=north <b>hall</b>")
         has(changed, f"local/{os.getuid()}")
+        show(page, rig, "/log?kind=WorkerLabelled")
+        listed = page.locator("tbody tr").first
+        has(listed, "marked")
+        playwright.expect(listed.locator("td").last).to_have_text("", timeout=PATIENCE_MS)  # as the event before it
     finally:
         rig.api.send(RemoveWorker(worker="marked", force=True))
 
