@@ -113,7 +113,7 @@ class Agent:
         )
         self._forkserver = Forkserver(self._files, outlive_agent=offer.outlive_agent)
         self._forkserver.start()
-        self._registered = False
+        self._registered = self._registering = False
         self._removed = False
         self._running: dict[str, Holder] = {}
         self._stopping: dict[str, float] = {}
@@ -159,7 +159,7 @@ class Agent:
 
     def stop(self) -> None:
         """Make `serve` return soon; with `drain`, when nothing is running any more or `stop` is called again."""
-        if self.offer.drain and self._draining == "no" and self._registered:
+        if self.offer.drain and self._draining == "no" and (self._registered or self._registering):
             self._draining = "asked"
             self._door.wake()
         else:
@@ -344,10 +344,13 @@ class Agent:
         )
         try:
             about = Registrant(os.getpid(), offer.host, started_s(os.getpid()), isolation(offer.launcher))
+            self._registering = True
             self._door.register(command, about)
         except NoMaster:
             _log.info("no master answers; trying again", worker=offer.worker)
             return False
+        finally:
+            self._registering = False
         self._registered = True
         notify(READY)
         running = len(self._running)

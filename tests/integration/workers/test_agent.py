@@ -54,6 +54,7 @@ from workers.agent import Agent, run_agent
 from workers.door import Held
 from workers.offer import Offer, WorkerBusy, make_offers
 from workers.rundir import ExitNote, RunDir
+from workers.store_door import StoreAgentDoor
 
 SLEEP = ("sleep", "600")
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; exec sleep 600")
@@ -775,6 +776,23 @@ def test_a_draining_agent_lets_everything_end_and_removes_its_worker(cluster: Cl
     hold.unlink()
     assert cluster.end_of(app)["state"] == "finished"
     assert agent.wait(HOPELESS_S) == 0
+    assert cluster.client.view("workers") == []
+
+
+@ONE_STORE
+def test_a_draining_agent_that_is_stopped_before_it_hears_of_its_registration_leaves(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = StoreAgentDoor.register
+    offer = cluster.offer().model_copy(update={"drain": True})
+    with closing(Agent(cluster.store.url, cluster.name, offer)) as agent:
+
+        def slow(*asked: Any) -> None:
+            register(*asked)
+            agent.stop()
+
+        monkeypatch.setattr(StoreAgentDoor, "register", slow)
+        agent.serve()
     assert cluster.client.view("workers") == []
 
 
