@@ -186,7 +186,8 @@ def _quota(state: ClusterState, name: str) -> tuple[int, int]:
 
 def _parts(state: ClusterState) -> dict[str, tuple[int, int]]:
     """Company -> the part of its quota that it is assured, in cores and MiB (semantics C8)."""
-    active = {app.spec.company for app in state.apps.values() if app.ended is None}
+    active = {app.spec.company for app in state.apps.values() if app.admitted and app.ended is None}
+    active |= {name for name in state.companies if _has_head_within(state, name, *_quota(state, name))}
     bought = {name: _quota(state, name) for name in state.companies}
     offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
     offered = sum(offer.cores for offer in offers), sum(offer.memory_mb for offer in offers)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fairlog.demo.checks import (
     Broken,
+    _parts,
     check_acknowledged,
     check_admission,
     check_end,
@@ -20,7 +21,7 @@ from fairlog.demo.checks import (
     read_story,
     takeover_ms,
 )
-from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.commands import Command, EndApp, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation
@@ -112,6 +113,14 @@ def test_an_admission_beyond_an_assured_part_before_one_within_is_found() -> Non
         Broken, match="log position 9: c was admitted beyond the assured part of rich, but poor had an app within"
     ):
         check_admission(state, _admission("c", "rich"), 9)
+
+
+def test_a_company_whose_quota_is_still_held_by_what_ended_is_not_active() -> None:
+    state, _ = _cluster(_app("a", "poor"), _app("b", "rich", 4))
+    turn = Turn(state, 2)
+    turn.take(EndApp(app="a", reason="finished"))
+    turn.take(_app("c", "poor"))
+    assert _parts(state)["rich"] == (16, 16384) == tuple(state.queue.part("rich"))
 
 
 def test_an_admission_past_a_quota_is_found() -> None:
