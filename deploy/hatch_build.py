@@ -16,11 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PLAIN = {
     # They define classes of msgspec, or dataclasses with fields of such.
-    "accounts",
     "classic",
-    "entities",
-    "ledger",
-    "quota",
     "reclaim",
     "snapshot_records",
     # They hand on workers lazily by generator expressions, or import types for checking only that a NamedTuple has.

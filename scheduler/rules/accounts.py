@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from msgspec import Struct
 
 from scheduler.model import events
 from scheduler.model.resources import Resources
@@ -19,7 +18,8 @@ RESERVED = (*KINDS, "local", "master")
 """Names that no company with accounts can have."""
 
 
-class Account(Struct):
+@dataclass(slots=True)
+class Account:
     """An account; `host` and `offer` bound what a worker registers (semantics I4), None = not."""
 
     id: str

@@ -6,12 +6,10 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field as attribute
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from scheduler.model.commands import Private, read_private
@@ -50,7 +48,8 @@ def is_met(condition: Condition, ended: str) -> bool:
     return condition == "any" or (condition == "ok") == (ended == "finished")
 
 
-class Allocation(Struct):
+@dataclass(slots=True, eq=False, init=False)
+class Allocation:
     """A part of one worker, granted to an executor of one app or to its driver.
 
     `stopping`: the worker has not confirmed the end yet (semantics A5).
@@ -60,29 +59,51 @@ class Allocation(Struct):
     app: str
     worker: str
     resources: Resources
-    status: Literal["starting", "running", "stopping"] = "starting"
-    revoked: Literal["killed", "idle", "reclaimed"] | None = None
+    status: Literal["starting", "running", "stopping"]
+    revoked: Literal["killed", "idle", "reclaimed"] | None
     """Why it was told to stop while its app goes on."""
-    locality: Locality | None = None
-    idle_since: int | None = None
+    locality: Locality | None
+    idle_since: int | None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
-    granted_at: int = 0
-    claim: int = 0
+    granted_at: int
+    claim: int
     """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
-    deadline: int = 0
+    deadline: int
     """When (ms) its tasks are ended if it leaves firmly (semantics E5)."""
-    firm: bool = False
+    firm: bool
     """Whether reclaiming was firm when it was told to leave (semantics E5)."""
-    was_running: bool = False
+    was_running: bool
     """Whether it was running when it was told to leave for a claim."""
-    addresses: Addresses = EMPTY
+    addresses: Addresses
     """Those of further kinds, held until it is gone (semantics R5)."""
-    running_since: int = 0
+    running_since: int
     """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
-    started: bool = False
+    started: bool
     """Whether its worker said that it runs; a driver never says so."""
-    warned_at: int = 0
+    warned_at: int
     """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
+
+    def __init__(  # noqa: PLR0917 - its facts
+        self,
+        id: str,  # noqa: A002 - as others have theirs
+        app: str,
+        worker: str,
+        resources: Resources,
+        locality: Locality | None = None,
+        granted_at: int = 0,
+        addresses: Addresses = EMPTY,
+    ) -> None:
+        self.id = id
+        self.app = app
+        self.worker = worker
+        self.resources = resources
+        self.locality = locality
+        self.granted_at = granted_at
+        self.addresses = addresses
+        self.status = "starting"
+        self.revoked = self.idle_since = None
+        self.claim = self.deadline = self.running_since = self.warned_at = 0
+        self.firm = self.was_running = self.started = False
 
 
 class Trouble(NamedTuple):
@@ -104,7 +125,8 @@ class QuickEnd(NamedTuple):
     at: int
 
 
-class Suspicion(Struct):
+@dataclass(slots=True, eq=False)
+class Suspicion:
     """Why and until when (ms) a worker gets nothing (semantics W8)."""
 
     executors: tuple[str, ...]
@@ -123,7 +145,8 @@ class Suspicion(Struct):
         return not self.on_probe or self.probe != ""
 
 
-class Hold(Struct):
+@dataclass(slots=True, eq=False)
+class Hold:
     """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
 
     id: int
@@ -134,11 +157,12 @@ class Hold(Struct):
     since: int
     within: bool = False
     """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
-    leaving: dict[str, Allocation] = {}
+    leaving: dict[str, Allocation] = field(default_factory=dict)
     """The executors that were told to leave for the claim and are not gone."""
 
 
-class Worker(Struct):
+@dataclass(slots=True, eq=False)
+class Worker:
     """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
 
     id: str
@@ -150,12 +174,12 @@ class Worker(Struct):
     """What of its offer is not granted."""
     status: WorkerStatus = "alive"
     decommissioned: bool = False
-    executors: dict[str, Allocation] = {}
-    drivers: dict[str, Allocation] = {}
-    holds: dict[int, Hold] = {}
+    executors: dict[str, Allocation] = field(default_factory=dict)
+    drivers: dict[str, Allocation] = field(default_factory=dict)
+    holds: dict[int, Hold] = field(default_factory=dict)
     leaving: Resources = NOTHING
     """What its executors that were told to stop have."""
-    addresses: Addresses = {}
+    addresses: Addresses = field(default_factory=dict)
     """What it offers of further kinds (semantics R2)."""
     quick_ends: tuple[QuickEnd, ...] = ()
     """The last executors of it that ended abnormally soon after their start, none well in between (semantics W8)."""
@@ -164,7 +188,7 @@ class Worker(Struct):
     """The time (ms) of its present status; 0 = since it was registered."""
     reason: str = ""
     """Why it drains, as whoever drained it has said."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def shut(self) -> bool:
@@ -175,7 +199,8 @@ class Worker(Struct):
         """(kind, address) of each address that an executor or a driver holds."""
         for held in (*self.executors.values(), *self.drivers.values()):
             for kind, addresses in held.addresses.items():
-                yield from ((kind, address) for address in addresses)
+                for address in addresses:
+                    yield kind, address
 
     def open_to(self, app: str | None) -> Resources:
         """What is free and not held for another app (semantics P8), None = held for nobody; nothing if shut (W8)."""
@@ -187,7 +212,8 @@ class Worker(Struct):
         return (self.free - held).at_least(NOTHING)
 
 
-class LostWorker(Struct):
+@dataclass(slots=True, eq=False)
+class LostWorker:
     """A worker that was lost at `at` (ms), and what it offered (semantics N3)."""
 
     id: str
@@ -211,11 +237,11 @@ class Need:
     """Whether a live worker could host an executor, and one the driver, if they were empty."""
     most: int = 0
     """How many of the smallest executors the live cluster offers room for."""
-    simple: bool = attribute(init=False)
+    simple: bool = field(init=False)
     """Whether all that counts are executors of one size, of cores and memory alone."""
-    owed: dict[int, App] = attribute(default_factory=dict)
+    owed: dict[int, App] = field(default_factory=dict)
     """The apps that can still use any executor, or whose driver waits, by position of admission."""
-    multiples: dict[Resources, int] = attribute(default_factory=dict)
+    multiples: dict[Resources, int] = field(default_factory=dict)
     """The sizes of so many of the executors, if it is simple: what most apps request and are granted."""
 
     def __post_init__(self) -> None:
@@ -242,7 +268,8 @@ NO_NEED = Need(NOTHING, NOTHING, NOTHING)
 """That of an app whose need was not worked out yet."""
 
 
-class Pending(Struct, frozen=True, order=True, gc=False):
+@dataclass(slots=True, eq=False, init=False)
+class Pending:
     """A pending app that is ready (semantics J).
 
     `submitted` is the log position of its submission; `ready` that at which it became ready, `ready_at` its time in ms.
@@ -254,11 +281,35 @@ class Pending(Struct, frozen=True, order=True, gc=False):
     kind: str
     request: Resources
     submitted: int
-    ready: int = 0
-    ready_at: int = 0
-    priority: int = 0
-    need: Need | None = None
+    ready: int
+    ready_at: int
+    priority: int
+    need: Need | None
     """What it needs of a worker; None = nothing in particular."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its facts
+        self,
+        app: str,
+        company: str,
+        user: str,
+        kind: str,
+        request: Resources,
+        submitted: int,
+        ready: int = 0,
+        ready_at: int = 0,
+        priority: int = 0,
+        need: Need | None = None,
+    ) -> None:
+        self.app = app
+        self.company = company
+        self.user = user
+        self.kind = kind
+        self.request = request
+        self.submitted = submitted
+        self.ready = ready
+        self.ready_at = ready_at
+        self.priority = priority
+        self.need = need
 
     @property
     def hostable(self) -> bool:
@@ -270,7 +321,8 @@ UNQUEUED = Pending("", "", "", "", NOTHING, 0)
 """That of an app whose place in the queues was not worked out yet."""
 
 
-class App(Struct):
+@dataclass(slots=True, eq=False, init=False)
+class App:
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms.
 
     The first five and those from `owed` on are links and indexes; what is between are facts, and stands in snapshots.
@@ -289,95 +341,139 @@ class App(Struct):
     """The most executors it may have at once (semantics P5), None = no limit."""
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
-    preferring_tasks: int = 0
-    preferred_hosts: dict[str, int] = EMPTY
-    wanted: tuple[Wanted, ...] = ()
+    preferring_tasks: int
+    preferred_hosts: dict[str, int]
+    wanted: tuple[Wanted, ...]
     """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
-    backlog_executors: int | None = None
+    backlog_executors: int | None
     """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
-    next_step: int = 1
+    next_step: int
     """How many more it asks for next, and from when (ms) on the time to its next step counts."""
-    asked_at: int = 0
-    target: int | None = None
+    asked_at: int
+    target: int | None
     """How many executors were asked for, None once they are requested (semantics L1)."""
-    stated: int = 0
+    stated: int
     """Log position at which that was stated."""
-    reserved_at: int = 0
+    reserved_at: int
     """Since when (ms) its company's room is reserved for it; 0 = it is not (semantics C7)."""
-    lapsed: int = 0
+    lapsed: int
     """Log position at which its last reservation lapsed, 0 = none did."""
-    admitted: int = 0
-    admitted_at: int = 0
-    ended: Literal["finished", "failed", "killed", "unmet", "expired"] | None = None
-    ended_at: int = 0
-    detail: str = ""
-    granted: Resources = NOTHING
-    done_cores: int = 0
-    returned_at: int = 0
+    admitted: int
+    admitted_at: int
+    ended: Literal["finished", "failed", "killed", "unmet", "expired"] | None
+    ended_at: int
+    detail: str
+    granted: Resources
+    done_cores: int
+    returned_at: int
     """When (ms) tasks of an ended executor last returned, 0 if an executor was granted since (semantics S6)."""
-    running: int = 0
-    failures: int = 0
-    next_executor: int = 0
-    next_driver: int = 0
-    troubles: dict[str, Trouble] = EMPTY
+    running: int
+    failures: int
+    next_executor: int
+    next_driver: int
+    troubles: dict[str, Trouble]
     """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
-    asked: dict[str, str] = EMPTY
+    asked: dict[str, str]
     """What was done with it by command -> the account that did it last (semantics I1)."""
-    priority: int = 0
+    priority: int
     """Orders its user's apps (semantics Q1)."""
-    awaits: dict[str, Condition] = EMPTY
+    awaits: dict[str, Condition]
     """The apps that it still waits for, and how they must end (semantics J1)."""
-    unmet: str = ""
+    unmet: str
     """The one of them that ended otherwise, "" if none did (semantics J2)."""
-    on_hold: bool = False
+    on_hold: bool
     """Whether it waits for a release (semantics J3)."""
-    ready: bool = True
+    ready: bool
     """Whether it is in its user's queue, while it is pending (semantics J2)."""
-    readied: int = 0
+    readied: int
     """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
-    readied_at: int = 0
-    driver_ends: int = 0
+    readied_at: int
+    driver_ends: int
     """How many drivers in a row ended abnormally soon after they were granted, and not before when (ms) the next one
     is granted, 0 = at once (semantics D3)."""
-    driver_after: int = 0
-    owed_since: int = 0
+    driver_after: int
+    owed_since: int
     """Since when (ms) it is owed executors and was granted none."""
-    on_lent: bool = False
+    on_lent: bool
     """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
-    no_hold_before: int = 0
+    no_hold_before: int
     """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
-    losses: tuple[int, ...] = ()
+    losses: tuple[int, ...]
     """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
-    max_runtime_s: int | None = None
+    max_runtime_s: int | None
     """How long it may run, extensions included (semantics X1, X3); None = any time."""
-    started: int = 0
+    started: int
     """How many of its executors run, those that were told to stop included."""
-    ran_ms: int = 0
+    ran_ms: int
     """How long it ran, with a limit only, up to `running_since` (ms), which is None while nothing of it runs."""
-    running_since: int | None = None
-    warned: bool = False
+    running_since: int | None
+    warned: bool
     """Whether the warning of its present limit has come (semantics X2)."""
-    expired_at: int = 0
+    expired_at: int
     """When (ms) its time was over; 0 = it is not (semantics X2)."""
-    private_json: bytes = b""
+    private_json: bytes
     """Its private part, b"" where that is withheld."""
-    owed: bool = False
+    owed: bool
     """Whether it is admitted and placement owes it cores."""
-    need: Need = NO_NEED
+    need: Need
     """What it needs of a worker."""
-    usable: int = 0
+    usable: int
     """How many of its smallest executors it can still use; of growing ones, how many cores."""
-    more: Resources = NOTHING
+    more: Resources
     """What of its claim is not granted yet (semantics A8)."""
-    claim: Resources = NOTHING
+    claim: Resources
     """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
-    lent: Resources = NOTHING
-    unserved: bool = False
+    lent: Resources
+    unserved: bool
     """Whether it was admitted and never granted anything (semantics O3)."""
-    executors: dict[str, Allocation] = EMPTY
-    driver: Allocation | None = None
+    executors: dict[str, Allocation]
+    driver: Allocation | None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
-    holds: dict[int, Hold] = EMPTY
+    holds: dict[int, Hold]
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its facts
+        self,
+        spec: AppRegistered,
+        queued: Pending,
+        standings: Standings,
+        accounts: Accounts,
+        usage: Usage,
+        submitted: int,
+        submitted_at: int,
+        requested: Resources,
+        executor_limit: int | None,
+        sizing: Sizing,
+        need: Need = NO_NEED,
+        priority: int = 0,
+        max_runtime_s: int | None = None,
+    ) -> None:
+        self.spec = spec
+        self.queued = queued
+        self.standings = standings
+        self.accounts = accounts
+        self.usage = usage
+        self.submitted = submitted
+        self.submitted_at = submitted_at
+        self.requested = requested
+        self.executor_limit = executor_limit
+        self.sizing = sizing
+        self.need = need
+        self.priority = priority
+        self.max_runtime_s = max_runtime_s
+        self.admitted = self.admitted_at = self.ended_at = self.readied = self.readied_at = self.expired_at = 0
+        self.preferring_tasks = self.asked_at = self.stated = self.reserved_at = self.lapsed = self.owed_since = 0
+        self.done_cores = self.returned_at = self.running = self.started = self.failures = self.usable = 0
+        self.next_executor = self.next_driver = self.driver_ends = self.driver_after = 0
+        self.no_hold_before = self.ran_ms = 0
+        self.preferred_hosts = self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
+        self.wanted = self.losses = ()
+        self.backlog_executors = self.target = self.ended = self.running_since = self.driver = None
+        self.next_step = 1
+        self.detail = self.unmet = ""
+        self.granted = self.more = self.claim = self.lent = NOTHING
+        self.on_hold = self.on_lent = self.warned = self.owed = self.unserved = False
+        self.ready = True
+        self.private_json = b""
 
     @property
     def private(self) -> Private | None:
@@ -507,7 +603,8 @@ def share_values(spec: AppRegistered, company: str, user: str) -> None:
     force_setattr(spec, "sizing", _same(spec.sizing))
 
 
-class User(Struct):
+@dataclass(slots=True, eq=False)
+class User:
     """Somebody who submits apps on behalf of one company."""
 
     balance: Balance = field(default_factory=Balance)
@@ -515,7 +612,8 @@ class User(Struct):
     last_selected_at: int = 0
 
 
-class Company(Struct):
+@dataclass(slots=True, eq=False)
+class Company:
     """A tenant, the quota it bought, and its users."""
 
     spec: CompanyRegistered | CompanyChanged
@@ -526,4 +624,4 @@ class Company(Struct):
     """How many apps it has that have not ended."""
     short_since: int | None = None
     """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
-    users: dict[str, User] = {}
+    users: dict[str, User] = field(default_factory=dict)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
-
 from scheduler.model.resources import NOTHING, Resources
 
 
-class Balance(Struct, gc=False):
+@dataclass(slots=True)
+class Balance:
     """Two sums of one ledger (semantics O1).
 
     `requested` runs from an app's admission to its removal; `granted` is what live executors hold,

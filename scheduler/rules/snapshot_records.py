@@ -7,18 +7,20 @@ it the state would be another one. Records hold facts; the indexes are computed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields
 from itertools import islice
 from operator import attrgetter
 from sys import intern
 from typing import Any, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Struct, defstruct
-from msgspec.structs import asdict, astuple, fields
+from msgspec import UNSET, Struct, UnsetType, defstruct
+from msgspec.structs import asdict, astuple
 
 from scheduler.model.commands import Private
-from scheduler.model.events import ClusterConfigured
+from scheduler.model.events import AppRegistered, ClusterConfigured, Computed
+from scheduler.model.resources import NOTHING
 from scheduler.rules.accounts import Account, Token
 from scheduler.rules.entities import (
     UNQUEUED,
@@ -62,21 +64,47 @@ class _Cluster(_Record):
     closed: bool = False
 
 
-def _record_of(entity: type[Struct], *links: str, last: Sequence[Any] = (), **more: Any) -> type[Any]:  # noqa: ANN401
-    """A record with the required fields `more`, then the entity's without `links`, then the fields `last`."""
-    described = []
-    for field in fields(entity):
-        if field.name not in links:
-            default = field.default
-            if field.default_factory is not NODEFAULT:
-                default = msgspec.field(default_factory=field.default_factory)
-            described.append((field.name, field.type, *(() if default is NODEFAULT else (default,))))
-    return defstruct(entity.__name__, [*more.items(), *described, *last], bases=(_Record,))
+def _record_of(entity: type[Any], *links: str, usual: Any = None, required: int = 0, **more: Any) -> type[Any]:  # noqa: ANN401
+    """A record with the required fields `more`, then the entity's without `links`.
+
+    The defaults are those of the entity's class, or what the entity `usual` has; its first `required` fields have none.
+    """
+    described, types = [], get_type_hints(entity)
+    stated = [field for field in fields(entity) if field.name not in links]
+    for field in stated:
+        default = field.default if field in stated[:required] or usual is None else getattr(usual, field.name)
+        if field.default_factory is not MISSING:
+            default = msgspec.field(default_factory=field.default_factory)
+        described.append((field.name, types[field.name], *(() if default is MISSING else (default,))))
+    return defstruct(entity.__name__, [*more.items(), *described], bases=(_Record,))
 
 
+_BLANK = Allocation("", "", "", NOTHING)
+_STANDINGS, _ACCOUNTS = (Standing(), Standing(), Standing()), (Balance(), Balance(), Balance())
+_SPEC = AppRegistered("", "", "", "batch", None, NOTHING, 0, Computed())
+_NEW = App(_SPEC, UNQUEUED, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
 _COMPANY = _record_of(Company, "users", name=str)
 _USER = _record_of(User, company=str, name=str)
-_ALLOCATION = _record_of(Allocation)
+_ALLOCATION = _record_of(Allocation, usual=_BLANK, required=4)
+_APP = _record_of(
+    App,
+    *("queued", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
+    usual=_NEW,
+    required=6,
+)
+_NEEDED, _UNUSUAL = _APP.__struct_fields__[:6], _APP.__struct_fields__[6:]
+"""The facts without which there is no app, and those that few apps have otherwise than a new one."""
+_TYPES = get_type_hints(_APP)
+_APP_READ = defstruct(
+    "App",
+    [
+        *((name, _TYPES[name]) for name in _NEEDED),
+        *((name, _TYPES[name] | UnsetType, UNSET) for name in _UNUSUAL),
+        ("private", Private | None, None),
+    ],
+    bases=(_Record,),
+)
 _RECORDS: dict[str, type[Any]] = {
     "cluster": _Cluster,
     "companies": _COMPANY,
@@ -87,12 +115,7 @@ _RECORDS: dict[str, type[Any]] = {
         "Bucket", [("company", str), ("user", str), ("tokens", int), ("second", int)], bases=(_Record,)
     ),
     "lost": _record_of(LostWorker),
-    "apps": _record_of(
-        App,
-        *("queued", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
-        *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
-        last=[("private", Private | None, None)],
-    ),
+    "apps": defstruct("App", [("private", Private | None, None)], bases=(_APP,)),
     "executors": _ALLOCATION,
     "drivers": _ALLOCATION,
     "holds": _record_of(Hold, "leaving"),
@@ -164,7 +187,8 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
         if kind not in _RECORDS:
             raise ValueError(f"it holds records of kind {kind!r}, which this version does not know")
         try:
-            records = msgspec.json.decode(rows, type=list[_RECORDS[kind]])  # type: ignore[valid-type]
+            record_type = _APP_READ if kind == "apps" else _RECORDS[kind]
+            records = msgspec.json.decode(rows, type=list[record_type])  # type: ignore[valid-type]
             if kind == "held_back":
                 held_back += map(astuple, records)
                 continue
@@ -201,12 +225,12 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
         case "lost":
             state.lost[record.id] = LostWorker(**values)
         case "executors":
-            held = state.executors[record.id] = Allocation(**values)
+            held = state.executors[record.id] = _allocation_of(values)
             app = state.apps[held.app]
             app.executors = app.executors or {}
             app.executors[held.id] = state.workers[held.worker].executors[held.id] = held
         case "drivers":
-            held = state.drivers[record.id] = Allocation(**values)
+            held = state.drivers[record.id] = _allocation_of(values)
             state.apps[held.app].driver = state.workers[held.worker].drivers[held.id] = held
         case "holds":
             hold = state.holds[record.id] = Hold(**values)
@@ -233,6 +257,13 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.accounts.inhabited[record.company] = None
 
 
+def _allocation_of(values: Mapping[str, Any]) -> Allocation:
+    made = Allocation(values["id"], values["app"], values["worker"], values["resources"])
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
 class _Users:
     """What the apps of a user share, by company and user."""
 
@@ -257,11 +288,17 @@ class _Users:
 
 def _restore_apps(state: ClusterState, users: _Users, records: Iterable[Any]) -> None:
     """Add apps, whose place in the queues `ClusterState.index` works out."""
-    apps, unqueued = state.apps, UNQUEUED
-    made: Callable[..., App] = App  # its links, then its facts in their order
+    apps, usual = state.apps, [UNSET] * len(_UNUSUAL)
     for record in records:
-        spec, *facts, private = astuple(record)
+        spec, submitted, submitted_at, requested, executor_limit, sizing, *others, private = astuple(record)
         company, user, standings, ledgers, usage = users.shared(spec.company, spec.user)
         share_values(spec, company, user)
-        links = spec, unqueued, standings, ledgers, usage
-        apps[spec.app] = made(*links, *facts, _to_json(private) if private is not None else b"")
+        links = spec, UNQUEUED, standings, ledgers, usage
+        app = App(*links, submitted, submitted_at, requested, executor_limit, sizing)
+        if others != usual:
+            for name, value in zip(_UNUSUAL, others, strict=True):
+                if value is not UNSET:
+                    setattr(app, name, value)
+        if private is not None:
+            app.private_json = _to_json(private)
+        apps[spec.app] = app

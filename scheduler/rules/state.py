@@ -21,12 +21,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from hashlib import blake2b
 from sys import intern
 from typing import Any
 
-from msgspec import Struct, structs, to_builtins
 from msgspec import json as msgspec_json
+from msgspec import structs, to_builtins
 
 from scheduler.model import events
 from scheduler.model.commands import Private
@@ -456,13 +457,13 @@ class ClusterState:
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
-            "spec": _facts(company.spec),
+            "spec": to_builtins(structs.asdict(company.spec)),
             "balance": to_builtins(company.balance),
             "usage": to_builtins(self.usage(company)),
             "last_selected": company.last_selected,
             "short_since": company.short_since,
             "apps": company.apps,
-            "users": to_builtins(company.users),
+            "users": {name: _facts(user) for name, user in company.users.items()},
         }
 
     def _remember(self, command: str) -> None:
@@ -748,7 +749,7 @@ class ClusterState:
                 app.reserved_at = app.lapsed = 0
             app.queued = self.queue.restate(app.queued, app.requested, app.need)
         else:
-            app.queued = structs.replace(app.queued, request=app.requested, need=app.need)
+            app.queued = replace(app.queued, request=app.requested, need=app.need)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
@@ -794,7 +795,7 @@ class ClusterState:
         app = self.apps[event.app]
         app.ready, app.readied, app.readied_at = True, self.head, self.at
         self.dependents.judge(app)
-        app.queued = structs.replace(app.queued, ready=self.head, ready_at=self.at)
+        app.queued = replace(app.queued, ready=self.head, ready_at=self.at)
         self.queue.push(app.queued, app.accounts[2], app.standings[2])
 
     def _app_held(self, event: events.AppHeld) -> None:
@@ -817,7 +818,7 @@ class ClusterState:
         if not app.admitted and app.ready:
             app.queued = self.queue.reprioritize(app.queued, event.priority)
         else:
-            app.queued = structs.replace(app.queued, priority=event.priority)
+            app.queued = replace(app.queued, priority=event.priority)
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
         app = self.apps[event.app]
@@ -1425,9 +1426,9 @@ _FOLDS = {kind: (PRECONDITIONS[kind], fold, _ASKED.get(kind, "")) for kind, fold
 """Type of event -> its precondition, what folds it, and what an account did with an app by it."""
 
 
-def _facts(entity: Struct, *links: str) -> dict[str, Any]:
+def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     """What the entity states of itself, without its links to others."""
-    stated = {name: getattr(entity, name) for name in entity.__struct_fields__ if name not in links}
+    stated = {each.name: getattr(entity, each.name) for each in fields(entity) if each.name not in links}
     return {name: to_builtins(value) for name, value in stated.items()}
 
 

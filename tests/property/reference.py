@@ -6,10 +6,9 @@ Slow and short on purpose. It uses none of the scheduler's indexes.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
-
-from msgspec.structs import replace
 
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources

@@ -19,14 +19,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import merge
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-from msgspec.structs import replace
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share

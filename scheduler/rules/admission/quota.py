@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
 from scheduler.rules.entities import Pending
@@ -32,12 +30,13 @@ Reservation = tuple[int, int, Pending]
 """(held back since in ms, position of its submission, app)."""
 
 
-class Group(Struct):
+@dataclass(slots=True)
+class Group:
     """The heads of one company with the same request."""
 
     passes: bool = False
     held_since: int | None = None
-    heads: dict[str, tuple[int, Pending]] = {}
+    heads: dict[str, tuple[int, Pending]] = field(default_factory=dict)
     """App -> (head since in ms, app), in order of time; without apps that have a reservation."""
     reserving: int = 0
     """The number of heads with a reservation."""
