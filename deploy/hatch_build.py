@@ -19,13 +19,10 @@ PLAIN = {
     "classic",
     "reclaim",
     "snapshot_records",
-    # They hand on workers lazily by generator expressions, or import types for checking only that a NamedTuple has.
+    # They hand on workers lazily by generator expressions.
     "delay",
-    "executors",
-    "holders",
     "yarn",
     # No turn calls them often.
-    "assignments",
     "invariants",
     "membership",
     "permission",
@@ -38,7 +35,8 @@ PLAIN = {
 def compiled_modules(root: Path) -> list[str]:
     """The sources to compile, relative to the project's folder `root`."""
     found = sorted((root / "scheduler" / "rules").rglob("*.py"))
-    return [str(path.relative_to(root)) for path in found if path.stem not in {"__init__", *PLAIN}]
+    chosen = [path for path in found if path.stem not in {"__init__", *PLAIN}]
+    return [str(path.relative_to(root)) for path in [*chosen, root / "scheduler" / "model" / "ids.py"]]
 
 
 class CompiledRules(BuildHookInterface[Any]):

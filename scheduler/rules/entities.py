@@ -582,7 +582,7 @@ class App:
     def affords(self, size: Resources) -> int:
         """How many executors of that memory, and of those further kinds, the rest of its request allows (A2, R3)."""
         number = self.left_memory_mb // size.memory_mb
-        return min(number, *(self.left_of(kind) // each for kind, each in size.others)) if size.others else number
+        return min(number, *[self.left_of(kind) // each for kind, each in size.others]) if size.others else number
 
     def left_of(self, kind: str) -> int:
         """What may still be granted of a further kind to its executors."""

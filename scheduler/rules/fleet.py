@@ -158,7 +158,10 @@ class Fleet:
         if self._moved:
             self._sync()
         by_cores = self._by_cores
-        if by_cores and by_cores[-1].covers(size):
+        if not by_cores:
+            return False
+        most = by_cores[-1]
+        if not size.others and most.cores >= size.cores and most.memory_mb >= size.memory_mb:  # mostly: save a call
             return True
         for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores)):
             if by_cores[index].covers(size):

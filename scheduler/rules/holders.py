@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, NamedTuple
 
+from scheduler.rules.entities import App
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from scheduler.rules.entities import App
 
 Place = tuple[int, int]
 """Priority and, negated, the position of admission."""

@@ -7,9 +7,10 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, SubmitApp, Taken, private_of
 from scheduler.model.errors import CommandRejected
@@ -91,6 +92,8 @@ class Entry(NamedTuple):
     cause: str
 
 
+_entry: Final = partial(tuple.__new__, Entry)
+_taken: Final = partial(tuple.__new__, Taken)
 Watch = Callable[[Event, str], None]
 """Is told each event and the id of the command that caused it, just before or after it is folded."""
 
@@ -137,7 +140,7 @@ class Turn:
             for event in events:
                 self.record(event, cause, private, sender)
                 sender = NOBODY
-            self.commands.append(tuple.__new__(Taken, (begin, len(self.entries) - begin, cause, by, command)))
+            self.commands.append(_taken((begin, len(self.entries) - begin, cause, by, command)))
         return events
 
     def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: By = NOBODY) -> bool:
@@ -203,7 +206,7 @@ class Turn:
         if self._before is not None:
             self._before(event, cause)
         self.state.apply(event, self.at, cause, private, by)
-        self.entries.append(tuple.__new__(Entry, (event, cause)))
+        self.entries.append(_entry((event, cause)))
         if self._after is not None:
             self._after(event, cause)
 

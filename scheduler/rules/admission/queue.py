@@ -22,9 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import merge
-from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
@@ -59,7 +58,7 @@ class Ask(NamedTuple):
         return self.need is None or self.need.hostable
 
 
-_LAST: CompanyKey = (inf, Share(1, 0), 0, "")
+_asking: Final = partial(tuple.__new__, Ask)
 K = TypeVar("K")
 Heads = tuple[Ask | None, Ask | None]
 """The asks of a user's two heads: of the one that fits the quota by itself, and of the first one at all."""
@@ -548,11 +547,12 @@ class AppQueue:
         if self._within_version != self.parts.version:
             self._within_version = self.parts.version
             self._within.update((key[-1], None) for key in self._order)
-        for company in sorted(map(self.companies.__getitem__, self._within), key=_place):
+        within, companies = self._within, self.companies
+        for _, _, _, name in sorted([placed for name in within if (placed := companies[name].placed) is not None]):
+            company = companies[name]
             keeps = self._keeps(company, self._part(company))
-            name = company.tenant.company
-            if not company.order or not any(map(keeps, company.asks)):
-                del self._within[name]
+            if not any(map(keeps, company.asks)):
+                del within[name]
             elif (found := self._first_of(name, company, keeps)) is not None:
                 return found
         return None
@@ -821,6 +821,8 @@ class AppQueue:
         has_head, limit = bool(company.order), company.limit
         if has_head:
             self._within[name] = None
+        else:
+            self._within.pop(name, None)
         placed = self._company_key(company.tenant, self.basis) if has_head else None
         if placed != company.placed:
             self._take_out_of_order(company)
@@ -866,13 +868,8 @@ class AppQueue:
             company.placed = None
 
 
-def _place(company: CompanyQueue) -> CompanyKey:
-    """Where the company stands in the order; those without a head come last."""
-    return company.placed or _LAST
-
-
 def _ask(app: Pending) -> Ask:
-    return tuple.__new__(Ask, (app.request, app.need))
+    return _asking((app.request, app.need))
 
 
 def _anybody(_: Ask) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import ExecutorAllocated, Locality
@@ -47,7 +47,7 @@ def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:
 
 def pack(candidates: Candidates, size: Resources, limit: int) -> Counts:
     """Up to `limit` executors, as many as fit on the first candidate, then the next (semantics P3)."""
-    return fill(((worker, free.holds(size)) for worker, free in candidates), limit)
+    return fill(_rooms(candidates, lambda free: free.holds(size)), limit)
 
 
 def one_each(candidates: Candidates, _size: Resources, limit: int) -> Counts:
@@ -70,14 +70,24 @@ def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
 
     12 cores on workers with 1, 7 and 4 free: 1, 7 and 4 (P7).
     """
-    return fill(((worker, free.cores) for worker, free in itertools.islice(candidates, min(limit, cores))), cores)
+    return fill(_rooms(itertools.islice(candidates, min(limit, cores)), lambda free: free.cores), cores)
 
 
 def one_probe(candidates: Candidates, probes: Container[str], size: Resources) -> Candidates:
     """The candidates, those among `probes` with room for one executor of that size only (semantics W8)."""
     if not probes:
         return candidates
-    return ((worker, size if worker in probes else free) for worker, free in candidates)
+    return _probed(candidates, probes, size)
+
+
+def _probed(candidates: Candidates, probes: Container[str], size: Resources) -> Candidates:
+    for worker, free in candidates:
+        yield worker, size if worker in probes else free
+
+
+def _rooms(candidates: Candidates, room: Callable[[Resources], int]) -> Iterator[tuple[str, int]]:
+    for worker, free in candidates:
+        yield worker, room(free)
 
 
 def fill(rooms: Iterable[tuple[str, int]], units: int) -> Counts:
@@ -96,7 +106,7 @@ def deal(rooms: Sequence[int], units: int) -> list[int]:
     counts = [0] * len(rooms)
     able = [index for index, room in enumerate(rooms) if room]
     while units and able:
-        rounds = min(units // len(able), *(rooms[index] - counts[index] for index in able))
+        rounds = min(units // len(able), *[rooms[index] - counts[index] for index in able])
         for index in able if rounds else able[:units]:
             counts[index] += rounds or 1
         units -= rounds * len(able) if rounds else min(units, len(able))
