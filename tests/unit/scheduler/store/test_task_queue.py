@@ -211,7 +211,8 @@ def test_what_stopped_tasks_took_is_counted_once_whatever_became_of_them(
     assert set(fake.keys("*")) == keys
     assert work.output(APP, 0) == b"out"
     if before == "over":
-        assert 0 < fake.pttl(KEYS.output(APP)) <= fake.pttl(KEYS.tasks(APP))
+        left = fake.pttl(KEYS.tasks(APP))
+        assert 0 < fake.pttl(KEYS.output(APP)) <= left
         assert fake.hgetall(KEYS.kept_bytes) == {b"acme": b"%d" % (kept + 3)}
     work.put_back(APP, "e")
     if before != "over":
