@@ -392,11 +392,9 @@ class AppQueue:
 
     def _release(self, company: CompanyQueue, app: Pending) -> None:
         """The app waits no more, or for something else."""
-        if company.limit.reservations:
-            company.limit.release(app.app)
-            company.reserved.pop(app.app, None)
-        if company.lapsed:
-            company.lapsed.pop(app.app, None)
+        company.limit.release(app.app)
+        company.reserved.pop(app.app, None)
+        company.lapsed.pop(app.app, None)
 
     def _take_out(self, company: CompanyQueue, queue: UserQueue, app: Pending) -> None:
         ask = _ask(app)
