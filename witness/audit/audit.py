@@ -84,15 +84,15 @@ class Audit:
 
     def deviations(self, facts: Iterable[Fact]) -> Iterator[Deviation]:
         """Each deviation of the log, turn by turn."""
-        turn: list[Fact] = []
+        return self.hear_all(_turns(facts))
+
+    def hear_all(self, turns: Iterable[Sequence[Fact]]) -> Iterator[Deviation]:
+        """Each deviation of the log that has these turns."""
         try:
-            for fact in facts:
-                turn.append(fact)
-                if fact.digest:
-                    if self.last is not None and fact.turn > self.last:
-                        break
-                    yield from self.hear(turn)
-                    turn = []
+            for turn in turns:
+                if self.last is not None and turn[0].turn > self.last:
+                    break
+                yield from self.hear(turn)
         except UnreadableRecord as error:
             self.blind_from = error.seq
             yield from self._report(
@@ -347,6 +347,16 @@ class Audited:
                     self.verdict = str(audited.verdicts[0])
                 turn = []
             yield fact
+
+
+def _turns(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
+    """The turns that these are the entries of; not the last one if it has no end."""
+    turn: list[Fact] = []
+    for fact in facts:
+        turn.append(fact)
+        if fact.digest:
+            yield turn
+            turn = []
 
 
 def _settles_nothing(inputs: Sequence[Fact]) -> bool:
