@@ -243,21 +243,21 @@ def facts(records: Iterable[Record], seq: int = 0, digest: str = GENESIS_DIGEST)
 
 def told(record: Record) -> list[Fact]:
     """The events of a verified record. Raises: UnreadableRecord if it cannot be decoded or breaks a commitment."""
-    first, last, at, _, _, _, digest = record
+    first, at, digest = record.first, record.at, record.digest
     events, logged, private = _decoded(record)
     found: list[Fact] = []
     told, free = found.append, 0
     for number, each in enumerate(logged):
         begin, caused, cause = each.begin, each.number, each.id
-        for at_place in range(free, begin):
-            told(Fact(first + at_place, at, first, "", events[at_place]))
+        if free < begin:
+            found += [Fact(seq, at, first, "", event) for seq, event in enumerate(events[free:begin], first + free)]
         part = private.get(number) if private else None
         told(Fact(first + begin, at, first, cause, events[begin], "", each.command, each.by or NOBODY, part, caused))
         free = begin + caused
-        for at_place in range(begin + 1, free):
-            told(Fact(first + at_place, at, first, cause, events[at_place]))
-    for at_place in range(free, last - first + 1):
-        told(Fact(first + at_place, at, first, "", events[at_place]))
+        if caused > 1:
+            rest = enumerate(events[begin + 1 : free], first + begin + 1)
+            found += [Fact(seq, at, first, cause, event) for seq, event in rest]
+    found += [Fact(seq, at, first, "", event) for seq, event in enumerate(events[free:], first + free)]
     found[-1].digest = digest
     return found
 
