@@ -10,7 +10,7 @@ from recovery.replay.snapshot import latest
 from scheduler.model.events import Event
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import Fact
+from scheduler.store.codec import Fact, tell, told
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 PROGRESS_EVERY = 5_000
@@ -26,18 +26,23 @@ def rebuild(
 
     Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted; nothing is skipped.
     """
-    fact: Fact | None = None
     with unhindered():
         found = None if whole else latest(log, to=to)
         state, position = found or (ClusterState(), GENESIS)
         due = position.seq + PROGRESS_EVERY
-        for fact in log.facts(position, to=to):
-            fold(state, fact)
-            if progress is not None and fact.seq >= due:
-                due = fact.seq + PROGRESS_EVERY
-                progress(fact.seq)
+        for record in log.read(position, to=to):
+            if to is None or record.last <= to:
+                tell(record, state.apply)
+                position = Position(record.last, record.digest)
+            else:
+                for fact in told(record)[: to - record.first + 1]:
+                    fold(state, fact)
+                position = Position(to, "")
+            if progress is not None and position.seq >= due:
+                due = position.seq + PROGRESS_EVERY
+                progress(position.seq)
         check(state)
-    return state, position if fact is None else Position(fact.seq, fact.digest)
+    return state, position
 
 
 def fold(state: ClusterState, fact: Fact) -> Event:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, Protocol, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
@@ -86,6 +86,15 @@ class Fact(Struct, gc=False):
     def type(self) -> str:
         """The event's type, as the log names it."""
         return type(self.event).__name__
+
+
+class Hear(Protocol):
+    """Takes an event, its time in ms, and `cause`, `private` and `by` as a `Fact` has them."""
+
+    def __call__(
+        self, event: Event, at: int, cause: str = ..., private: Private | None = ..., by: By = ..., /
+    ) -> object:
+        """Called for each event in turn."""
 
 
 class _Logged(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -234,32 +243,63 @@ def facts(records: Iterable[Record], seq: int = 0, digest: str = GENESIS_DIGEST)
 
 def told(record: Record) -> list[Fact]:
     """The events of a verified record. Raises: UnreadableRecord if it cannot be decoded or breaks a commitment."""
-    first, last, at, written, stated, opened, digest = record
+    first, at, digest = record.first, record.at, record.digest
+    events, logged, private = _decoded(record)
+    found: list[Fact] = []
+    told, free = found.append, 0
+    for number, each in enumerate(logged):
+        begin, caused, cause = each.begin, each.number, each.id
+        if free < begin:
+            found += [Fact(seq, at, first, "", event) for seq, event in enumerate(events[free:begin], first + free)]
+        part = private.get(number) if private else None
+        told(Fact(first + begin, at, first, cause, events[begin], "", each.command, each.by or NOBODY, part, caused))
+        free = begin + caused
+        if caused > 1:
+            rest = enumerate(events[begin + 1 : free], first + begin + 1)
+            found += [Fact(seq, at, first, cause, event) for seq, event in rest]
+    found += [Fact(seq, at, first, "", event) for seq, event in enumerate(events[free:], first + free)]
+    found[-1].digest = digest
+    return found
+
+
+def tell(record: Record, hear: Hear) -> None:
+    """Call `hear` for each event of a verified record: `told` for those who need no facts. Raises: as `told`."""
+    at = record.at
+    events, logged, private = _decoded(record)
+    free = 0
+    for number, each in enumerate(logged):
+        begin, caused, cause = each.begin, each.number, each.id
+        if free < begin:
+            for event in events[free:begin]:
+                hear(event, at)
+        hear(events[begin], at, cause, private.get(number) if private else None, each.by or NOBODY)
+        free = begin + caused
+        if caused > 1:
+            for event in events[begin + 1 : free]:
+                hear(event, at, cause)
+    for event in events[free:]:
+        hear(event, at)
+
+
+def _decoded(record: Record) -> tuple[list[Event], Sequence[_Logged], dict[int, Private]]:
+    """The events, the commands and the private parts by the index of their command. Raises: as `told`."""
+    first, last, _, written, stated, opened, _ = record
     try:
         events = _events_of(written)
         logged = _commands_of(stated) if stated != b"[]" else ()
         private = _opened(record, logged) if opened else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _complaint(record, error) from error
-    if not events or len(events) != last - first + 1:
-        raise UnreadableRecord(first, f"the turn has {len(events)} events for positions {first} to {last}")
-    found: list[Fact] = []
-    told, free = found.append, 0
+    count = len(events)
+    if not events or count != last - first + 1:
+        raise UnreadableRecord(first, f"the turn has {count} events for positions {first} to {last}")
+    free = 0
     for number, each in enumerate(logged):
-        begin, caused, cause = each.begin, each.number, each.id
-        if begin < free or caused < 1 or begin + caused > len(events):
+        begin, caused = each.begin, each.number
+        if begin < free or caused < 1 or begin + caused > count:
             raise UnreadableRecord(first, f"command {number} of the turn names events that are not its own")
-        for at_place in range(free, begin):
-            told(Fact(first + at_place, at, first, "", events[at_place]))
-        part = private.get(number) if private else None
-        told(Fact(first + begin, at, first, cause, events[begin], "", each.command, each.by or NOBODY, part, caused))
         free = begin + caused
-        for at_place in range(begin + 1, free):
-            told(Fact(first + at_place, at, first, cause, events[at_place]))
-    for at_place in range(free, len(events)):
-        told(Fact(first + at_place, at, first, "", events[at_place]))
-    found[-1].digest = digest
-    return found
+    return events, logged, private
 
 
 def _opened(record: Record, logged: Sequence[_Logged]) -> dict[int, Private]:

@@ -208,7 +208,7 @@ class EventLog:
     def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
         """The events after `after`, up to position `to`. Raises: UnreadableRecord where the log is broken."""
         for record in self.read(after, to=to):
-            yield from (fact for fact in told(record) if to is None or fact.seq <= to)
+            yield from told(record) if to is None or record.last <= to else told(record)[: to - record.first + 1]
 
     def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
         """The turns after `after`, up to the one that holds `to`, verified but not decoded. Raises: as `facts`."""

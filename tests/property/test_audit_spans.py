@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fakeredis
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
@@ -28,9 +29,6 @@ from tests.unit.recorded import stored as written
 from witness.audit import spans
 from witness.audit.audit import Audit
 from witness.audit.shadow_ledger import ShadowLedger
-
-if TYPE_CHECKING:
-    import pytest
 
 DAMAGES = ("none", "missing", "altered", "of the honest log", "of an edited state", "of another log", "listed only")
 
@@ -165,26 +163,33 @@ def _entries(ledger: ShadowLedger) -> dict[str, Any]:
     return {**vars(ledger), "_companies": companies}
 
 
-def test_a_log_that_follows_its_rules_is_checked_span_by_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one process that would check it again."""
-    records = written(facts(played(seeded(5, 60))))
-    log = put(records)
-    take(log, [records[len(records) // 3].last, records[len(records) // 2].last], [])
-    expected = alone(log)
-    monkeypatch.setattr(Audit, "deviations", _only_in_children(Audit.deviations))
+@pytest.mark.parametrize("at", [None, 0.2, 0.4, 0.9])
+def test_no_part_of_a_log_is_checked_again_by_the_process_that_waits(
+    monkeypatch: pytest.MonkeyPatch, at: float | None
+) -> None:
+    log = facts(played(seeded(5, 60)))
+    if at is not None:
+        places = range(int(len(log) * at), len(log))
+        log = rechained(next(filter(None, (FAULTS["cores"](log, place, said(log[place])) for place in places))))
+    records = written(log)
+    made = put(records)
+    seams = [records[len(records) * part // 6].last for part in (2, 3, 4)]
+    take(made, seams, log)
+    expected = alone(made)
+    monkeypatch.setattr(Audit, "hear_all", _only_in_children(Audit.hear_all))
     counted: list[int] = []
-    assert told(spans.audited(log, 2, progress=counted.append)) == expected
+    assert told(spans.audited(made, 2, progress=counted.append)) == expected
     assert counted[-1] == records[-1].last
 
 
 def _only_in_children(sound: Callable[..., object]) -> Callable[..., object]:
     ours = os.getpid()
 
-    def deviations(self: Audit, *given: object) -> object:
+    def hear_all(self: Audit, *given: object) -> object:
         assert os.getpid() != ours
         return sound(self, *given)
 
-    return deviations
+    return hear_all
 
 
 def test_a_process_that_dies_leaves_its_spans_to_the_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,3 +198,21 @@ def test_a_process_that_dies_leaves_its_spans_to_the_one_that_waits(monkeypatch:
     take(log, [records[len(records) // 3].last, records[len(records) // 2].last], [])
     monkeypatch.setattr(spans, "_check", lambda *_: os._exit(9))
     assert told(spans.audited(log, 2)) == alone(log)
+
+
+def test_processes_begin_far_from_each_other_and_go_on_until_they_meet() -> None:
+    shared = spans._Spans([0, 100, 200, 300, 400], 500)
+    assert [shared.begin(), shared.begin()] == [0, 3]
+    assert shared.go_on(4)
+    assert shared.begin() == 2
+    assert [shared.go_on(1), shared.go_on(2)] == [True, False]
+    assert shared.begin() is None
+
+
+def test_a_span_that_nobody_can_begin_with_is_checked_with_the_one_before() -> None:
+    shared = spans._Spans([0, 100, 200, 300], 300)
+    assert [shared.begin(), shared.begin()] == [0, 2]
+    shared.pass_over(2)
+    assert shared.begin() == 1
+    shared.close(3)
+    assert [shared.go_on(2), shared.go_on(3)] == [True, False]

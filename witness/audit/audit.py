@@ -17,6 +17,7 @@ one turn have one cause.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
@@ -42,6 +43,7 @@ from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
 from witness.audit.shadow_ledger import ShadowLedger
 
+_SIGNED = {LogSealed, KeyChanged}
 _SUMS = "ledgers that are the sums of their apps"
 
 
@@ -84,15 +86,15 @@ class Audit:
 
     def deviations(self, facts: Iterable[Fact]) -> Iterator[Deviation]:
         """Each deviation of the log, turn by turn."""
-        turn: list[Fact] = []
+        return self.hear_all(_turns(facts))
+
+    def hear_all(self, turns: Iterable[Sequence[Fact]]) -> Iterator[Deviation]:
+        """Each deviation of the log that has these turns."""
         try:
-            for fact in facts:
-                turn.append(fact)
-                if fact.digest:
-                    if self.last is not None and fact.turn > self.last:
-                        break
-                    yield from self.hear(turn)
-                    turn = []
+            for turn in turns:
+                if self.last is not None and turn[0].turn > self.last:
+                    break
+                yield from self.hear(turn)
         except UnreadableRecord as error:
             self.blind_from = error.seq
             yield from self._report(
@@ -175,14 +177,15 @@ class Audit:
                 due, end = caused(state, fact), end + count
             else:
                 due, end = [event] if self._believes(event) else [], _reserved(inputs, end + 1)
-            if isinstance(event, LogSealed | KeyChanged) and (unproven := self._unproven(event)):
+            kind = type(event)
+            if kind in _SIGNED and (unproven := self._unproven(event)):
                 self._found.append(Deviation(fact.seq, "I6", unproven, "what a master has signed"))
             if count != 1 or due != [event]:
                 self._against(fact, inputs, begin, end, due)
                 continue
             if (wrong := self._fold(fact)) is not None:
                 self._found.append(wrong)
-            if type(event) in ENTAILING and (more := entailed(state, event, fact.at)):
+            if kind in ENTAILING and (more := entailed(state, event, fact.at)):
                 self._departed(fact, 1, None, [event, *more], inputs[end:])
 
     def _believes(self, event: Event) -> bool:
@@ -190,7 +193,7 @@ class Audit:
         first = type(event) is ClusterConfigured and not self.state.configured
         return first or type(event) in (RefusalsOmitted, LogSealed, KeyChanged)
 
-    def _unproven(self, event: LogSealed | KeyChanged) -> str:
+    def _unproven(self, event: Any) -> str:  # noqa: ANN401 - of a type in _SIGNED
         """Why a seal or a change of keys proves nothing, though it can be folded (semantics I6); "" if it is sound."""
         if isinstance(event, KeyChanged):
             return seals.wrong_change(event, self.state)
@@ -347,6 +350,16 @@ class Audited:
                     self.verdict = str(audited.verdicts[0])
                 turn = []
             yield fact
+
+
+def _turns(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
+    """The turns that these are the entries of; not the last one if it has no end."""
+    turn: list[Fact] = []
+    for fact in facts:
+        turn.append(fact)
+        if fact.digest:
+            yield turn
+            turn = []
 
 
 def _settles_nothing(inputs: Sequence[Fact]) -> bool:

@@ -68,16 +68,16 @@ def test_a_snapshot_and_the_tail_give_what_the_whole_log_gives(log: EventLog, mo
         lengths = {len(part) for part in log.store.lrange(log.keys.snapshot(cut), 1, -1)}
         assert max(lengths) <= 1000
         reads: list[int] = []
-        monkeypatch.setattr(log, "facts", lambda after, to, reads=reads: _noted(log, after, to, reads))
+        monkeypatch.setattr(log, "read", lambda after, to, reads=reads: _noted(log, after, to, reads))
         state, end = rebuild(log)
         assert (end, state.digest()) == (position, whole.digest())
         assert reads == list(range(cut + 1, position.seq + 1))
 
 
 def _noted(log: EventLog, after: Position, to: int | None, reads: list[int]) -> Any:
-    for fact in EventLog.facts(log, after, to=to):
-        reads.append(fact.seq)
-        yield fact
+    for record in EventLog.read(log, after, to=to):
+        reads.extend(range(record.first, record.last + 1))
+        yield record
 
 
 def test_the_two_newest_snapshots_are_kept(log: EventLog) -> None:

@@ -94,6 +94,7 @@ from scheduler.store.codec import (
     read_lines,
     record_of,
     stored,
+    tell,
     told,
 )
 
@@ -385,6 +386,13 @@ def test_the_first_event_of_a_command_tells_of_it_and_all_of_them_name_it() -> N
         7: PRIVATE,
         16: Private(command=("true",)),
     }
+
+
+def test_who_needs_no_facts_hears_the_same_events() -> None:
+    for record in chain():
+        heard: list[tuple[object, ...]] = []
+        tell(record, lambda event, at, cause="", private=None, by=NOBODY: heard.append((event, at, cause, private, by)))  # noqa: B023
+        assert heard == [(fact.event, fact.at, fact.cause, fact.private, fact.by) for fact in told(record)]
 
 
 def test_anyone_can_recompute_the_chain_and_the_commitments_from_an_export() -> None:
