@@ -139,14 +139,15 @@ def commitment(salt: str, private: Private) -> str:
     return digest_of(salt.encode(), _to_json(private))
 
 
-def new_salt() -> str:
-    """128 random bits, so that a commitment does not confirm a guessed private part."""
-    return os.urandom(16).hex()
+def new_salts(number: int) -> list[str]:
+    """So many times 128 random bits, so that a commitment does not confirm a guessed private part."""
+    drawn = os.urandom(16 * number).hex()
+    return [drawn[begin : begin + 32] for begin in range(0, len(drawn), 32)]
 
 
 def encode_turn(
     entries: Iterable[tuple[Event, str]],
-    commands: Iterable[Taken] = (),
+    commands: Sequence[Taken] = (),
     *,
     first: int,
     at: int,
@@ -159,12 +160,13 @@ def encode_turn(
     """
     told = [event for event, _ in entries]
     events = _to_json(told)
+    salts = iter(new_salts(sum([type(each.command) is SubmitApp for each in commands])) if salt is None else ())
     logged: list[tuple[int, int, str, By | str, Command, str]] = []
     private: list[tuple[int, str, Private]] = []
     for begin, number, identity, by, command in commands:
         commit = ""
         if type(command) is SubmitApp and (part := private_of(command)) is not None:
-            drawn = new_salt() if salt is None else salt()
+            drawn = next(salts) if salt is None else salt()
             private.append((len(logged), drawn, part))
             command, commit = without_private(command), commitment(drawn, part)  # noqa: PLW2901
         logged.append((begin, number, identity, "" if by == NOBODY else by, command, commit))

@@ -499,7 +499,7 @@ class World:
             "program_log": lambda: _Log(self),
             "uuid4": lambda: SimpleNamespace(hex=f"{next(ids):032x}"),
             "_new_id": lambda: f"{next(ids):032x}",
-            "new_salt": lambda: f"{next(ids):032x}",
+            "new_salts": lambda number: [f"{next(ids):032x}" for _ in range(number)],
             "connect": lambda _: self.store.client,
         }
         for module, attribute in _doubled(len(sys.modules), *doubles):
