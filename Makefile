@@ -26,10 +26,11 @@ test: $(VENV)/.test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
 
 # The suite on a wheel whose modules that decide are compiled, in an environment and a folder of their own; without the
-# tests that read sources or replace a function of these modules.
+# tests that read sources, or replace a function or an object of these modules.
 COMPILED := $(VENV)/compiled
 REPLACE := docs test_architecture.py unit/test_compiled.py unit/scheduler/rules/test_rules_cited.py \
-	simulation/test_planted.py integration/fairlog/test_printed.py
+	simulation/test_planted.py integration/fairlog/test_printed.py \
+	unit/scheduler/rules/test_holders.py
 test-compiled:
 	rm -rf $(COMPILED) && mkdir -p $(COMPILED)/tree
 	$(PYTHON) -m venv $(COMPILED)/venv

@@ -7,11 +7,15 @@ it the state would be another one. Records hold facts; the indexes are computed 
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from itertools import islice
 from operator import attrgetter
+from pathlib import Path
 from sys import intern
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import msgspec
@@ -64,12 +68,24 @@ class _Cluster(_Record):
     closed: bool = False
 
 
+def _types(entity: type[Any]) -> dict[str, Any]:
+    """The types of its fields, by its source: a compiled class does not know them."""
+    module = sys.modules[entity.__module__]
+    source = Path(str(module.__file__)).with_name(f"{entity.__module__.rpartition('.')[2]}.py")
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    [body] = [each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == entity.__name__]
+    written = {
+        ast.unparse(each.target): ast.unparse(each.annotation) for each in body if isinstance(each, ast.AnnAssign)
+    }
+    return get_type_hints(SimpleNamespace(__annotations__=written), globalns=vars(module))
+
+
 def _record_of(entity: type[Any], *links: str, usual: Any = None, required: int = 0, **more: Any) -> type[Any]:  # noqa: ANN401
     """A record with the required fields `more`, then the entity's without `links`.
 
     The defaults are those of the entity's class, or what the entity `usual` has; its first `required` fields have none.
     """
-    described, types = [], get_type_hints(entity)
+    described, types = [], _types(entity)
     stated = [field for field in fields(entity) if field.name not in links]
     for field in stated:
         default = field.default if field in stated[:required] or usual is None else getattr(usual, field.name)
@@ -124,7 +140,7 @@ _RECORDS: dict[str, type[Any]] = {
     "commands": defstruct("Command", [("id", str), ("seq", int), ("at", int, 0)], bases=(_Record,)),
     "refusals": defstruct("Refusal", [("id", str), ("error", str), ("message", str)], bases=(_Record,)),
     "accounts": _record_of(Account),
-    "tokens": defstruct("Token", [(name, kind) for name, kind in get_type_hints(Token).items()], bases=(_Record,)),
+    "tokens": defstruct("Token", [(name, kind) for name, kind in _types(Token).items()], bases=(_Record,)),
     "shown": defstruct("Shown", [("company", str)], bases=(_Record,)),
     "inhabited": defstruct("Inhabited", [("company", str)], bases=(_Record,)),
 }

@@ -621,6 +621,7 @@ def test_colours_are_switched_and_kept(page: Page, rig: Rig) -> None:
 def test_the_page_goes_on_while_masters_and_workers_are_killed(page: Page, rig: Rig) -> None:
     rig.api.send(ConfigureCluster(settings={"worker_timeout_s": 2}))
     show(page, rig, "/")
+    wait_until(lambda: _alive(rig, "worker-2"), "worker-2, which a busy machine may take for lost")
     status = rig.api.read("/v1/status")
     worker = next(each for each in status["workers"] if each["worker"] == "worker-2")
     os.kill(worker["pid"], signal.SIGSTOP)
