@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from scheduler.service.outage import AWAY
-from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, Orders, Report, Visit
+from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, REPORT_BYTES, Orders, Report, Visit
 from workers.cell import Cell, CellLost, Ended
 from workers.rundir import RunDir
 
@@ -141,11 +141,10 @@ class _Attended(Thread):
         full, pause_s, heard_s = False, PAUSE_S[0], time.monotonic()
         while True:
             code = self.exit_code  # before the last look at its output
-            if not full:
-                chunks += self._read(MOST_CHUNKS // 2 - len(chunks), pause_s)
-            else:
-                time.sleep(pause_s)
-            done = code is not None and len(chunks) < MOST_CHUNKS // 2
+            most = 0 if full else _room_beside(chunks)
+            found = self._read(most, pause_s)
+            chunks += found
+            done = code is not None and len(found) < most
             report = Report(
                 self._visit.visit,
                 first,
@@ -171,11 +170,9 @@ class _Attended(Thread):
     def _read(self, most: int, wait_s: float) -> list[bytes]:
         """Up to `most` chunks of output, each after the digit of its stream; waits for the first one."""
         found: list[bytes] = []
-        ready, _, _ = select.select([*self._outputs], [], [], wait_s)
-        if not self._outputs:
-            time.sleep(wait_s)
+        ready, _, _ = select.select([*self._outputs] if most else [], [], [], wait_s)
         while ready and len(found) < most:
-            for descriptor in list(ready):
+            for descriptor in ready[: most - len(found)]:
                 chunk = b""
                 try:
                     chunk = os.read(descriptor, CHUNK_BYTES)
@@ -225,3 +222,9 @@ class _Attended(Thread):
     def _resize(self, terminal: int) -> None:
         with suppress(OSError):
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *self._size, 0, 0))
+
+
+def _room_beside(chunks: Sequence[bytes]) -> int:
+    """How many more chunks a report may hold, however large they are."""
+    left_bytes = REPORT_BYTES - sum(map(len, chunks))
+    return min(MOST_CHUNKS // 2 - len(chunks), left_bytes // (CHUNK_BYTES + 1))

@@ -30,6 +30,8 @@ ATTENDED_S = 45
 CHUNK_BYTES = 32_768
 MOST_CHUNKS = 64
 """How many chunks one way wait before the sender is told to wait; also the most in a call and in an answer."""
+REPORT_BYTES = 180_000
+"""The most bytes of chunks in a report: an API server takes a request of 256 KiB, where they are in base64."""
 MOST_WAITING = 2 * MOST_CHUNKS
 MOST_VISITS = 16
 _COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -144,11 +146,12 @@ if after > base then
   base = after
 end
 redis.call('HSET', KEYS[1], sent, number, taken, base)
-return {redis.call('LRANGE', KEYS[3], 0, -1), waiting}
-""".replace("MOST", str(MOST_WAITING))
+return {redis.call('LRANGE', KEYS[3], 0, -1), waiting, redis.call('HMGET', KEYS[1], SAID)}
+""".replace("MOST", str(MOST_WAITING)).replace("SAID", "'exit', 'error', 'ended', 'rows', 'columns'")
 """KEYS: the record, the list to send by, the list to take from. ARGV: a field of the record and what it must hold, the
 fields with the numbers of chunks sent and taken, the number of the first chunk, how many were taken, the chunks.
--> the chunks to take, and how many wait the other way; nil if the record is gone."""
+-> the chunks to take, how many wait the other way, and what else the two ends have said, as of the same moment: whoever
+is told that the command has ended has the last of its output. nil if the record is gone."""
 
 
 class Visits:
@@ -202,17 +205,16 @@ class Visits:
         found: Any = self._exchange([record, *lists], said)
         if found is None:
             raise InvalidCommand("the command runs no more, or is not yours; `fairlog exec` runs another one")
-        chunks, waiting = found
+        chunks, waiting, (ended, error, *_) = found
         if call.leaves:
             self._store.delete(record, *lists)
             return Reply([])
         pipeline = self._store.pipeline()
-        pipeline.hmget(record, "exit", "error")
         pipeline.exists(f"{record}:attended")
         pipeline.hset(record, mapping={"ended": int(call.ended), "rows": call.rows, "columns": call.columns})
         for key in (record, *lists, self._keys.visitors(account.partition("/")[0])):
             pipeline.expire(key, GONE_S)
-        (ended, error), attended, *_ = pipeline.execute()
+        attended = pipeline.execute()[0]
         if ended is None and not error and not attended:
             error = b"the executor does not answer; it may have ended"
         last = len(chunks) <= MOST_CHUNKS
@@ -251,16 +253,15 @@ class Visits:
         found: Any = self._exchange([record, *lists], said)
         if found is None:
             return Orders(there=False)
-        chunks, waiting = found
+        chunks, waiting, (*_, ended, rows, columns) = found
         pipeline = self._store.pipeline()
         pipeline.set(f"{record}:attended", "", ex=ATTENDED_S)
         pipeline.expire(lists[0], GONE_S)
-        pipeline.hmget(record, "ended", "rows", "columns")
         if report.exit_code is not None:
             pipeline.hset(record, "exit", report.exit_code)
         if report.error:
             pipeline.hset(record, "error", report.error)
-        ended, rows, columns = pipeline.execute()[2]
+        pipeline.execute()
         last = len(chunks) <= MOST_CHUNKS
         return Orders(
             there=True,

@@ -12,6 +12,7 @@ from scheduler.store.visits import MOST_CHUNKS, MOST_VISITS, MOST_WAITING, Call,
 
 if TYPE_CHECKING:
     from redis import Redis
+    from redis.client import Pipeline
 
 KEYS = Keys("visited")
 CAT = Wanted(("cat",))
@@ -52,6 +53,44 @@ def test_who_waits_while_told_full_loses_nothing_and_may_repeat_a_call(visits: V
             visits.attend("a.0", Report(visit, after=len(taken)))
             reply = visits.call(visit, "acme/ann", Call(first=sent))
     assert taken == [b"%d" % number for number in range(len(taken))]
+
+
+def test_who_is_told_of_the_end_has_all_of_the_output(
+    visits: Visits, fake: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit = visits.begin(CAT, "w1", "a.0", "acme/ann")
+    pipeline = fake.pipeline
+
+    def ends_meanwhile() -> Pipeline:
+        monkeypatch.setattr(fake, "pipeline", pipeline)
+        visits.attend("a.0", Report(visit, chunks=(b"1all of it",), exit_code=7))
+        return pipeline()
+
+    monkeypatch.setattr(fake, "pipeline", ends_meanwhile)
+    replies = [visits.call(visit, "acme/ann", Call())]
+    if replies[0].exit_code is None:
+        replies.append(visits.call(visit, "acme/ann", Call()))
+    assert [chunk for reply in replies for chunk in reply.chunks] == [b"1all of it"]
+    assert replies[-1].exit_code == 7
+
+
+def test_who_is_told_that_the_input_ends_has_all_of_it(
+    visits: Visits, fake: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit = visits.begin(CAT, "w1", "a.0", "acme/ann")
+    pipeline = fake.pipeline
+
+    def ends_meanwhile() -> Pipeline:
+        monkeypatch.setattr(fake, "pipeline", pipeline)
+        visits.call(visit, "acme/ann", Call(chunks=(b"all of it",), ended=True))
+        return pipeline()
+
+    monkeypatch.setattr(fake, "pipeline", ends_meanwhile)
+    orders = [visits.attend("a.0", Report(visit))]
+    if not orders[0].ended:
+        orders.append(visits.attend("a.0", Report(visit)))
+    assert [chunk for order in orders for chunk in order.chunks] == [b"all of it"]
+    assert orders[-1].ended
 
 
 def test_a_company_runs_so_many_commands_at_once_and_no_more(visits: Visits, fake: Redis) -> None:
