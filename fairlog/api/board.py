@@ -303,10 +303,10 @@ class Board:
         for record in log.read(log.before(after), to=to):
             yield from (line for line in lines_of(record) if after < line.seq <= to)
 
-    def decision(self, who: By, position: int) -> Viewed:
+    def decision(self, who: By, position: int, *, after: int = 0) -> Viewed:
         """An event of the log, who asked for it, and the candidates that there were. Raises: as `Past.read`."""
         self.check(who)
-        seen, _ = self._replica.read(lambda _: None, after=position)
+        seen, _ = self._replica.read(lambda _: None, after=max(position, after))
         fact = next((fact for fact in self._facts(position - 1, position) if fact.seq == position), None)
         if fact is None:
             raise InvalidCommand(f"the log has no position {position}; its positions are 1 to {seen.seq}")

@@ -436,7 +436,7 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "An event of the log, and the candidates that there were.",
         "value",
-        params=(_SEEN,),
+        params=(_AFTER, _SEEN),
     ),
     Route(
         "GET",

@@ -176,8 +176,8 @@ def test_a_session_does_what_its_account_may_and_its_command_names_it(api: Handl
         assert (await client.post("/v1/apps/sams/kill", json={}, headers=MARK)).status_code == 403
         client.cookies.clear()
         await entered(client, ann)
-        receipt = (await client.post("/v1/apps/sams/kill", json={}, headers=MARK)).json()
-        entry = (await client.get(f"/v1/entries/{receipt['seq']}", params={})).json()["value"]
+        seq = (await client.post("/v1/apps/sams/kill", json={}, headers=MARK)).json()["seq"]
+        entry = (await client.get(f"/v1/entries/{seq}", params={"after": seq})).json()["value"]
         assert entry["by"] == "acme/sam"
 
     told(api, story)
