@@ -621,23 +621,23 @@ def test_colours_are_switched_and_kept(page: Page, rig: Rig) -> None:
 def test_the_page_goes_on_while_masters_and_workers_are_killed(page: Page, rig: Rig) -> None:
     rig.api.send(ConfigureCluster(settings={"worker_timeout_s": 2}))
     show(page, rig, "/")
-    wait_until(lambda: _alive(rig, "worker-2"), "worker-2, which a busy machine may take for lost")
-    status = rig.api.read("/v1/status")
-    worker = next(each for each in status["workers"] if each["worker"] == "worker-2")
-    os.kill(worker["pid"], signal.SIGSTOP)
+    agent, *_ = wait_until(lambda: _agents(rig, "worker-2"), "worker-2, which a busy machine may take for lost")
+    os.kill(agent, signal.SIGSTOP)
     has(page.locator(".health"), "worker-2 was lost")
-    os.kill(worker["pid"], signal.SIGKILL)
-    wait_until(lambda: _alive(rig, "worker-2"), "the return of worker-2")
+    os.kill(agent, signal.SIGKILL)
+    wait_until(lambda: set(_agents(rig, "worker-2")) - {agent}, "the return of worker-2")
     playwright.expect(page.locator(".health")).not_to_contain_text("worker-2 was lost", timeout=PATIENCE_MS)
+    status = rig.api.read("/v1/status")
     os.kill(status["master"]["pid"], signal.SIGKILL)
     has(page.locator(".masters"), re.compile(rf"Master (?!{re.escape(status['master']['id'])})"))
     rig.submit("after-the-failover", cores=8, tasks=8)
     has(row(page, "acme"), re.compile(r"[2-9] apps"))
 
 
-def _alive(rig: Rig, name: str) -> bool:
-    found = {each["worker"]: each["status"] for each in rig.api.view("workers")}
-    return found.get(name) == "alive"
+def _agents(rig: Rig, name: str) -> list[int]:
+    """The process of the agent of a live worker, as soon as it is known."""
+    workers = rig.api.read("/v1/status")["workers"]
+    return [each["pid"] for each in workers if each["worker"] == name and each["status"] == "alive" and each["pid"]]
 
 
 def test_a_server_that_is_away_is_told_and_found_again(page: Page, rig: Rig) -> None:
