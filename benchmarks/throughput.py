@@ -1,11 +1,12 @@
 """Apps per second through the real inbox, and latency of a submit on an idle cluster; printed as JSON.
 
-`throughput.py [SECONDS]` loads the cluster for SECONDS (default 60). A master runs on the embedded store with fsync on
-every write and 100 registered workers. Clients submit apps of one executor (4 cores) in batches and wait for the
-answers. One process in place of the agents follows the log and reports an app's end as soon as its cores are granted.
-An app counts once its grant is committed. `cpu_us_per_app` is the CPU time of the master's process and of the store for
-an app, minute by minute: other load on the machine hardly affects it, so a cliff shows in it. For comparison, plain RQ
-runs one job per command on a SimpleWorker, on the same store.
+`throughput.py [SECONDS [WINDOW]]` loads the cluster for SECONDS (default 60). A master runs on the embedded store with
+fsync on every write and 100 registered workers. Clients submit apps of one executor (4 cores), WINDOW at a time
+(default 1500), and wait for the answers. One process in place of the agents follows the log and reports an app's end as
+soon as its cores are granted. An app counts once its grant is committed. `cpu_us_per_app` is the CPU time of the
+master's process and of the store for an app, minute by minute: other load on the machine hardly affects it, so a cliff
+shows in it. `replay` verifies and folds the whole log of that load. For comparison, plain RQ runs one job per command
+on a SimpleWorker, on the same store.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
+from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import Command, ConfigureCluster, write_command
 from scheduler.model.events import ExecutorAllocated
 from scheduler.service.client import Client
 from scheduler.store.codec import record_of, told
 from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
 from scheduler.store.inflight import InFlight
 
 WORKERS, WORKER_CORES, WORKER_MEMORY_MB = 100, 64, 262_144
@@ -55,8 +58,8 @@ def serve(url: str, archive: str = "") -> None:
     run_master(url, archive_allow=[archive] if archive else [])
 
 
-def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) -> None:
-    """A client: submit `WINDOW` apps, wait for the answers, repeat.
+def submit_until(url: str, prefix: str, window: int, granted: Synchronized[int], stop: Flag) -> None:
+    """A client: submit `window` apps, wait for the answers, repeat.
 
     It pauses while more than `BACKLOG` of its apps wait for their grant, so that the rate is sustainable.
     """
@@ -66,8 +69,8 @@ def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) 
         if number - granted.value / CLIENTS > BACKLOG:
             time.sleep(0.002)
             continue
-        client.send_many([submission(number + extra, cores=APP_CORES, prefix=prefix) for extra in range(WINDOW)])
-        number += WINDOW
+        client.send_many([submission(number + extra, cores=APP_CORES, prefix=prefix) for extra in range(window)])
+        number += window
 
 
 def client_of(url: str) -> Client | ApiClient:
@@ -127,21 +130,22 @@ def sustained(
     url: str,
     seconds: float,
     *,
+    window: int = WINDOW,
     through: str = "",
     processes: Mapping[str, int] = {},
     look: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """Apps granted per second over `seconds` of full load on a cluster without apps.
 
-    Clients submit to the store, or `through` another URL. Of these `processes`, by their names, the CPU time for an app
-    is told, minute by minute. `look` is called every five seconds.
+    Clients submit `window` apps at a time to the store, or `through` another URL. Of these `processes`, by their names,
+    the CPU time for an app is told, minute by minute. `look` is called every five seconds.
     """
     context = multiprocessing.get_context("spawn")
     granted: Synchronized[int] = context.Value("q", 0)
     stop = context.Event()
     others = [context.Process(target=end_what_is_granted, args=(url, granted, stop), daemon=True)]
     others += [
-        context.Process(target=submit_until, args=(through or url, f"app{number}", granted, stop), daemon=True)
+        context.Process(target=submit_until, args=(through or url, f"app{number}", window, granted, stop), daemon=True)
         for number in range(CLIENTS)
     ]
     for process in others:
@@ -216,6 +220,13 @@ def _work_plain(url: str) -> None:
     SimpleWorker(["plain"], connection=connect(url), serializer=JSONSerializer).work(logging_level="ERROR")
 
 
+def replayed(log: EventLog) -> dict[str, float]:
+    """Replay speed of the whole log."""
+    started = time.perf_counter()
+    _, position = rebuild(log, whole=True)
+    return {"events": position.seq, "events_per_s": round(position.seq / (time.perf_counter() - started))}
+
+
 def _latency(times_ms: list[float]) -> dict[str, float]:
     cuts = quantiles(times_ms, n=100)
     return {"p50_ms": round(cuts[49], 2), "p99_ms": round(cuts[98], 2)}
@@ -224,6 +235,7 @@ def _latency(times_ms: list[float]) -> dict[str, float]:
 def main() -> None:
     """Run the benchmark and print the figures."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
+    window = int(sys.argv[2]) if len(sys.argv) > 2 else WINDOW
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         master = multiprocessing.get_context("spawn").Process(target=serve, args=(store.url,), daemon=True)
         master.start()
@@ -231,16 +243,20 @@ def main() -> None:
         prepare(client)
         processes = {"master": master.pid or os.getpid(), "store": client.store.info("server")["process_id"]}
         lone = lone_submits(store.url)
-        load, plain = sustained(store.url, seconds, processes=processes), plain_rq(store.url)
+        load = sustained(store.url, seconds, window=window, processes=processes)
+        plain = plain_rq(store.url)
         version = client.store.info("server").get("valkey_version")
         master.terminate()
         master.join(timeout=10)
+        replay = replayed(EventLog(client.store, client.keys))
     show(
         store={"fsync": "always", "version": version},
         workers=WORKERS,
         clients=CLIENTS,
+        window=window,
         lone_submit=lone,
         sustained=load,
+        replay=replay,
         plain_rq=plain,
         apps_per_s_to_plain_rq_jobs_per_s=round(load["apps_per_s"] / plain["jobs_per_s"], 1),
         lone_submit_p50_to_plain_rq=round(lone["p50_ms"] / plain["p50_ms"], 2),
