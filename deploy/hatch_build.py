@@ -1,4 +1,4 @@
-"""With FAIRLOG_COMPILED=1, a wheel has the modules that decide compiled by mypyc; a C compiler is needed.
+"""With FAIRLOG_COMPILED=1, a wheel has the modules that decide and audit compiled by mypyc; a C compiler is needed.
 
 They are the same sources, so a decision is the same, in a third less time. The other modules stay as they are: mypyc
 cannot compile the classes of msgspec, or a function of theirs that stays plain is not slower.
@@ -31,12 +31,20 @@ PLAIN = {
 }
 """The modules of scheduler/rules that are not compiled."""
 
+FURTHER = (
+    "scheduler/model/ids.py",
+    "scheduler/model/quota.py",
+    "witness/audit/audit.py",
+    "witness/audit/shadow_ledger.py",
+)
+"""What of other folders is."""
+
 
 def compiled_modules(root: Path) -> list[str]:
     """The sources to compile, relative to the project's folder `root`."""
     found = sorted((root / "scheduler" / "rules").rglob("*.py"))
     chosen = [path for path in found if path.stem not in {"__init__", *PLAIN}]
-    return [str(path.relative_to(root)) for path in [*chosen, root / "scheduler" / "model" / "ids.py"]]
+    return [*[str(path.relative_to(root)) for path in chosen], *FURTHER]
 
 
 class CompiledRules(BuildHookInterface[Any]):

@@ -23,7 +23,8 @@ from operator import add, sub
 from typing import Any, Literal, NamedTuple
 
 from scheduler.model.events import Event
-from scheduler.model.resources import NOTHING, Quota, Resources, amounts_of
+from scheduler.model.quota import Quota
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.state import ClusterState
 from witness.entitlement import Amount, among_equals, entitlements, jain
 from witness.usage import Account, Accounts
@@ -210,7 +211,7 @@ class Fairness(Accounts):
 
     def _bought(self, quota: Quota) -> Amount:
         """The quota of each kind that the cluster has; infinite where it does not limit one."""
-        of, parts, named = quota
+        of, parts, named = quota.amount, quota.denominator, quota.named
         others = (of.amount(kind) / parts if named is None or kind in named else inf for kind in self._kinds)
         return of.cores / parts, of.memory_mb / parts, *others
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
-from scheduler.model.resources import NOTHING, Quota, Resources, Share
+from scheduler.model.quota import Quota, Share
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text

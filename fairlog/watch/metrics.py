@@ -19,7 +19,8 @@ from fairlog.watch.conditions import CONDITIONS, found, too_large
 from fairlog.watch.surroundings import backed_up
 from recovery.failover.exporter import histogram
 from scheduler.model.events import WorkerStatus
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.quota import Quota
+from scheduler.model.resources import Resources
 from scheduler.rules.entities import AppState
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for

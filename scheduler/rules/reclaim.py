@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import Computed, Event, ExecutorRevoked, HoldEnded, RoomHeld, Shares
-from scheduler.model.resources import NOTHING, Resources, Share, aligned
+from scheduler.model.quota import Share
+from scheduler.model.resources import NOTHING, Resources, aligned
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.demand import lowered_by_loss
 from scheduler.rules.failures import has_room_now, kept_from

@@ -42,7 +42,8 @@ from scheduler.model.events import (
     Fixed,
     OnePerWorker,
 )
-from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.model.quota import Quota
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.accounts import Accounts
 from scheduler.rules.admission.limits import Limits
@@ -68,7 +69,7 @@ from scheduler.rules.fleet import Fleet
 from scheduler.rules.followers import Followers
 from scheduler.rules.holders import Holders
 from scheduler.rules.ledger import Accounts as LedgersOfUser
-from scheduler.rules.ledger import Balance, Usage, add_request, move_grant
+from scheduler.rules.ledger import Balance, Usage, add_grant, add_request, granted
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
@@ -1215,7 +1216,8 @@ class ClusterState:
         before = worker.free if plain else worker.open_to(None)
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
-        move_grant(app, worker, grant)
+        worker.free, app.granted = granted(worker.free, app.granted, grant)
+        add_grant(app.accounts, grant)
         if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
             change = self.claims.update(app, grant)

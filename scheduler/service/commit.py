@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ASLEEP_S = 1.0
 """After a commit confirmed this late, the log's end is checked: another master may have been elected meanwhile."""
+_FOLLOWED = {AppRegistered, ExecutorRemoved, AppRemoved, DriverRemoved, LogSealed}
+"""The events that more follows from than a change of grants."""
 _log = structlog.get_logger()
 
 
@@ -120,7 +122,14 @@ class Commits:
         claimed = []
         seal: LogSealed | None = None
         for event, _ in turn.entries:
+            if type(event) not in _FOLLOWED:
+                continue
             match event:
+                case AppRegistered():
+                    if has_variables(state, event.app):
+                        spec = state.apps[event.app].spec
+                        source = self._keys.unclaimed(event.app, spec.company, spec.user)
+                        claimed.append((self._keys.secrets(event.app), source))
                 case ExecutorRemoved():
                     touched[event.app] = None
                     if not event.done:
@@ -129,10 +138,6 @@ class Commits:
                         put_back.setdefault(event.app, []).append(gone)
                 case AppRemoved() | DriverRemoved():
                     touched[event.app] = None
-                case AppRegistered() if has_variables(state, event.app):
-                    spec = state.apps[event.app].spec
-                    source = self._keys.unclaimed(event.app, spec.company, spec.user)
-                    claimed.append((self._keys.secrets(event.app), source))
                 case LogSealed():
                     seal = event
                 case _:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, Protocol, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
@@ -42,6 +42,7 @@ from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, By
 from scheduler.store.framing import framed_bytes
 
+T = TypeVar("T")
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
 """The fields of a stream entry, in order."""
@@ -97,28 +98,32 @@ class Hear(Protocol):
         """Called for each event in turn."""
 
 
-class _Logged(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class _Logged(Struct, Generic[T], frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A stored command."""
 
     begin: int
     number: int
     id: str
     by: By | Literal[""]
-    command: Command
+    command: T
     commit: str
 
 
-class _Open(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class _Open(Struct, Generic[T], frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A stored private part."""
 
     number: int
     salt: str
-    private: Private
+    private: T
 
 
 _events_of = Decoder(list[Event]).decode
-_commands_of = Decoder(list[_Logged]).decode
-_privates_of = Decoder(list[_Open]).decode
+_commands_of = Decoder(list[_Logged[Command]]).decode
+_causes_of = Decoder(list[_Logged[Raw]]).decode
+"""As `_commands_of`, for those who need no command: it stays JSON."""
+_privates_of = Decoder(list[_Open[Private]]).decode
+_sealed_of = Decoder(list[_Open[Raw]]).decode
+"""As `_privates_of`; the private parts stay JSON, which their commitments cover."""
 _plain = Decoder().decode
 
 
@@ -134,7 +139,7 @@ def chained(previous: str, first: int, last: int, at: int, events: bytes, comman
     return digest_of(previous.encode(), b"%d" % first, b"%d" % last, b"%d" % at, events, commands)
 
 
-def commitment(salt: str, private: Private) -> str:
+def commitment(salt: str, private: Private | Raw) -> str:
     """The digest that the chain covers instead of a private part."""
     return digest_of(salt.encode(), _to_json(private))
 
@@ -246,7 +251,7 @@ def facts(records: Iterable[Record], seq: int = 0, digest: str = GENESIS_DIGEST)
 def told(record: Record) -> list[Fact]:
     """The events of a verified record. Raises: UnreadableRecord if it cannot be decoded or breaks a commitment."""
     first, at, digest = record.first, record.at, record.digest
-    events, logged, private = _decoded(record)
+    events, logged, private = _decoded(record, _commands_of)
     found: list[Fact] = []
     told, free = found.append, 0
     for number, each in enumerate(logged):
@@ -265,9 +270,12 @@ def told(record: Record) -> list[Fact]:
 
 
 def tell(record: Record, hear: Hear) -> None:
-    """Call `hear` for each event of a verified record: `told` for those who need no facts. Raises: as `told`."""
+    """Call `hear` for each event of a verified record: `told` for those who need no facts.
+
+    What the commands say is not decoded, as nothing but their events follows from it. Raises: otherwise as `told`.
+    """
     at = record.at
-    events, logged, private = _decoded(record)
+    events, logged, private = _decoded(record, _causes_of)
     free = 0
     for number, each in enumerate(logged):
         begin, caused, cause = each.begin, each.number, each.id
@@ -283,12 +291,14 @@ def tell(record: Record, hear: Hear) -> None:
         hear(event, at)
 
 
-def _decoded(record: Record) -> tuple[list[Event], Sequence[_Logged], dict[int, Private]]:
+def _decoded(
+    record: Record, commands_of: Callable[[bytes], list[_Logged[T]]]
+) -> tuple[list[Event], Sequence[_Logged[T]], dict[int, Private]]:
     """The events, the commands and the private parts by the index of their command. Raises: as `told`."""
     first, last, _, written, stated, opened, _ = record
     try:
         events = _events_of(written)
-        logged = _commands_of(stated) if stated != b"[]" else ()
+        logged = commands_of(stated) if stated != b"[]" else []
         private = _opened(record, logged) if opened else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _complaint(record, error) from error
@@ -304,15 +314,15 @@ def _decoded(record: Record) -> tuple[list[Event], Sequence[_Logged], dict[int, 
     return events, logged, private
 
 
-def _opened(record: Record, logged: Sequence[_Logged]) -> dict[int, Private]:
+def _opened(record: Record, logged: Sequence[_Logged[T]]) -> dict[int, Private]:
     """The private parts that are not withheld, by the index of their command."""
-    parts = _privates_of(record.private)
-    for part in parts:
+    sealed = _sealed_of(record.private)
+    for part in sealed:
         number = part.number
         if not 0 <= number < len(logged) or logged[number].commit != commitment(part.salt, part.private):
             raise _altered_private(record)
-    opened = {part.number: part.private for part in parts}
-    if _to_json(parts) != record.private or len(opened) != len(parts):
+    opened = {part.number: part.private for part in _privates_of(record.private)}
+    if _to_json(sealed) != record.private or len(opened) != len(sealed):
         raise _altered_private(record)
     return opened
 

@@ -160,7 +160,8 @@ def _entries(ledger: ShadowLedger) -> dict[str, Any]:
         name: (asdict(each.spec), each.sums, {user: sums for user, sums in each.users.items() if sums != Balance()})
         for name, each in ledger._companies.items()
     }
-    return {**vars(ledger), "_companies": companies}
+    others = ("_cluster", "_apps", "_workers", "_allocations", "_live")
+    return {"_companies": companies, **{name: getattr(ledger, name) for name in others}}
 
 
 @pytest.mark.parametrize("at", [None, 0.2, 0.4, 0.9])

@@ -7,7 +7,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.resources import Quota, Resources, Share, round_up
+from scheduler.model.quota import Quota, Share
+from scheduler.model.resources import Resources
+from scheduler.rules.placement.sizing import round_up
 
 AMOUNTS = st.integers(0, 1 << 40)
 BOUGHT = st.integers(1, 1 << 40)

@@ -141,7 +141,7 @@ class Audit:
         if not found:
             self._as_due = None
             return found
-        return [departed, *(each for each in found if each.seq != departed.seq)]
+        return [departed, *[each for each in found if each.seq != departed.seq]]
 
     def _report(self, found: list[Deviation]) -> list[Deviation]:
         """Those within the span, each added to its verdict."""
@@ -364,9 +364,13 @@ def _turns(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
 
 def _settles_nothing(inputs: Sequence[Fact]) -> bool:
     """Whether a turn decides nothing: all its commands are decommissions (W6) or were refused (T3)."""
-    commands = (each for each in inputs if each.command is not None)
-    nothing = (type(each.command) is DecommissionWorker or type(each.event) is CommandRefused for each in commands)
-    return next(nothing, False) and all(nothing)
+    commanded = False
+    for each in inputs:
+        if each.command is not None:
+            if type(each.command) is not DecommissionWorker and type(each.event) is not CommandRefused:
+                return False
+            commanded = True
+    return commanded
 
 
 def _reserved(inputs: Sequence[Fact], begin: int) -> int:

@@ -7,21 +7,22 @@ with those of the state. A wrong ledger is thus reported at the position where i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
-from scheduler.model.resources import NOTHING, Quota, Resources
-from scheduler.rules.ledger import Accounts, Balance, add_request, move_grant
+from scheduler.model.quota import Quota
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request, equal, granted
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 
 
-class _App(Struct):
+@dataclass(slots=True)
+class _App:
     name: str
     company: str
     user: str
@@ -35,17 +36,19 @@ class _App(Struct):
     ended: bool = False
 
 
-class _Worker(Struct):
+@dataclass(slots=True)
+class _Worker:
     name: str
     offer: Resources = NOTHING
     free: Resources = NOTHING
     live: bool = False
 
 
-class _Company(Struct):
+@dataclass(slots=True)
+class _Company:
     spec: CompanyRegistered
     sums: Balance = field(default_factory=Balance)
-    users: dict[str, Balance] = {}
+    users: dict[str, Balance] = field(default_factory=dict)
     stranded: Resources = NOTHING
     """What of its grants is on workers that are not live."""
 
@@ -64,7 +67,7 @@ class ShadowLedger:
         """What the live workers offer together."""
 
     @classmethod
-    def of(cls, state: ClusterState) -> Self:
+    def of(cls, state: ClusterState) -> ShadowLedger:
         """The ledgers as they follow from the apps, executors and workers of a state."""
         made = cls()
         for name, company in state.companies.items():
@@ -116,7 +119,8 @@ class ShadowLedger:
 
     def _move(self, app: _App, worker: _Worker, grant: Resources) -> None:
         """The app is granted that on the worker, or returns it if it is negative."""
-        move_grant(app, worker, grant)
+        worker.free, app.granted = granted(worker.free, app.granted, grant)
+        add_grant(app.accounts, grant)
         if not worker.live:
             self._strand(app, grant)
 
@@ -127,7 +131,7 @@ class ShadowLedger:
 
     def post(self, event: Event, state: ClusterState) -> str | None:
         """Enter the event that `state` has just folded; a sentence if a ledger of the state differs."""
-        enter = self._entries.get(type(event))
+        enter = _ENTRIES.get(type(event))
         return None if enter is None else enter(self, event, state)
 
     def _app_registered(self, event: AppRegistered, state: ClusterState) -> None:
@@ -189,7 +193,7 @@ class ShadowLedger:
             return f"app {app.name} counts {has} granted, its executors make {app.granted}"
         elif not app.ended and known.requested != app.requested:
             return f"app {app.name} requests {known.requested}, its events make {app.requested}"
-        return None if app.stated == app.accounts else _words(app)
+        return None if equal(app.stated, app.accounts) else _words(app)
 
     def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
         known = state.workers.get(worker.name)
@@ -230,23 +234,25 @@ class ShadowLedger:
     def _company_removed(self, event: events.CompanyRemoved, _: ClusterState) -> None:
         del self._companies[event.company]
 
-    _entries: ClassVar[dict[type[Event], Callable[[ShadowLedger, Any, ClusterState], str | None]]] = {
-        AppRegistered: _app_registered,
-        events.AppAdmitted: _app_admitted,
-        events.AppChanged: _app_changed,
-        events.AppRemoved: _app_removed,
-        events.DriverAllocated: _allocated,
-        events.DriverRemoved: _driver_removed,
-        events.ExecutorAllocated: _allocated,
-        events.ExecutorRemoved: _executor_removed,
-        events.WorkerRegistered: _worker_registered,
-        events.WorkerChanged: _worker_changed,
-        events.WorkerRemoved: _worker_removed,
-        CompanyRegistered: _company_registered,
-        events.CompanyChanged: _company_changed,
-        events.CompanyRemoved: _company_removed,
-    }
-    """Type of event -> what enters it and compares. No other event changes a ledger."""
+    @classmethod
+    def entries(cls) -> dict[type[Event], Callable[[ShadowLedger, Any, ClusterState], str | None]]:
+        """Type of event -> what enters it and compares."""
+        return {
+            AppRegistered: cls._app_registered,
+            events.AppAdmitted: cls._app_admitted,
+            events.AppChanged: cls._app_changed,
+            events.AppRemoved: cls._app_removed,
+            events.DriverAllocated: cls._allocated,
+            events.DriverRemoved: cls._driver_removed,
+            events.ExecutorAllocated: cls._allocated,
+            events.ExecutorRemoved: cls._executor_removed,
+            events.WorkerRegistered: cls._worker_registered,
+            events.WorkerChanged: cls._worker_changed,
+            events.WorkerRemoved: cls._worker_removed,
+            CompanyRegistered: cls._company_registered,
+            events.CompanyChanged: cls._company_changed,
+            events.CompanyRemoved: cls._company_removed,
+        }
 
 
 def _words(app: _App) -> str | None:
@@ -256,3 +262,7 @@ def _words(app: _App) -> str | None:
         if balance != sums:
             return f"{name} counts {balance} where its apps make {sums}"
     return None
+
+
+_ENTRIES = ShadowLedger.entries()
+"""No other event changes a ledger."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scheduler.model.resources import NOTHING, Quota, Share
+from scheduler.model.quota import UNBOUGHT, Quota, Share
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.ledger import Balance, Standing, Usage
 
-CompanyKey = tuple[float, Share, int, str]
-"""The rounded share decides most comparisons; equal floats are compared by the exact share."""
+CompanyKey = tuple[Any, ...]
+"""(rounded share, exact share, position of its last selection, name): the rounded share decides most comparisons."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Tenant:
     company: str
     balance: Balance
     usage: Usage
-    quota: Quota = Quota(NOTHING)
+    quota: Quota = UNBOUGHT
     last_selected: int = 0
     standing: Standing = field(default_factory=Standing)
 

@@ -36,6 +36,10 @@ class Line:
         else:
             items.append(item)
 
+    def append(self, item: Any) -> None:  # noqa: ANN401 - likewise
+        """Put an item behind all others, which it is not before."""
+        self.items.append(item)
+
     def remove(self, item: Any) -> None:  # noqa: ANN401 - likewise
         """Take an item out that it has."""
         items, begin, key = self.items, self.begin, self.key
@@ -52,7 +56,7 @@ class Line:
 
 
 class Arrivals(dict[str, Any]):
-    """A dict in which the first key is found soon, also after many before it have left.
+    """A dict in which the first key is found soon, also after many before it have left by `leave`.
 
     A plain one walks over all that have left; an `OrderedDict` takes 80 bytes more for each that is there.
     """
@@ -62,8 +66,9 @@ class Arrivals(dict[str, Any]):
     def __init__(self) -> None:
         self._left = 0
 
-    def __delitem__(self, key: str) -> None:
-        dict.__delitem__(self, key)
+    def leave(self, key: str) -> None:
+        """Take out a key that it has."""
+        del self[key]
         self._left += 1
         if self._left > 2 * len(self) + _LEFT:
             kept = dict(self)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import lcm
 
-from scheduler.model.resources import NOTHING, Quota, Resources, amounts_of
+from scheduler.model.quota import UNBOUGHT, Quota
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 
 
 class Parts:
@@ -18,7 +19,7 @@ class Parts:
         """The minimum executor, of which parts are whole multiples in each component."""
         self._sums: dict[int, Resources] = {}
         """The quotas of active companies, added up by their denominators."""
-        self._sum = Quota(NOTHING)
+        self._sum = UNBOUGHT
         self._summed = 0
 
     def set_cluster(self, total: Resources, smallest: Resources) -> None:

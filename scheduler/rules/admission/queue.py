@@ -26,7 +26,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scheduler.model.events import ClusterConfigured
-from scheduler.model.resources import NOTHING, Quota, Resources, Share
+from scheduler.model.quota import Quota, Share
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.limits import Limits
@@ -154,7 +155,7 @@ class AppQueue:
         self.basis = Basis()
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
-        self.arrivals: dict[str, Pending] = Arrivals()
+        self.arrivals = Arrivals()
         """Every pending app that is ready, by id, in the order in which they became ready."""
         self.configure(ClusterConfigured())
 
@@ -325,7 +326,7 @@ class AppQueue:
         return tenant.quota.share_of(tenant.standing.occupied(tenant.balance, self.basis.occupancy))
 
     def push(self, app: Pending, balance: Balance, standing: Standing | None = None) -> None:
-        """Queue an app for its user, whose ledger and claim these are."""
+        """Queue an app, the last one to become ready, for its user, whose ledger and claim these are."""
         company = self.companies[app.company]
         queue = self._queue_of(app, balance, standing)
         ask = _ask(app)
@@ -334,7 +335,7 @@ class AppQueue:
             apps = queue.by_ask[ask] = Line(key=self._place)
             self._add_ask(company, ask, app.user)
         apps.add(app)
-        queue.by_readiness.add(app)
+        queue.by_readiness.append(app)
         self.arrivals[app.app] = app
         if apps.items[apps.begin] is app:  # else the user has the same heads as before
             self._set_heads(company, queue)
@@ -383,7 +384,7 @@ class AppQueue:
     def _remove(self, company: CompanyQueue, queue: UserQueue, app: Pending) -> None:
         self._take_out(company, queue, app)
         queue.by_readiness.remove(app)
-        del self.arrivals[app.app]
+        self.arrivals.leave(app.app)
         self._set_heads(company, queue)
         if company.limit.reservations or company.lapsed:
             self._release(company, app)
@@ -562,7 +563,7 @@ class AppQueue:
         """
         if len(self.arrivals) > 1 or self._uncertain:
             return None
-        (app,) = self.arrivals.values()
+        app: Pending = next(iter(self.arrivals.values()))
         company = self.companies[app.company]
         limit, queue, borrows = company.limit, company.users[app.user], company.borrows
         ask = queue.heads[borrows]

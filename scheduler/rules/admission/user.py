@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scheduler.model.resources import Quota, Resources, Share
+from scheduler.model.quota import Quota, Share
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.ledger import Balance, Standing
 
-UserKey = tuple[float, Share, int, int, str]
-"""As for companies, the rounded share decides most comparisons."""
+UserKey = tuple[Any, ...]
+"""(rounded share, exact share, last selection, oldest app, name): as for companies, the first decides most."""
 _ALIKE = Share(0, 1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.model.resources import Resources, round_up
+from scheduler.model.resources import Resources
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, PerTask
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from scheduler.rules.fleet import Fleet
 
 MEMORY_STEP_MB = 256
+
+
+def round_up(amount: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `amount`."""
+    return -(-amount // multiple) * multiple
 
 
 def executor_sizes(settings: ClusterConfigured) -> list[int]:

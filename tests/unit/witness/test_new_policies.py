@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from fairlog.cli.main import cli
 from scheduler.model.commands import EndApp
 from scheduler.model.events import AppAdmitted
-from scheduler.model.resources import Quota, Resources, Share
+from scheduler.model.quota import Quota, Share
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES, AppPolicy
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyPolicy, Tenant
 from scheduler.rules.admission.policy import Basis

@@ -7,11 +7,13 @@ from copy import deepcopy
 import msgspec
 import pytest
 
-from scheduler.model.resources import Quota, Resources, Share, round_up
+from scheduler.model.quota import Quota, Share
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.company import Tenant
 from scheduler.rules.admission.quota import QuotaLimit
 from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
 from scheduler.rules.ledger import Balance, Standing, Usage, add_grant, add_request
+from scheduler.rules.placement.sizing import round_up
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.quota import Quota
+from scheduler.model.resources import Resources
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.invariants import check
 from scheduler.rules.ledger import Balance

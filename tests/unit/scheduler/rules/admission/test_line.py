@@ -58,7 +58,7 @@ def test_arrivals_keep_their_order_whatever_has_left() -> None:
     for number in range(1_000):
         arrivals[str(number)] = number
     for number in range(990):
-        del arrivals[str(number)]
+        arrivals.leave(str(number))
         assert next(iter(arrivals)) == str(number + 1)
     arrivals["990"] = "restated"
     arrivals["0"] = "again"

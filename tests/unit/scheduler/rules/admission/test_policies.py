@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.quota import Quota
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.company import COMPANY_POLICIES, Tenant
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender
@@ -45,7 +46,7 @@ def test_the_company_that_used_least_of_what_it_bought_goes_first() -> None:
 
     def first(at: int) -> str:
         basis = Basis(half_life_ms=HOUR, at=at)
-        return min(pay_as_you_go(a, basis), pay_as_you_go(b, basis))[-1]
+        return str(min(pay_as_you_go(a, basis), pay_as_you_go(b, basis))[-1])
 
     for tenant, held in ((a, cores(0)), (b, cores(16))):
         tenant.usage.update(30 * MINUTE, tenant.balance, HOUR)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from scheduler.model.events import ClusterConfigured
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.quota import Quota
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Pending
 from scheduler.rules.ledger import Balance, Usage
