@@ -35,6 +35,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -100,7 +101,9 @@ def owned(app: str, **about: Any) -> dict[str, Any]:
 def test_a_driver_submits_scales_follows_and_ends_apps_of_its_user(api: Handlers) -> None:
     async def story(ask: Ask, _: str) -> None:
         assert (await ask("POST", "/v1/apps", json=owned("e"))).status_code == 200
-        assert (await ask("POST", "/v1/apps/e/scale", json={"executors": 0})).status_code == 200
+        scaled = await ask("POST", "/v1/apps/e/scale", json={"executors": 0})
+        assert scaled.status_code == 200
+        assert await asyncio.to_thread(api.replica.wait_for, scaled.json()["seq"], HOPELESS_S)
         assert (await ask("POST", "/v1/apps/e/beat")).status_code == 200
         assert (await ask("GET", "/v1/apps/e/explain", params={"fresh": True})).status_code == 200
         batch = {"commands": [to_builtins(ScaleApp(app="e", executors=1))]}
