@@ -237,8 +237,10 @@ class Door:
         of_their_own = {"open": self._open, "session": self._session, "work": self._work_of, "pass": self._pass}
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
+        if (shown := _token_of(request)).startswith(PASS):
+            await self._hear_of(self.passes.claims(shown).app)
         driver = self.driver(request)
-        who = self._admit(route, request, driver)
+        who = await self._admit(route, request, driver)
         values = _values(route.params, request)
         if route.takes is not None or route.answer == "answers":
             send = self._batch if route.takes is None else partial(self._command, route)
@@ -258,7 +260,12 @@ class Door:
             return await self._read(route, request, who, values)
         return await self._mail(route, request, who, passed=driver is not None and driver.mail, **values)
 
-    def _admit(self, route: Route, request: Request, driver: Pass | None) -> By:
+    async def _hear_of(self, app: str) -> None:
+        """Fold the log to its end unless the app is known: a driver may know of it before this server does."""
+        if not self.handlers.replica.peek(lambda state: app in state.apps):
+            await self.reach(await self.head())
+
+    async def _admit(self, route: Route, request: Request, driver: Pass | None) -> By:
         """Who asks, or in whose name the driver does, charged for it. Raises: NotAllowed if its pass is not for it."""
         if driver is None:
             who = self.who(request)
@@ -266,6 +273,8 @@ class Door:
             return who
         self.rates.charge(driver.app, driver.company)
         of = request.path_params.get("app")
+        if of is not None:
+            await self._hear_of(of)
         self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
         return driver.who
 

@@ -118,8 +118,8 @@ class Passes:
         mac = hmac.digest(self._own, text, "sha256").hex() if self._ring is None else self._ring.mac(door, text)
         return signed_text(PREFIX, said, door, mac)
 
-    def read(self, text: str, state: ClusterState, now: int) -> Pass:
-        """What the pass claims. Raises: NotAuthenticated unless it is good at `now` (ms)."""
+    def claims(self, text: str) -> Pass:
+        """What the pass claims. Raises: NotAuthenticated unless a door of this cluster has signed it."""
         try:
             said, door, mac = parts_of(PREFIX, text)
             found = msgspec.json.decode(said, type=Pass)
@@ -127,6 +127,11 @@ class Passes:
             raise NotAuthenticated("this is not the pass of a driver") from None
         if not self._is_signed(door, framed(_PURPOSE, said), mac) or found.cluster != self._cluster:
             raise NotAuthenticated("the pass of this driver is not signed by a door of this cluster")
+        return found
+
+    def read(self, text: str, state: ClusterState, now: int) -> Pass:
+        """What the pass claims. Raises: NotAuthenticated unless it is good at `now` (ms)."""
+        found = self.claims(text)
         app = state.apps.get(found.app)
         over = app is None or (app.ended is not None and (found.mail or app.driver is None))
         if app is None or over or (app.spec.company, app.spec.user) != (found.company, found.user):

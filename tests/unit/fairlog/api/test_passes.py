@@ -35,7 +35,6 @@ from scheduler.rules.state import ClusterState
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
-from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -101,14 +100,34 @@ def owned(app: str, **about: Any) -> dict[str, Any]:
 def test_a_driver_submits_scales_follows_and_ends_apps_of_its_user(api: Handlers) -> None:
     async def story(ask: Ask, _: str) -> None:
         assert (await ask("POST", "/v1/apps", json=owned("e"))).status_code == 200
-        scaled = await ask("POST", "/v1/apps/e/scale", json={"executors": 0})
-        assert scaled.status_code == 200
-        assert await asyncio.to_thread(api.replica.wait_for, scaled.json()["seq"], HOPELESS_S)
+        assert (await ask("POST", "/v1/apps/e/scale", json={"executors": 0})).status_code == 200
         assert (await ask("POST", "/v1/apps/e/beat")).status_code == 200
         assert (await ask("GET", "/v1/apps/e/explain", params={"fresh": True})).status_code == 200
         batch = {"commands": [to_builtins(ScaleApp(app="e", executors=1))]}
         assert "seq" in (await ask("POST", "/v1/commands", json=batch)).json()["answers"][0]
         assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 200
+
+    run(api, story)
+
+
+@pytest.mark.parametrize("driver_of", ["late", "d"])
+def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Handlers, driver_of: str) -> None:
+    """Its own app, or another one of its user that it has submitted."""
+
+    async def story(ask: Ask, given: str) -> None:
+        with pytest.MonkeyPatch.context() as paused:
+            paused.setattr(api.replica, "step", lambda: 0.005)
+            folded = await asyncio.to_thread(
+                api.send, ROOT, RegisterCompany(company="initech")
+            )  # by the step that has begun
+            await asyncio.to_thread(api.replica.wait_for, folded.seq, 2)
+            await asyncio.to_thread(api.send, ROOT, submission("late", **OWNED, tasks=None))
+            if driver_of == "late":
+                given = Passes(api.keys.cluster, api.keyring).make(ROOT, "acme", "ann", "late")
+            answer = asyncio.ensure_future(ask("POST", "/v1/apps/late/beat", given))
+            await asyncio.wait([answer], timeout=0.2)
+            assert not answer.done()
+        assert (await answer).status_code == 200
 
     run(api, story)
 
