@@ -1,8 +1,9 @@
 """Tasks per second of an app with many short tasks, compared with plain RQ's forking workers; printed as JSON.
 
-`tasks.py [TASKS]` runs a program TASKS times (default 2,000), on the embedded server with fsync on every write: through
-an API server, as workers are, without cells and in cells; over the store; and with RQ. fairlog gets one worker that
-offers far more cores than the machine has. RQ gets one forking `Worker` process per CPU of the machine.
+`tasks.py [TASKS [CORES]]` runs a program TASKS times (default 2,000), on the embedded server with fsync on every write:
+through an API server, as workers are, without cells and in cells; over the store; and with RQ. fairlog gets one worker
+that offers CORES cores (default 512, far more than the machine has; 16 make one executor). RQ gets one forking `Worker`
+process per CPU of the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from workers.offer import make_offers
 from workers.sandbox import why_no_cell
 
 PROGRAM = "/bin/true"
-OFFERED_CORES = 512
 CLUSTER = "bench"
 QUEUE = "plain"
 
@@ -50,9 +50,9 @@ def process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         running.wait(30)
 
 
-def fairlog_tasks(folder: Path, tasks: int, launcher: str, *, through_api: bool = True) -> dict[str, Any]:
+def fairlog_tasks(folder: Path, tasks: int, cores: int, launcher: str, *, through_api: bool = True) -> dict[str, Any]:
     """Run the tasks as one app, timed from its submission to its end in the log."""
-    cores, run_dir = OFFERED_CORES, folder / "run"
+    run_dir = folder / "run"
     made = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=run_dir, outlive_agent=False)
     offer = [made[0].model_copy(update={"launcher": launcher})]
     keys = private_folder(folder) / "keys.json"
@@ -130,13 +130,14 @@ def plain_rq_tasks(folder: Path, tasks: int) -> dict[str, Any]:
 def main() -> None:
     """Run the benchmark and print the figures."""
     tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
+    cores = int(sys.argv[2]) if len(sys.argv) > 2 else 512
     with tempfile.TemporaryDirectory(prefix="fairlog-tasks-") as folder:
         where = Path(folder)
-        plain = fairlog_tasks(where / "plain", tasks, "plain")
-        direct = fairlog_tasks(where / "store", tasks, "plain", through_api=False)
+        plain = fairlog_tasks(where / "plain", tasks, cores, "plain")
+        direct = fairlog_tasks(where / "store", tasks, cores, "plain", through_api=False)
         rq = plain_rq_tasks(where, tasks)
         why = why_no_cell()
-        cell = {"skipped": why} if why else fairlog_tasks(where / "cell", tasks, "cell")
+        cell = {"skipped": why} if why else fairlog_tasks(where / "cell", tasks, cores, "cell")
     ratio = round(plain["tasks_per_s"] / rq["tasks_per_s"], 1)
     part = None if why else round(cell["tasks_per_s"] / plain["tasks_per_s"], 2)
     show(

@@ -41,7 +41,7 @@ Ask = Callable[..., Awaitable[httpx.Response]]
 
 @pytest.fixture
 def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
-    with served(fake, timeout_s=0.5) as made:
+    with served(fake) as made:
         yield made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from scheduler.service.scheduler import Scheduler
 from scheduler.service.tokens import new_token
 from scheduler.store.eventlog import EventLog
 from tests.unit.fairlog.api.served import KEYS, RING
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -41,7 +41,7 @@ def master(fake: fakeredis.FakeRedis, name: str) -> Scheduler:
     return made
 
 
-def test_a_token_revoked_during_a_failover_is_refused_everywhere_within_a_second(fake: fakeredis.FakeRedis) -> None:
+def test_a_token_revoked_during_a_failover_is_refused_everywhere(fake: fakeredis.FakeRedis) -> None:
     scheduler, client = master(fake, "m1"), Client(fake, KEYS.cluster, keyring=RING, by=ROOT, timeout_s=5)
     token = new_token()
     ann = By("acme/ann", token.id, "user")
@@ -58,7 +58,7 @@ def test_a_token_revoked_during_a_failover_is_refused_everywhere_within_a_second
         servers = []
         for _ in range(2):
             replica = stack.enter_context(Replica(EventLog(fake, KEYS)))
-            assert replica.wait_for(scheduler.position.seq, 10)
+            assert replica.wait_for(scheduler.position.seq, HOPELESS_S)
             servers.append(Handlers(fake, KEYS.cluster, replica, keyring=RING, timeout_s=0.1))
         assert [server.principal(token.text, at_home=False) for server in servers] == [ann] * 2
         client.notify(RevokeToken(token=token.id))
@@ -67,11 +67,8 @@ def test_a_token_revoked_during_a_failover_is_refused_everywhere_within_a_second
         fake.delete(KEYS.lane("company/acme"))
         scheduler.turn()
         del scheduler  # nobody serves now
-        since = time.monotonic()
         for server in servers:
-            while (head := server.replica.head) < server.replica.log.head().seq:
-                assert time.monotonic() < since + 1, head
-                time.sleep(0.005)
+            assert server.replica.wait_for(server.replica.log.head().seq, HOPELESS_S)
             with pytest.raises(NotAuthenticated, match="revoked"):
                 server.principal(token.text, at_home=False)
             with pytest.raises(NotAllowed, match="not valid"):
@@ -80,7 +77,6 @@ def test_a_token_revoked_during_a_failover_is_refused_everywhere_within_a_second
                 server.view(ann, "cluster", {})
             [refusal] = server.send_many(ann, [write_command(KillApp(app="a")).encode()])
             assert isinstance(refusal, NotAllowed)
-        assert time.monotonic() < since + 1
     for entry, fields in flat:  # what the server signed before is in the inbox when the next master begins
         fake.xadd(KEYS.lane("company/acme"), fields, id=entry)
     second = master(fake, "m2")
