@@ -54,7 +54,7 @@ class CompiledRules(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """What building needs besides hatchling: mypyc, and the types of what the modules import."""
-        return ["mypy>=2,<3", "setuptools>=77", "msgspec>=0.20", "pydantic>=2.8,<3"] if _wanted() else []
+        return ["mypy>=2,<3", "setuptools>=77", *self.metadata.core.dependencies] if _wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile into a folder of its own, and have the wheel include what came out."""
