@@ -47,10 +47,10 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
-from scheduler.model.sender import NOBODY, By, local
-from scheduler.rules.decide import decide
+from scheduler.model.sender import By, local
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.service.client import Client, Receipt
+from scheduler.service.inbox import received
 from scheduler.store.keys import OPERATORS, WORKERS, bell_id, queue_key
 from tests.simulation.door import COMPANIES, Door, has_accounts
 from tests.simulation.loom import Actor, Loom
@@ -61,9 +61,7 @@ from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Event
     from scheduler.model.grants import Grant, Leaving
-    from scheduler.rules.state import ClusterState
     from scheduler.service.keyring import Keyring
     from scheduler.store.task_queue import Begun, Completion
 
@@ -515,7 +513,7 @@ class World:
         patch.setattr("recovery.failover.master.STANDBY_WAIT_MS", random.choice((250, 1_000)))
         patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 2)
-        patch.setattr("scheduler.rules.turn.decide", _decide_unless_poisoned)
+        patch.setattr("scheduler.service.inbox.received", _received_unless_poisoned)
         if self.door is not None:
             self.door.patch(patch)
         patch_machines(patch, loom, self.machines, self.natures, self._ran, self._begins, self._leaving)
@@ -564,11 +562,11 @@ class _Log:
     info = warning = error = _said
 
 
-def _decide_unless_poisoned(state: ClusterState, command: Command, at: int, by: By = NOBODY) -> list[Event]:
-    events = decide(state, command, at, by)
+def _received_unless_poisoned(body: bytes) -> Command:
+    command = received(body)
     if isinstance(command, SubmitApp) and command.name == POISON:
         raise RuntimeError("poison")
-    return events
+    return command
 
 
 def _submit(world: World) -> None:

@@ -112,8 +112,7 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         assert guarded.refused() == []
         assert "hush" in shell.ok("logs", app)
         held = shell.submit("--tasks", "2", "--", "sleep", "600").split()[0]
-        wait_until(lambda: shell.app(held)["state"] == "running", "its tasks")
-        assert shell.ok("exec", held, "--", "echo", "there") == "there\n"
+        wait_until(lambda: shell.run("exec", held, "--", "echo", "there").out == "there\n", "its tasks")
         driven = shell.submit("--driver", "--wait", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN").split()[0]
         assert "hush" in shell.ok("logs", driven, "--driver")
         for verb in (
