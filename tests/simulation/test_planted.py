@@ -115,7 +115,7 @@ def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
                 decided.append(event)
         return decided
 
-    for decider in ("tests.simulation.world", "witness.audit.rule_of", "witness.audit.as_due"):
+    for decider in ("scheduler.rules.turn", "witness.audit.rule_of", "witness.audit.as_due"):
         patch.setattr(f"{decider}.decide", hasty)
     patch.setattr(Agent, "_start", _start_at_once)
 
