@@ -146,8 +146,9 @@ if after > base then
   base = after
 end
 redis.call('HSET', KEYS[1], sent, number, taken, base)
-return {redis.call('LRANGE', KEYS[3], 0, -1), waiting, redis.call('HMGET', KEYS[1], SAID)}
-""".replace("MOST", str(MOST_WAITING)).replace("SAID", "'exit', 'error', 'ended', 'rows', 'columns'")
+local said = redis.call('HMGET', KEYS[1], 'exit', 'error', 'ended', 'rows', 'columns')
+return {redis.call('LRANGE', KEYS[3], 0, -1), waiting, said}
+""".replace("MOST", str(MOST_WAITING))
 """KEYS: the record, the list to send by, the list to take from. ARGV: a field of the record and what it must hold, the
 fields with the numbers of chunks sent and taken, the number of the first chunk, how many were taken, the chunks.
 -> the chunks to take, how many wait the other way, and what else the two ends have said, as of the same moment: whoever

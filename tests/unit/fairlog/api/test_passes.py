@@ -117,9 +117,8 @@ def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Ha
     async def story(ask: Ask, given: str) -> None:
         with pytest.MonkeyPatch.context() as paused:
             paused.setattr(api.replica, "step", lambda: 0.005)
-            folded = await asyncio.to_thread(
-                api.send, ROOT, RegisterCompany(company="initech")
-            )  # by the step that has begun
+            last = RegisterCompany(company="initech")  # folded by the step that has begun
+            folded = await asyncio.to_thread(api.send, ROOT, last)
             await asyncio.to_thread(api.replica.wait_for, folded.seq, 2)
             await asyncio.to_thread(api.send, ROOT, submission("late", **OWNED, tasks=None))
             if driver_of == "late":

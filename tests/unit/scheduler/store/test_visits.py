@@ -11,6 +11,8 @@ from scheduler.store.keys import Keys
 from scheduler.store.visits import MOST_CHUNKS, MOST_VISITS, MOST_WAITING, Call, Report, Visits, Wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis import Redis
     from redis.client import Pipeline
 
@@ -55,18 +57,23 @@ def test_who_waits_while_told_full_loses_nothing_and_may_repeat_a_call(visits: V
     assert taken == [b"%d" % number for number in range(len(taken))]
 
 
+def meanwhile(fake: Redis, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have `act` happen once, within the next call: before its pipeline, if it has one."""
+    pipeline = fake.pipeline
+
+    def acts() -> Pipeline:
+        monkeypatch.setattr(fake, "pipeline", pipeline)
+        act()
+        return pipeline()
+
+    monkeypatch.setattr(fake, "pipeline", acts)
+
+
 def test_who_is_told_of_the_end_has_all_of_the_output(
     visits: Visits, fake: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visit = visits.begin(CAT, "w1", "a.0", "acme/ann")
-    pipeline = fake.pipeline
-
-    def ends_meanwhile() -> Pipeline:
-        monkeypatch.setattr(fake, "pipeline", pipeline)
-        visits.attend("a.0", Report(visit, chunks=(b"1all of it",), exit_code=7))
-        return pipeline()
-
-    monkeypatch.setattr(fake, "pipeline", ends_meanwhile)
+    meanwhile(fake, monkeypatch, lambda: visits.attend("a.0", Report(visit, chunks=(b"1all of it",), exit_code=7)))
     replies = [visits.call(visit, "acme/ann", Call())]
     if replies[0].exit_code is None:
         replies.append(visits.call(visit, "acme/ann", Call()))
@@ -78,14 +85,7 @@ def test_who_is_told_that_the_input_ends_has_all_of_it(
     visits: Visits, fake: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visit = visits.begin(CAT, "w1", "a.0", "acme/ann")
-    pipeline = fake.pipeline
-
-    def ends_meanwhile() -> Pipeline:
-        monkeypatch.setattr(fake, "pipeline", pipeline)
-        visits.call(visit, "acme/ann", Call(chunks=(b"all of it",), ended=True))
-        return pipeline()
-
-    monkeypatch.setattr(fake, "pipeline", ends_meanwhile)
+    meanwhile(fake, monkeypatch, lambda: visits.call(visit, "acme/ann", Call(chunks=(b"all of it",), ended=True)))
     orders = [visits.attend("a.0", Report(visit))]
     if not orders[0].ended:
         orders.append(visits.attend("a.0", Report(visit)))
