@@ -98,7 +98,8 @@ def test_every_decision_respects_quotas_offers_and_requests(
             assert host.free.memory_mb >= event.resources.memory_mb
             assert state.settings.max_drivers is None or len(drivers) < state.settings.max_drivers
             there = sum(driver.resources.cores for driver in drivers if state.workers[driver.worker].status == "alive")
-            assert there + event.resources.cores <= Fraction(state.settings.max_driver_share) * state.fleet.total.cores
+            most = Fraction(state.settings.max_driver_share) * state.fleet.total.cores
+            assert not drivers or there + event.resources.cores <= most, f"semantics D4: {event}"
 
     played(history, before=before, each_event=True)
 
