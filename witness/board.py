@@ -135,7 +135,7 @@ def _waiter(state: ClusterState, app: App) -> dict[str, Any] | None:
     wait = waits_for(state, app)
     if wait is None:
         return None
-    return {"app": app.spec.app, "user": app.spec.user, "since": _since(app), **wait.as_json()}
+    return {"app": app.id, "user": app.spec.user, "since": _since(app), **wait.as_json()}
 
 
 def _condition(worker: Worker) -> str:
@@ -184,7 +184,7 @@ def _passes(app: App, filters: Filters) -> bool:
     spec = app.spec
     if (filters.company and spec.company != filters.company) or (filters.user and spec.user != filters.user):
         return False
-    if filters.text and filters.text.casefold() not in spec.app.casefold():
+    if filters.text and filters.text.casefold() not in app.id.casefold():
         return False
     if filters.state == "living":
         return app.ended is None
@@ -204,7 +204,7 @@ def _sort_key(state: ClusterState, app: App, sort: Sort) -> tuple[Any, ...]:
     if sort == "waited":
         return ((app.admitted_at or app.ended_at or state.at) - app.submitted_at, app.submitted)
     values = {"cores": app.requested.cores, "state": app.state, "company": app.spec.company, "user": app.spec.user}
-    return (values.get(sort, app.spec.app), app.submitted)
+    return (values.get(sort, app.id), app.submitted)
 
 
 def one(state: ClusterState, name: str) -> dict[str, Any]:

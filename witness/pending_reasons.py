@@ -98,7 +98,7 @@ def _until_ready(app: App) -> Wait:
     if app.awaits:
         return Wait("dependency", "J1", partial(_dependent, app))
     if app.on_hold:
-        return Wait("hold", "J3", lambda: (f"it is on hold; `fairlog release {app.spec.app}` ends that", {}))
+        return Wait("hold", "J3", lambda: (f"it is on hold; `fairlog release {app.id}` ends that", {}))
     return Wait("next-turn", "J2", lambda: ("it will be ready in the next turn", {}))
 
 
@@ -126,10 +126,10 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
         rule = "C6" if company.borrows else "C4"
         return Wait("beyond-quota" if alone else "quota", rule, partial(_over_quota, company, app.queued.request))
     reserver = limit.reserver() if limit.reservations else None
-    if reserver is not None and reserver.app != spec.app:
+    if reserver is not None and reserver.app != app.id:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
     head = (queue.first if borrows else queue.head) or _kept_out(company, queue, borrows=borrows)
-    if head is not None and head.app != spec.app:
+    if head is not None and head.app != app.id:
         return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app, head))
     return None
 
@@ -197,7 +197,7 @@ def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
 
 def _queued(queue: UserQueue, app: App, head: Pending) -> Told:
     """Who is before it, and its user's head, which need not be the first of them: that may be no head (C4, N2, N3)."""
-    place = next(number for number, one in enumerate(queue.by_policy) if one.app == app.spec.app)
+    place = next(number for number, one in enumerate(queue.by_policy) if one.app == app.id)
     ahead = queue.by_policy[:place]
     text = f"{place} of {app.spec.user}'s apps {'is' if place == 1 else 'are'} before it; the next is {head.app}"
     if any(one.priority != app.priority for one in ahead):
@@ -211,7 +211,7 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
     if app.state != "pending" or not app.ready:
         return None
     order = [one.app for one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
-    return {"place": order.index(app.spec.app) + 1, "of": len(order)}
+    return {"place": order.index(app.id) + 1, "of": len(order)}
 
 
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
@@ -500,7 +500,7 @@ def _holders(state: ClusterState, workers: Sequence[Worker]) -> Told:
 def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str]) -> Wait | None:
     """The app is excluded from the workers that have room (W7, W9), or these are suspected (W8)."""
     there = [state.workers[name] for name in kept if name in state.workers]
-    if any(worker.status == "alive" and worker.open_to(app.spec.app).covers(size) for worker in there):
+    if any(worker.status == "alive" and worker.open_to(app.id).covers(size) for worker in there):
         unstartable = all(app.troubles[worker.id].unstartable for worker in there)
         return Wait("excluded", "W9" if unstartable else "W7", partial(_excluded, state, app))
     suspects = [worker for worker in state.suspects.values() if worker.shut and worker.free.covers(size)]

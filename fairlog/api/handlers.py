@@ -349,7 +349,7 @@ class Handlers:
 
         def shown(state: ClusterState) -> Callable[[App], bool]:
             if who.role == "worker":
-                return lambda app: self.may_see(state, who, app.spec.app)
+                return lambda app: self.may_see(state, who, app.id)
             return lambda app: may("read", app.spec.company, app.spec.user)
 
         def public(view: dict[str, Any]) -> dict[str, Any]:

@@ -213,11 +213,11 @@ def _print_story(story: checks.Story, orders: Sequence[SubmitApp]) -> None:
         [
             (
                 f"{number}.",
-                app.spec.app,
+                app.id,
                 app.spec.user,
                 app.name,
                 app.requested.cores,
-                story.executors.get(app.spec.app, 0),
+                story.executors.get(app.id, 0),
                 render.duration(app.admitted_at - app.submitted_at),
                 render.duration(app.ended_at - app.admitted_at),
                 render.duration(app.ended_at - first_ms),
@@ -231,7 +231,7 @@ def _print_story(story: checks.Story, orders: Sequence[SubmitApp]) -> None:
     for company, users in _USERS.items():
         mine = [app for app in apps if app.spec.company == company]
         waits = [app.admitted_at - app.submitted_at for app in mine]
-        core_s = sum(story.core_ms.get(app.spec.app, 0) for app in mine) // 1000
+        core_s = sum(story.core_ms.get(app.id, 0) for app in mine) // 1000
         quota = story.state.quota(company).amount.cores
         spread = (min(waits), sum(waits) // len(waits), max(waits))
         rows.append((company, quota, len(users), len(mine), core_s, *map(render.duration, spread)))

@@ -41,10 +41,10 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     program = spec.programs and not is_driver(held.id)
     grant: dict[str, Any] = {
         "executor": held.id,
-        "app": spec.app,
+        "app": app.id,
         "company": spec.company,
         "user": spec.user,
-        "name": private.name or spec.app,
+        "name": private.name or app.id,
         "cores": held.resources.cores,
         "memory_mb": held.resources.memory_mb,
         "tasks": spec.tasks,

@@ -55,7 +55,7 @@ from scheduler.rules.validate import (
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
     """The app's demand in full, with these changes (semantics O4)."""
     stated = {name: getattr(app, name) for name in AppChanged.__struct_fields__ if name != "app"}
-    return AppChanged(app=app.spec.app, **{**stated, **changes})
+    return AppChanged(app=app.id, **{**stated, **changes})
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
@@ -94,7 +94,7 @@ def stopped(app: App, names: Sequence[str]) -> list[Event]:
             check_name("the id of an executor", name)
     named = [app.executors[name] for name in dict.fromkeys(names) if name in app.executors]
     return [
-        ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker)
+        ExecutorRevoked(app=app.id, executor=executor.id, worker=executor.worker)
         for executor in named
         if executor.status != "stopping"
     ]
@@ -130,7 +130,7 @@ def _sized(state: ClusterState, app: App, command: ScaleApp) -> Sizing:
     sizing = _sizing(state, app, command.executors)
     if not app.spec.programs or not isinstance(sizing, Fixed):
         raise InvalidCommand(
-            f"only executors that run a program can get another size, and those of app {app.spec.app!r} run tasks"
+            f"only executors that run a program can get another size, and those of app {app.id!r} run tasks"
         )
     named = command.executor_resources
     others = amounts_named(state.kinds, "an executor's", named, 1, MAX_AMOUNT) if named else None
@@ -147,14 +147,14 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
         least, most, *_ = spec.elastic
         if executors is None or not least <= executors <= most:
             raise InvalidCommand(
-                f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
+                f"app {app.id!r} is elastic; its number of executors must be between {least} and {most}"
             )
     elif isinstance(sizing, Computed) and executors is not None:
         each = requested_resources(settings, 1, sizing.memory_per_task_mb, spec.cores_per_task, sizing.per_task)
         return Fixed(each, counted=True)
     elif isinstance(sizing, Fixed) and sizing.counted and executors is None:
         raise InvalidCommand(
-            f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
+            f"app {app.id!r} has a stated number of executors and cannot return to no limit; give a number"
         )
     return sizing
 
@@ -183,7 +183,7 @@ def gave_back(app: App) -> list[Event]:
     changed = demand(app, executor_limit=limit, target=target, requested=_request(app, sizing, limit), done_cores=0)
     last = not limit and target is None and len(app.executors) == 1
     if last and app.spec.driver is None and app.spec.owner_timeout_s is None:
-        return [changed, AppRemoved(app=app.spec.app, reason="finished")]
+        return [changed, AppRemoved(app=app.id, reason="finished")]
     return [changed]
 
 
@@ -256,7 +256,7 @@ def requests(
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,
         )
-    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=app.spec.app, pending=tuple(pending))
+    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=app.id, pending=tuple(pending))
 
 
 MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
@@ -314,7 +314,7 @@ def steps(state: ClusterState, at: int) -> Iterator[str]:
     """
     for app in state.steps_due(at):
         if (at - app.asked_at) % state.settings.elastic_step_ms == 0 or any(_growth(state, app)):
-            yield app.spec.app
+            yield app.id
 
 
 def _growth(state: ClusterState, app: App) -> Iterator[AppChanged]:
@@ -348,7 +348,7 @@ def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
 def withdrawn(state: ClusterState, admitted: AppAdmitted) -> Iterator[AppChanged]:
     """What elastic apps asked for beyond their least, and were not granted, gives way to another app (semantics E7)."""
     for app in list(state.elastics.get(admitted.company, {}).values()):
-        if app.spec.app != admitted.app:
+        if app.id != admitted.app:
             yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
 
 
@@ -396,7 +396,7 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
     idle = [one for one in held if one.idle_since is not None and one.idle_since <= idle_before]
     idle.sort(key=lambda executor: executor.idle_since or 0)
     for executor in idle[: max(0, len(held) - (app.executor_limit or 0))]:
-        yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
+        yield ExecutorRevoked(app=app.id, executor=executor.id, worker=executor.worker, reason="idle")
 
 
 def _request(app: App, sizing: Fixed, executors: int | None) -> Resources:

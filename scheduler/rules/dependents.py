@@ -36,14 +36,14 @@ class Dependents:
         """Index what the pending app still waits for."""
         for name in app.awaits:
             if name in apps and apps[name].ended is None:
-                self.of.setdefault(name, {})[app.spec.app] = app
+                self.of.setdefault(name, {})[app.id] = app
         self.judge(app)
 
     def drop(self, app: App) -> None:
         """The app, which was not ready, has ended."""
         for name in app.awaits:
             if name in self.of:
-                del self.of[name][app.spec.app]
+                del self.of[name][app.id]
                 if not self.of[name]:
                     del self.of[name]
         self.judge(app)
@@ -59,7 +59,7 @@ class Dependents:
 
     def judge(self, app: App) -> None:
         """Bring `judged` up to date with the app."""
-        key = app.submitted, app.spec.app
+        key = app.submitted, app.id
         place = bisect_left(self.judged, key)
         known = self.judged[place : place + 1] == [key]
         if app.judged and not known:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from msgspec.structs import force_setattr
+from msgspec.structs import replace
 
 from scheduler.model.commands import Private, read_private
 from scheduler.model.events import (
@@ -325,10 +325,12 @@ UNQUEUED = Pending("", "", "", "", NOTHING, 0)
 class App:
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms.
 
-    The first five and those from `owed` on are links and indexes; what is between are facts, and stands in snapshots.
+    Those up to `usage` and from `owed` on are links and indexes; what is between are facts, and stands in snapshots.
     """
 
+    id: str
     spec: AppRegistered
+    """Its registration without its id: apps that were submitted alike share one."""
     queued: Pending
     standings: Standings
     accounts: Accounts
@@ -433,6 +435,7 @@ class App:
 
     def __init__(  # noqa: PLR0913, PLR0917 - its facts
         self,
+        id: str,  # noqa: A002 - as others have theirs
         spec: AppRegistered,
         queued: Pending,
         standings: Standings,
@@ -447,6 +450,7 @@ class App:
         priority: int = 0,
         max_runtime_s: int | None = None,
     ) -> None:
+        self.id = id
         self.spec = spec
         self.queued = queued
         self.standings = standings
@@ -476,6 +480,11 @@ class App:
         self.private_json = b""
 
     @property
+    def registered(self) -> AppRegistered:
+        """Its registration."""
+        return replace(self.spec, app=self.id)
+
+    @property
     def private(self) -> Private | None:
         """Its name, command, variables and folder; None where they are withheld."""
         return read_private(self.private_json) if self.private_json else None
@@ -484,7 +493,7 @@ class App:
     def name(self) -> str:
         """What it is called: its id, if it has no name or that is withheld."""
         private = self.private
-        return (private and private.name) or self.spec.app
+        return (private and private.name) or self.id
 
     @property
     def state(self) -> AppState:
@@ -595,12 +604,14 @@ def _same(value: T) -> T:
     return value
 
 
-def share_values(spec: AppRegistered, company: str, user: str) -> None:
-    """Replace values of the event by equal ones that other apps have: a million apps have few different ones."""
-    force_setattr(spec, "company", company)
-    force_setattr(spec, "user", user)
-    force_setattr(spec, "requested", _same(spec.requested))
-    force_setattr(spec, "sizing", _same(spec.sizing))
+@lru_cache(maxsize=10_000)
+def _alike(spec: AppRegistered) -> AppRegistered:
+    return replace(spec, requested=_same(spec.requested), sizing=_same(spec.sizing))
+
+
+def shared_spec(registered: AppRegistered, company: str, user: str) -> AppRegistered:
+    """`App.spec` of the app, with these objects for its names: a million apps have few different ones."""
+    return _alike(replace(registered, app="", company=company, user=user))
 
 
 @dataclass(slots=True, eq=False)

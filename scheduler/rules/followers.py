@@ -29,7 +29,7 @@ class Followers:
 
     def update(self, app: App) -> None:
         """The app was admitted, has ended, or requests something else."""
-        name, number = app.spec.app, workers_asked(app)
+        name, number = app.id, workers_asked(app)
         before = self._workers.pop(name, 0)
         if number:
             self._workers[name] = number

@@ -73,7 +73,7 @@ def _superfluous(app: App, hold: Hold) -> bool:
 def _usable(app: App, worker: Worker, hold: Hold) -> bool:
     """Whether the room of a claim whose executors have left can be used, now or when others that leave are gone."""
     left = [one.id for one in worker.holds.values() if one.reason == "reclaim" and not one.leaving]
-    room = worker.open_to(app.spec.app) + worker.leaving
+    room = worker.open_to(app.id) + worker.leaving
     return room.holds(hold.amounts) > left.index(hold.id)
 
 

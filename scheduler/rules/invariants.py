@@ -89,7 +89,7 @@ def _claims(state: ClusterState) -> Iterator[str]:
         live = _sum([one for one in app.allocations() if state.workers[one.worker].status == "alive"])
         claim = live + app.more
         if app.spec.elastic is not None and (app.claim, app.lent) != (claim, app.beyond_least):
-            yield f"app {app.spec.app!r} counts {app.claim} and {app.lent} beyond its least number of executors"
+            yield f"app {app.id!r} counts {app.claim} and {app.lent} beyond its least number of executors"
         if (claim, app.lent) != (NOTHING, NOTHING):
             held[company] += live
             lent[company] += app.lent
@@ -136,7 +136,7 @@ def _numbers(state: ClusterState) -> Iterator[str]:
 
 def _claim(app: App, state: ClusterState) -> Iterator[str]:
     """What the app needs and claims (semantics A8)."""
-    name, need = app.spec.app, app.need
+    name, need = app.id, app.need
     if app.ended is None and need is not state.claims.need_of(app):
         yield f"app {name!r} needs something else of a worker than its demand says"
     if (app.usable, app.more) != (usable_executors(app), need.more(app, state.fleet)):
@@ -171,7 +171,7 @@ def _addresses(worker: Worker) -> Iterator[str]:
 
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
-    name = app.spec.app
+    name = app.id
     held = _sum(app.allocations())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
@@ -220,7 +220,7 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
 
 def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
     pending = [app for app in state.apps.values() if not app.admitted and app.ended is None]
-    ready = sorted((app.queued.ready, app.spec.app) for app in pending if app.ready)
+    ready = sorted((app.queued.ready, app.id) for app in pending if app.ready)
     users = [user for company in state.queue.companies.values() for user in company.users.values()]
     if ready != sorted((item.ready, item.app) for user in users for item in user.by_policy):
         yield "the queue differs from the pending apps that are ready"
@@ -244,10 +244,10 @@ def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
     for app in pending:
         for name in app.awaits:
             if name in state.apps and state.apps[name].ended is None:
-                dependents[name].append(app.spec.app)
+                dependents[name].append(app.id)
     if {name: list(apps) for name, apps in state.dependents.of.items()} != dependents:
         yield f"the apps that wait for others are not {dict(dependents)}"
-    if state.dependents.judged != [(app.submitted, app.spec.app) for app in pending if app.judged]:
+    if state.dependents.judged != [(app.submitted, app.id) for app in pending if app.judged]:
         yield f"a turn judges the apps {state.dependents.judged}, but by the facts others"
 
 
@@ -333,7 +333,7 @@ def _growing(state: ClusterState) -> Iterator[str]:
 def _timers(state: ClusterState) -> Iterator[str]:
     """Whether the timers are those that the facts call for (semantics T1)."""
     due = [
-        Timer(when, app.admitted, app.spec.app, what)
+        Timer(when, app.admitted, app.id, what)
         for app in state.waiting.values()
         for when, what in timers_of(app, state.settings, state.at)
     ]

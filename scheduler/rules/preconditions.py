@@ -524,7 +524,7 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
 
 def _resized(state: Facts, app: App, sizing: events.Sizing) -> Broken:
     """A computed size is fixed once a number is stated (L1); that of programs may change until the first grant (G3)."""
-    name = app.spec.app
+    name = app.id
     stated = app.spec.programs and not app.next_executor and isinstance(sizing, Fixed) and sizing.counted
     if not stated and not (isinstance(app.sizing, Computed) and isinstance(sizing, Fixed)):
         return ("G3" if app.spec.programs else "S5"), f"the executors of app {name!r} keep their size"

@@ -117,7 +117,7 @@ def resized(app: App, sizing: Fixed, cores: int | None, memory_mb: int | None, o
         return sizing
     if app.next_executor:
         raise InvalidCommand(
-            f"the executors of app {app.spec.app!r} have {known}; their size can be stated until the first is granted"
+            f"the executors of app {app.id!r} have {known}; their size can be stated until the first is granted"
         )
     return Fixed(each, counted=sizing.counted)
 

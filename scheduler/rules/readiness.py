@@ -59,16 +59,16 @@ def dependencies(
 def reprioritized(app: App, priority: int) -> list[Event]:
     """The events of a new priority: none if it is the same (semantics Q1). Raises: InvalidCommand."""
     check_priority(priority)
-    return [] if app.priority == priority else [AppReprioritized(app=app.spec.app, priority=priority)]
+    return [] if app.priority == priority else [AppReprioritized(app=app.id, priority=priority)]
 
 
 def put_on_hold(app: App, *, hold: bool) -> list[Event]:
     """The events of a hold, or of its end: none if nothing changes (semantics J3). Raises: NotPending."""
     if app.admitted:
-        raise NotPending(app.spec.app)
+        raise NotPending(app.id)
     if app.on_hold == hold:
         return []
-    return [AppHeld(app=app.spec.app) if hold else AppReleased(app=app.spec.app)]
+    return [AppHeld(app=app.id) if hold else AppReleased(app=app.id)]
 
 
 def judgements(state: ClusterState, _at: int) -> Iterable[Event]:

@@ -235,11 +235,11 @@ class _Reclaiming:
 
     def _may_be_taken(self, executor: Allocation, worker: Worker, claimant: App) -> bool:
         """Whether the executor may leave for the claimant, but for the parts (semantics E2)."""
-        if executor.status == "stopping" or executor.app == claimant.spec.app or worker.status != "alive":
+        if executor.status == "stopping" or executor.app == claimant.id or worker.status != "alive":
             return False
         if worker.suspicion is not None or worker.id in kept_from(self.state, claimant, self.at):
             return False
-        if any(hold.app != claimant.spec.app for hold in worker.holds.values()):
+        if any(hold.app != claimant.id for hold in worker.holds.values()):
             return False
         settings = self.state.settings
         return settings.reclaim != "firm" or self.at >= executor.granted_at + settings.min_runtime_s * 1000
@@ -287,7 +287,7 @@ class _Reclaiming:
         if own is not None:
             yield HoldEnded(hold=own.id, worker=own.worker, app=own.app, reason="served")
         held = self._held(company)
-        yield RoomHeld(worker=worker.id, app=app.spec.app, amounts=size, reason="reclaim", within=within)
+        yield RoomHeld(worker=worker.id, app=app.id, amounts=size, reason="reclaim", within=within)
         hold = state.head
         self.claimed[company] = self.claimed.get(company, NOTHING) + size
         for executor, rule in losses:
@@ -305,7 +305,7 @@ class _Reclaiming:
                 worker=worker.id,
                 reason="reclaimed",
                 hold=hold,
-                claimant=app.spec.app,
+                claimant=app.id,
                 claimant_company=company,
                 rule=rule,
                 since=app.owed_since,
@@ -355,7 +355,7 @@ def _room_to_come(worker: Worker, app: App) -> Resources:
     """What is free, with what was told to leave, less what is held there but for a hold of the app's own (E1, E4)."""
     if worker.shut:
         return NOTHING
-    kept = (hold.amounts for hold in worker.holds.values() if hold.app != app.spec.app or hold.reason == "reclaim")
+    kept = (hold.amounts for hold in worker.holds.values() if hold.app != app.id or hold.reason == "reclaim")
     return worker.free + worker.leaving - sum(kept, NOTHING)
 
 

@@ -180,7 +180,7 @@ def _final(state: ClusterState) -> dict[str, Any]:
     pending: dict[str, dict[str, list[str]]] = {}
     for app in state.apps.values():
         if app.state == "pending":
-            pending.setdefault(app.spec.company, {}).setdefault(app.spec.user, []).append(app.spec.app)
+            pending.setdefault(app.spec.company, {}).setdefault(app.spec.user, []).append(app.id)
     return {
         "companies": {name: _ledgers(state, name) for name in sorted(state.companies)},
         "free": {name: worker.free.cores for name, worker in sorted(state.workers.items())},

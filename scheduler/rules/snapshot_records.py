@@ -35,7 +35,7 @@ from scheduler.rules.entities import (
     LostWorker,
     User,
     Worker,
-    share_values,
+    shared_spec,
 )
 from scheduler.rules.ledger import Accounts, Balance, Standing, Standings, Usage
 from scheduler.rules.state import ClusterState
@@ -98,13 +98,13 @@ def _record_of(entity: type[Any], *links: str, usual: Any = None, required: int 
 _BLANK = Allocation("", "", "", NOTHING)
 _STANDINGS, _ACCOUNTS = (Standing(), Standing(), Standing()), (Balance(), Balance(), Balance())
 _SPEC = AppRegistered("", "", "", "batch", None, NOTHING, 0, Computed())
-_NEW = App(_SPEC, UNQUEUED, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
+_NEW = App("", _SPEC, UNQUEUED, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
 _COMPANY = _record_of(Company, "users", name=str)
 _USER = _record_of(User, company=str, name=str)
 _ALLOCATION = _record_of(Allocation, usual=_BLANK, required=4)
 _APP = _record_of(
     App,
-    *("queued", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
+    *("id", "queued", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
     usual=_NEW,
     required=6,
@@ -151,7 +151,8 @@ def _values(kind: str, skipped: int = 0) -> Callable[[Any], tuple[Any, ...]]:
 
 
 _cluster, _company, _user = _values("cluster"), _values("companies", 1), _values("users", 2)
-_worker, _app, _allocation = _values("workers"), _values("apps"), _values("executors")
+_worker, _allocation = _values("workers"), _values("executors")
+_app = attrgetter("registered", *_RECORDS["apps"].__struct_fields__[1:])
 _lost, _hold, _account = _values("lost"), _values("holds"), _values("accounts")
 _to_json = msgspec.json.Encoder().encode
 _line = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
@@ -306,10 +307,12 @@ def _restore_apps(state: ClusterState, users: _Users, records: Iterable[Any]) ->
     """Add apps, whose place in the queues `ClusterState.index` works out."""
     apps, usual = state.apps, [UNSET] * len(_UNUSUAL)
     for record in records:
-        spec, submitted, submitted_at, requested, executor_limit, sizing, *others, private = astuple(record)
-        company, user, standings, ledgers, usage = users.shared(spec.company, spec.user)
-        share_values(spec, company, user)
-        links = spec, UNQUEUED, standings, ledgers, usage
+        registered, submitted, submitted_at, requested, executor_limit, sizing, *others, private = astuple(record)
+        company, user, standings, ledgers, usage = users.shared(registered.company, registered.user)
+        spec = shared_spec(registered, company, user)
+        requested = spec.requested if requested == spec.requested else requested
+        sizing = spec.sizing if sizing == spec.sizing else sizing
+        links = registered.app, spec, UNQUEUED, standings, ledgers, usage
         app = App(*links, submitted, submitted_at, requested, executor_limit, sizing)
         if others != usual:
             for name, value in zip(_UNUSUAL, others, strict=True):
@@ -317,4 +320,4 @@ def _restore_apps(state: ClusterState, users: _Users, records: Iterable[Any]) ->
                     setattr(app, name, value)
         if private is not None:
             app.private_json = _to_json(private)
-        apps[spec.app] = app
+        apps[app.id] = app

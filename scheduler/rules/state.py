@@ -63,7 +63,7 @@ from scheduler.rules.entities import (
     Trouble,
     User,
     Worker,
-    share_values,
+    shared_spec,
 )
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.followers import Followers
@@ -416,9 +416,9 @@ class ClusterState:
             spec, need = app.spec, self.claims.need_of(app)
             order = app.submitted, app.readied or app.submitted, app.readied_at or app.submitted_at, app.priority
             app.need = need
-            app.queued = Pending(spec.app, spec.company, spec.user, spec.kind, app.requested, *order, need)
+            app.queued = Pending(app.id, spec.company, spec.user, spec.kind, app.requested, *order, need)
             if app.spec.owner_timeout_s is not None and app.ended is None:
-                self.owned[app.spec.app] = app
+                self.owned[app.id] = app
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         ready = sorted((app for app in pending if app.ready), key=lambda app: app.queued.ready)
         for app in ready:
@@ -437,16 +437,16 @@ class ClusterState:
         self.queue.hold_back(held_back)
 
     def _index_admitted(self, app: App) -> None:
-        self.waiting[app.spec.app] = app
+        self.waiting[app.id] = app
         self.queue.companies[app.spec.company].admitted += 1
         if not app.next_executor and not app.next_driver:
             self.claims.await_grant(app)
         if app.target is not None and not app.expired_at:
-            self.wishes[app.spec.app] = app
+            self.wishes[app.id] = app
         if app.spec.driver is not None and app.driver is None and not app.expired_at:
             self._let_driver_wait(app, waits=True)
         if app.spec.elastic is not None and not app.expired_at:
-            self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
+            self.elastics.setdefault(app.spec.company, {})[app.id] = app
             self.claims.lend(app)
         owed_since = app.owed_since
         self._reconsider(app)
@@ -757,12 +757,13 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
-        share_values(event, company.spec.company, intern(event.user))
-        need = self.claims.need(event, event.sizing, event.requested, event.executor_limit, event.driver or NOTHING)
-        requested, head, at = event.requested, self.head, self.at
+        spec = shared_spec(event, company.spec.company, intern(event.user))
+        requested, head, at = spec.requested, self.head, self.at
+        need = self.claims.need(spec, spec.sizing, requested, spec.executor_limit, spec.driver or NOTHING)
         app = App(
-            event,
-            Pending(event.app, event.company, event.user, event.kind, requested, head, head, at, event.priority, need),
+            event.app,
+            spec,
+            Pending(event.app, spec.company, spec.user, spec.kind, requested, head, head, at, spec.priority, need),
             self.claims.standings(event.company, event.user),
             self.ledgers(event.company, event.user),
             company.usage,
@@ -770,7 +771,7 @@ class ClusterState:
             submitted_at=at,
             requested=requested,
             executor_limit=event.executor_limit,
-            sizing=event.sizing,
+            sizing=spec.sizing,
             max_runtime_s=event.max_runtime_s,
             need=need,
             priority=event.priority,
@@ -883,9 +884,9 @@ class ClusterState:
             app.stated = self.head
         app.target = target
         if target is not None and app.ended is None:
-            self.wishes[app.spec.app] = app
+            self.wishes[app.id] = app
         else:
-            self.wishes.pop(app.spec.app, None)
+            self.wishes.pop(app.id, None)
 
     def wishing(self) -> list[App]:
         """The admitted apps whose stated demand is not met yet, in the order of the statements (semantics L1)."""
@@ -946,7 +947,7 @@ class ClusterState:
             self._let_leave(held)
         app.running = 0
         app.wanted = ()
-        self.wishes.pop(app.spec.app, None)
+        self.wishes.pop(app.id, None)
         if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
             self._let_driver_wait(app, waits=False)
 
@@ -1162,7 +1163,7 @@ class ClusterState:
                 app.troubles[worker.id] = Trouble(ends + 1, self.at, unstartable or event.unstartable)
                 self._timers.changed[app.submitted] = app
             if (number := suspect_failures(self.settings)) and is_quick(executor.running_since, self.at):
-                worker.quick_ends = (*worker.quick_ends, QuickEnd(executor.id, app.spec.app, self.at))[-number:]
+                worker.quick_ends = (*worker.quick_ends, QuickEnd(executor.id, app.id, self.at))[-number:]
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -1271,16 +1272,16 @@ class ClusterState:
         waits = waits or app.driver_after > 0
         living = waits and app.admitted and app.ended is None
         if living and app.wants_more and not app.expired_at:
-            self.steppers[app.spec.app] = app
+            self.steppers[app.id] = app
         elif self.steppers:
-            self.steppers.pop(app.spec.app, None)
-        self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings, self.at) if living else ())
+            self.steppers.pop(app.id, None)
+        self._timers.set(app.id, app.admitted, timers_of(app, self.settings, self.at) if living else ())
 
     def fits_where_held(self, app: App) -> bool:
         """Whether an executor of the app fits on a live worker where room is held for it (semantics P8)."""
         workers = [self.workers.get(hold.worker) for hold in app.holds.values()]
         return any(
-            worker is not None and worker.status == "alive" and worker.open_to(app.spec.app).covers(app.need.least)
+            worker is not None and worker.status == "alive" and worker.open_to(app.id).covers(app.need.least)
             for worker in workers
         )
 
@@ -1289,7 +1290,7 @@ class ClusterState:
         """Have the fleet show what is open to the app: also room that is held for it, nothing `without` (P8, W7)."""
         names = dict.fromkeys((*[hold.worker for hold in app.holds.values()], *without))
         seen = [
-            (worker, worker.open_to(None), NOTHING if worker.id in without else worker.open_to(app.spec.app))
+            (worker, worker.open_to(None), NOTHING if worker.id in without else worker.open_to(app.id))
             for worker in map(self.workers.get, names)
             if worker is not None and worker.status == "alive"
         ]
@@ -1306,7 +1307,7 @@ class ClusterState:
         if app.ended is None or app.executors or app.driver is not None:
             return
         self.companies[app.spec.company].apps -= 1
-        self.ended[app.spec.app] = None
+        self.ended[app.id] = None
         self._forget_ended()
 
     def _forget_ended(self) -> None:
@@ -1440,11 +1441,11 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 _APP_LINKS = (
-    *("spec", "private_json", "queued", "accounts", "usage", "executors", "driver", "holds"),
+    *("id", "spec", "private_json", "queued", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
 )
 
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
-    return {**facts, "spec": to_builtins(app.spec), "executors": list(app.executors), "driver": driver}
+    return {**facts, "spec": to_builtins(app.registered), "executors": list(app.executors), "driver": driver}

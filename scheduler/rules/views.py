@@ -169,7 +169,7 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
     of_worker: dict[str, list[dict[str, Any]]] = {}
     for found in state.waiting.values():
         for each in exclusions(state, found):
-            of_worker.setdefault(each.pop("worker"), []).append({"app": found.spec.app, **each})
+            of_worker.setdefault(each.pop("worker"), []).append({"app": found.id, **each})
     registered = [
         {
             "worker": worker.id,
@@ -386,7 +386,7 @@ def summary(app: App) -> dict[str, Any]:
     """An app in lists."""
     spec = app.spec
     return {
-        "app": spec.app,
+        "app": app.id,
         "company": spec.company,
         "user": spec.user,
         "name": app.name,

@@ -83,7 +83,7 @@ def reconcile_tasks(
     """
     living = [app for name in open_apps if (app := state.apps.get(name)) is not None and app.ended is None]
     ended = [name for name, app in state.apps.items() if app.ended is not None and has_variables(state, name)]
-    asked: list[StoreCommand] = [("HVALS", keys.begun(app.spec.app)) for app in living]
+    asked: list[StoreCommand] = [("HVALS", keys.begun(app.id)) for app in living]
     asked += [("EXISTS", keys.secrets(name)) for name in ended]
     answers = InFlight(store, asked).all()
     for app, holders in zip(living, answers, strict=False):
@@ -92,7 +92,7 @@ def reconcile_tasks(
         gone = sorted({as_text(value) for value in holders} - app.executors.keys())
         granted_once = [executor for executor in gone if number_of(executor) < app.next_executor]
         if granted_once:
-            worklist.put_back(app.spec.app, *granted_once)
+            worklist.put_back(app.id, *granted_once)
     with_secrets = [name for name, there in zip(ended, answers[len(living) :], strict=True) if there]
     worklist.forget({name: company_of(state, name) for name in (*open_apps, *with_secrets) if is_over(state, name)})
 

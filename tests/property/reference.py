@@ -300,7 +300,7 @@ class Past:
                 self.reserved.pop(name, None)
                 self.held_since.pop(name, None)
         held = [
-            next_app.spec.app
+            next_app.id
             for name, company in state.companies.items()
             for user in company.users
             if (next_app := head(state, name, user)) is not None
@@ -334,7 +334,7 @@ class Past:
 
 def reserving(state: ClusterState, company: Company, past: Past) -> list[App]:
     """The apps of the company with a reservation that is not ignored (semantics C7)."""
-    apps = (app for app in state.apps.values() if app.spec.app in past.reserved)
+    apps = (app for app in state.apps.values() if app.id in past.reserved)
     own = (app for app in apps if app.spec.company == company.spec.company)
     return [app for app in own if fits_alone(state, company, app) and hostable(state, app) and within(state, app)]
 
@@ -343,7 +343,7 @@ def heads(state: ClusterState, company: Company, past: Past, *, borrows: bool) -
     """The apps that the company may send as far as quotas go (semantics C4, C6, C7)."""
     name = company.spec.company
     if reserved := reserving(state, company, past):
-        found = [min(reserved, key=lambda app: (past.reserved[app.spec.app], app.submitted))]
+        found = [min(reserved, key=lambda app: (past.reserved[app.id], app.submitted))]
     else:
         sent = (head(state, name, user, borrows=borrows) for user in company.users)
         found = [app for app in sent if app is not None]
@@ -425,7 +425,7 @@ def next_admission(state: ClusterState, past: Past) -> Choice | None:
     company = state.companies[app.spec.company]
     share = dominant(occupied(state, app.spec.company), quota(state, company))
     printed = "1/0" if share == INFINITE else f"{share.numerator}/{share.denominator}"
-    return app.spec.app, app.spec.company, app.spec.user, printed
+    return app.id, app.spec.company, app.spec.user, printed
 
 
 def _oldest(state: ClusterState) -> Choice | None:
@@ -509,7 +509,7 @@ def seen(state: ClusterState, app: App, without: set[str]) -> ClusterState:
     """The state with what is free to the app for what is free, nothing on some workers (semantics P8, W7, W8)."""
     shown = copy(state)
     shown.workers = {
-        name: replace(worker, free=NOTHING if name in without else worker.open_to(app.spec.app), holds={})
+        name: replace(worker, free=NOTHING if name in without else worker.open_to(app.id), holds={})
         for name, worker in state.workers.items()
     }
     return shown
@@ -629,14 +629,14 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
 
 def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[str, str, int]]:
     """(app, worker, cores) for apps with growing executors, worker by worker and on each app by app (P7)."""
-    left = {app.spec.app: min(app.left_cores, 2**31) for app in apps}
+    left = {app.id: min(app.left_cores, 2**31) for app in apps}
     had = {(one.app, one.worker) for one in state.executors.values()}
-    count = {app.spec.app: len(app.executors) for app in apps}
+    count = {app.id: len(app.executors) for app in apps}
     placed = []
     for worker in sorted_workers(state, 1, 1):
         cores, memory_mb = worker.open_to(None).cores, worker.open_to(None).memory_mb
         for app in apps:
-            name, needed_mb = app.spec.app, 0 if isinstance(app.sizing, Computed) else app.sizing.memory_mb
+            name, needed_mb = app.id, 0 if isinstance(app.sizing, Computed) else app.sizing.memory_mb
             limited = app.executor_limit is not None and count[name] >= app.executor_limit
             got = min(cores, left[name])
             got -= got % app.spec.cores_per_task

@@ -108,9 +108,9 @@ def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
         return
     for app in state.waiting.values():
         if app.owed and not app.wanted and reference.still(state, app)[0]:
-            assert not has_room(state, reference.smallest(state, app), app), f"{app.spec.app} is owed an executor"
+            assert not has_room(state, reference.smallest(state, app), app), f"{app.id} is owed an executor"
         if app.spec.driver is not None and app.driver is None and not app.expired_at and app.driver_after <= state.at:
-            assert not driver_fits(state, app), f"{app.spec.app} is owed its driver"
+            assert not driver_fits(state, app), f"{app.id} is owed its driver"
     kept = state.settings.reclaim == "none"  # then a reservation keeps others from borrowing (C7)
     counting = {
         name: reference.heads(state, company, past, borrows=kept and bool(reference.reserving(state, company, past)))
@@ -141,7 +141,7 @@ def driver_fits(state: ClusterState, app: App) -> bool:
         return False
     own = reference.tries(state, app)[-1]
     trusted = (one for one in reference.live(state) if one.suspicion is None and one.id not in own)
-    return any(one.open_to(app.spec.app).covers(driver) for one in trusted)
+    return any(one.open_to(app.id).covers(driver) for one in trusted)
 
 
 def has_room(state: ClusterState, size: tuple[int, int], app: App | None = None) -> bool:
@@ -150,5 +150,5 @@ def has_room(state: ClusterState, size: tuple[int, int], app: App | None = None)
     own = {executor.worker for executor in app.executors.values()} if app is not None and one_each else set()
     own |= reference.tries(state, app)[-1] if app is not None else set()
     workers = (worker for worker in reference.live(state) if worker.id not in own)
-    rooms = (worker.open_to(None if app is None else app.spec.app) for worker in workers)
+    rooms = (worker.open_to(None if app is None else app.id) for worker in workers)
     return any(room.cores >= size[0] and room.memory_mb >= size[1] for room in rooms)

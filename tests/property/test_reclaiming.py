@@ -116,7 +116,7 @@ class Watched:
             case "finish" if apps:
                 app = self.state.apps[apps[step.which % len(apps)]]
                 ends = (ended(executor, done=True) for executor in app.executors)
-                self.take(*ends, EndApp(app=app.spec.app, reason="finished"))
+                self.take(*ends, EndApp(app=app.id, reason="finished"))
             case "kill" if apps:
                 self.take(KillApp(app=apps[step.which % len(apps)]))
             case "drain":

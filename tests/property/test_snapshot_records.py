@@ -46,7 +46,7 @@ def test_a_state_read_back_decides_what_the_state_decides(history: History, more
     again = restored(list(lines(state)))
     assert admit(again) == admit(state)
     for app in state.waiting.values():
-        assert place(again, again.apps[app.spec.app], again.at) == place(state, app, state.at)
+        assert place(again, again.apps[app.id], again.at) == place(state, app, state.at)
     assert again.timers.next(0) == state.timers.next(0)
     for steps in more:
         turns = [Turn(one, one.at + 1000) for one in (state, again)]

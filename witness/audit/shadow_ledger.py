@@ -90,11 +90,11 @@ class ShadowLedger:
         company = self._companies.get(spec.company)
         sums = Balance() if company is None else company.sums
         user = Balance() if company is None else company.users.setdefault(spec.user, Balance())
-        entered = _App(spec.app, spec.company, spec.user, (self._cluster, sums, user), app.accounts, app.requested)
+        entered = _App(app.id, spec.company, spec.user, (self._cluster, sums, user), app.accounts, app.requested)
         entered.waits, entered.ended = bool(app.admitted) and not ended, ended
         if entered.waits:
             add_request(entered.accounts, entered.requested)
-        self._apps[spec.app] = entered
+        self._apps[app.id] = entered
 
     def within_quota(self, event: events.AppAdmitted) -> bool:
         """Whether the app and what its company has requested stay within the quota (semantics C2, C4).

@@ -71,8 +71,8 @@ def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]
 
 
 def _granted(state: ClusterState, app: App, worker: str, size: Resources) -> DriverAllocated:
-    driver = driver_id(app.spec.app, app.next_driver)
-    grant = DriverAllocated(app=app.spec.app, driver=driver, worker=worker, resources=size)
+    driver = driver_id(app.id, app.next_driver)
+    grant = DriverAllocated(app=app.id, driver=driver, worker=worker, resources=size)
     return with_addresses(state.workers[worker], grant) if size.others else grant
 
 

@@ -22,13 +22,13 @@ def allocation(
     app: App, number: int, worker: str, size: Resources, locality: Locality | None = None
 ) -> ExecutorAllocated:
     """The grant of the app's executor of that number."""
-    executor = executor_id(app.spec.app, number)
-    return ExecutorAllocated(app=app.spec.app, executor=executor, worker=worker, resources=size, locality=locality)
+    executor = executor_id(app.id, number)
+    return ExecutorAllocated(app=app.id, executor=executor, worker=worker, resources=size, locality=locality)
 
 
 def allocations(app: App, counts: Counts, size: Resources, locality: Locality | None = None) -> list[ExecutorAllocated]:
     """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
-    name, numbers = app.spec.app, itertools.count(app.next_executor)
+    name, numbers = app.id, itertools.count(app.next_executor)
     return [
         ExecutorAllocated(name, executor_id(name, next(numbers)), worker, size, locality)
         for worker, count in counts

@@ -47,7 +47,7 @@ def place_near(
             if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
             near = [
-                (worker, state.workers[worker].open_to(app.spec.app))
+                (worker, state.workers[worker].open_to(app.id))
                 for worker in places(wanted, level, state.places)
                 if worker not in without
             ]

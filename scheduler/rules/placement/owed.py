@@ -19,7 +19,7 @@ def key_of(app: App) -> Key:
 
     Company, need, the app if room is held for it, and whether it was admitted on what is lent (semantics E7).
     """
-    return app.spec.company, app.need, app.spec.app if app.holds else "", app.on_lent
+    return app.spec.company, app.need, app.id if app.holds else "", app.on_lent
 
 
 class Owed:

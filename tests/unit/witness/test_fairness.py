@@ -252,7 +252,7 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
         passed = min(record.at, ends) - max(state.at, begins)
         for app in state.apps.values() if passed > 0 else ():
             asked = app.admitted and app.ended is None
-            sums = held.setdefault((app.spec.company, app.spec.app), [0, 0])
+            sums = held.setdefault((app.spec.company, app.id), [0, 0])
             sums[0] += (app.requested.cores if asked else 0) * passed
             sums[1] += sum(each.resources.memory_mb for each in app.allocations()) * passed
         state.apply(record.event, at=record.at, cause=record.cause)

@@ -81,7 +81,7 @@ def lively(settings: dict[str, object]) -> Cluster:
         app = cluster.state.waiting[next(iter(cluster.state.waiting))]
         for executor in list(app.executors):
             cluster.ended(executor, done=True)
-        cluster.turn(EndApp(app=app.spec.app, reason="finished"))
+        cluster.turn(EndApp(app=app.id, reason="finished"))
     return cluster
 
 

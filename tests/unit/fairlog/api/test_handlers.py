@@ -276,8 +276,8 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
     rendered: list[str] = []
 
     def told(_: object, app: App) -> dict[str, str]:
-        rendered.append(app.spec.app)
-        return {"app": app.spec.app, "company": app.spec.company, "user": app.spec.user}
+        rendered.append(app.id)
+        return {"app": app.id, "company": app.spec.company, "user": app.spec.user}
 
     monkeypatch.setattr("fairlog.api.handlers.listed", told)
     monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)

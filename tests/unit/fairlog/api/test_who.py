@@ -87,9 +87,7 @@ def test_a_company_may_show_its_apps_to_all_its_users(api: Handlers, cluster: Cl
 
 def test_a_worker_sees_the_apps_that_run_on_it(api: Handlers, cluster: Cluster) -> None:
     for name in ("w1", "w2"):
-        here = {
-            app.spec.app for app in cluster.state.apps.values() if any(e.worker == name for e in app.executors.values())
-        }
+        here = {app.id for app in cluster.state.apps.values() if any(e.worker == name for e in app.executors.values())}
         assert apps(api, f"worker/{name}") == here
 
 

@@ -259,7 +259,7 @@ def test_the_last_ten_thousand_commands_that_changed_something_are_remembered() 
 def test_apps_that_are_owed_cores_come_in_the_order_of_admission() -> None:
     """Semantics P6."""
     state = fold([ACME, joined(), queued("a1"), queued("a2"), queued("a3"), entered("a3"), entered("a1")])
-    assert [app.spec.app for app in state.owed.serve(lambda *_: True)] == ["a3", "a1"]
+    assert [app.id for app in state.owed.serve(lambda *_: True)] == ["a3", "a1"]
 
 
 def test_equal_logs_give_equal_digests_and_any_fact_changes_it() -> None:

@@ -47,7 +47,7 @@ def lively(seed: int, **settings: object) -> list[Fact]:
             elif left[name] <= 0:
                 commands.append(EndedExecutor(executor=name, reason="exited", exit_code=0, done=True))
         over = [app for app in cluster.state.waiting.values() if app.next_executor and not app.executors]
-        commands += [EndApp(app=app.spec.app, reason="finished") for app in over if app.left_cores < 4]
+        commands += [EndApp(app=app.id, reason="finished") for app in over if app.left_cores < 4]
         cluster.turn(*commands)
     return facts(cluster)
 
