@@ -74,6 +74,12 @@ def _over_a_set(tree: ast.AST) -> Iterator[int]:
             yield source.lineno
 
 
+def _app_of_spec(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "app" and ast.unparse(node.value).split(".")[-1] == "spec":
+            yield node.lineno
+
+
 def _may_import(room: str, other: str | None) -> bool:
     if other is None:
         return False
@@ -91,6 +97,7 @@ def faults(file: Path, source: str) -> list[str]:
     if room is None:
         return [f"{module} is in no room: give it one in the law"]
     found = [f"{room} may not import {name}" for name in ours(tree) if not _may_import(room, room_of(name))]
+    found += [f"asks a specification, which apps share, for an app at line {line}" for line in _app_of_spec(tree)]
     if room.startswith(DECIDES):
         found += [f"decides, but imports {name}" for name in imports(tree) if name.split(".")[0] in OUTSIDE]
         found += [f"iterates over a set at line {line}" for line in _over_a_set(tree)]
@@ -185,6 +192,10 @@ def test_the_check_finds_an_import_that_a_room_may_not_make(room: str, form: str
     [
         ("scheduler/rules/decide.py", "def f():\n    import time", "decides, but imports time"),
         ("scheduler/rules/fleet.py", "[x for x in {1, 2}]", "iterates over a set at line 1"),
+        *(
+            ("witness/board.py", source, "asks a specification, which apps share, for an app at line 1")
+            for source in ("app.spec.app", "spec.app")
+        ),
         ("scheduler/unheard_of.py", "", "scheduler.unheard_of is in no room: give it one in the law"),
         ("scheduler/__init__.py", "import scheduler.model", "the package imports scheduler.model"),
     ],

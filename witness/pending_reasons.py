@@ -362,7 +362,7 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
     if app.spec.driver is not None and app.driver is None:
         return _for_its_driver(state, app, app.spec.driver)
     sizing = app.sizing
-    if app.executor_limit == 0 and app.target and isinstance(sizing, Fixed):
+    if app.executor_limit == 0 and app.demand.target and isinstance(sizing, Fixed):
         return _for_its_wish(state, app, sizing.each)
     if app.executor_limit == 0:
         return Wait("limit", "P5", lambda: ("its demand is 0 executors", {}))
@@ -386,7 +386,7 @@ def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
 def _without_room(state: ClusterState, app: App, size: Resources) -> Told:
     text, facts = _cluster(state, size)
     text = text.removeprefix(_NEXT)
-    return f"there is no room for an executor of {size}, of which it asks for {app.target}: {text}", facts
+    return f"there is no room for an executor of {size}, of which it asks for {app.demand.target}: {text}", facts
 
 
 def _too_little_left(app: App, size: Resources) -> Told:
@@ -414,7 +414,7 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     with state.seen_by(app, kept):
         room = state.fleet.has_room(size)
     if room:
-        if app.wanted:
+        if app.demand.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
@@ -528,8 +528,8 @@ def _parts(state: ClusterState, company: str) -> Told:
 
 def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
     settings = state.settings
-    if app.driver_after > state.at:
-        ends, after = app.driver_ends, app.driver_after
+    if app.tries.driver_after > state.at:
+        ends, after = app.tries.driver_ends, app.tries.driver_after
         text = f"its driver ended {ends} times in a row soon after its start, and starts again at {moment(after)}"
         return Wait("driver", "D3", lambda: (text, {"ends": ends, "startsAt": after}))
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
@@ -553,8 +553,8 @@ def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
 
 
 def _preferring(state: ClusterState, app: App) -> Told:
-    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
-    since = min(wanted.since for wanted in app.wanted)
+    hosts = dict.fromkeys(host for wanted in app.demand.wanted for host in wanted.locations.hosts or ())
+    since = min(wanted.since for wanted in app.demand.wanted)
     text = (
         f"it has waited since {moment(since)} for room on a host that its tasks prefer "
         f"({', '.join([*hosts][:_NAMED])}): up to {state.settings.locality_wait_host_ms} ms on these hosts, "

@@ -202,7 +202,7 @@ class Claims:
             standing.unserved = NOTHING
         for app in apps:
             app.unserved = False
-            if not app.next_executor and not app.next_driver:
+            if not app.next_executor and not app.tries.next_driver:
                 self.await_grant(app)
 
     def restate(self, app: App, before: Resources) -> None:

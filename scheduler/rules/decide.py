@@ -203,7 +203,7 @@ def _place(
         case Computed():
             return _place_computed(state, app, app.sizing, most)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
-            if app.wanted:
+            if app.demand.wanted:
                 return place_near(state, app, size, at, most=most, without=without)
             return _place_fixed(state, app, size, most)
         case Fixed(each=each) | facts.OnePerWorker(each=each):

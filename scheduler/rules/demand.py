@@ -31,7 +31,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import MAX_AMOUNT, Resources
 from scheduler.rules.admission.limits import most_app_cores
-from scheduler.rules.entities import Allocation, App
+from scheduler.rules.entities import Allocation, App, Demand
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.kinds import amounts_named
 from scheduler.rules.placement.delay import served_by
@@ -54,8 +54,11 @@ from scheduler.rules.validate import (
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
     """The app's demand in full, with these changes (semantics O4)."""
-    stated = {name: getattr(app, name) for name in AppChanged.__struct_fields__ if name != "app"}
+    stated = {name: getattr(app.demand if name in Demand._fields else app, name) for name in _STATED}
     return AppChanged(app=app.id, **{**stated, **changes})
+
+
+_STATED = [name for name in AppChanged.__struct_fields__ if name != "app"]
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
@@ -173,7 +176,7 @@ def gave_back(app: App) -> list[Event]:
     The demand is one lower, unless the app holds more executors than it demands. An app that has neither a driver nor
     an owner is finished with the last one.
     """
-    limit, target, sizing = app.executor_limit or 0, app.target, app.sizing
+    limit, target, sizing = app.executor_limit or 0, app.demand.target, app.sizing
     held = sum(executor.status != "stopping" for executor in app.executors.values())
     if held > limit or not isinstance(sizing, Fixed):
         return []
@@ -206,7 +209,7 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
         events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
     needed = -(-(command.waiting + command.running) // (sizing.each.cores // app.spec.cores_per_task))
     wanted = max(bounds.least, min(bounds.most, needed))
-    if wanted == app.backlog_executors:
+    if wanted == app.demand.backlog_executors:
         return [*events, demand(app, **changes)] if changes else events
     changes |= {"backlog_executors": wanted, "done_cores": 0}
     limit = app.executor_limit or 0
@@ -224,8 +227,9 @@ def _preferred(app: App, command: ReportBacklog) -> dict[str, Any]:
     if command.prefer is None or app.lacking > MAX_NEAR:
         return {}
     by_host = dict(sorted(command.prefer.items()))
-    matters = app.lacking or by_host.keys() != app.preferred_hosts.keys()
-    if not matters or (command.preferring_tasks, by_host) == (app.preferring_tasks, app.preferred_hosts):
+    known = app.demand
+    matters = app.lacking or by_host.keys() != known.preferred_hosts.keys()
+    if not matters or (command.preferring_tasks, by_host) == (known.preferring_tasks, known.preferred_hosts):
         return {}
     return {"preferring_tasks": command.preferring_tasks, "preferred_hosts": by_host}
 
@@ -239,24 +243,27 @@ def requests(
     (L5); the end of an executor only adds what is missing.
     """
     app = state.apps.get(event.app)
-    if app is None or not (app.wanted or app.preferred_hosts):
+    if app is None or not (app.demand.wanted or app.demand.preferred_hosts):
         return None
-    pending: Sequence[Wanted] = app.wanted
+    known = app.demand
+    pending: Sequence[Wanted] = known.wanted
     if isinstance(event, ExecutorAllocated) and pending:
         worker = state.workers[event.worker]
         pending = without(pending, 1, [served_by(worker, pending, state.settings, state.places, at)])
-    if not isinstance(app.sizing, Fixed) or not app.preferred_hosts or not app.lacking:
+    if not isinstance(app.sizing, Fixed) or not known.preferred_hosts or not app.lacking:
         pending = ()
     elif isinstance(event, AppChanged) or sum(wanted.number for wanted in pending) != app.lacking:
         pending = rethought(
             pending,
             app.lacking,
-            Preferences(app.preferring_tasks, app.preferred_hosts, app.sizing.each.cores // app.spec.cores_per_task),
+            Preferences(
+                known.preferring_tasks, known.preferred_hosts, app.sizing.each.cores // app.spec.cores_per_task
+            ),
             _by_host(state, app),
-            racks=state.places.racks_of(app.preferred_hosts),
+            racks=state.places.racks_of(known.preferred_hosts),
             at=at,
         )
-    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=app.id, pending=tuple(pending))
+    return None if tuple(pending) == known.wanted else ExecutorsRequested(app=app.id, pending=tuple(pending))
 
 
 MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
@@ -294,13 +301,13 @@ def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
     for app in following:
         yield from _follow(state, app)
     for app in growing:
-        if app.asked_at < at:
+        if app.demand.asked_at < at:
             yield from _growth(state, app)
 
 
 def _wish(state: ClusterState, app: App) -> Iterator[AppChanged]:
     """The stated demand, as far as the company and the cluster have room (semantics L1)."""
-    limit, target, sizing = app.executor_limit or 0, app.target or 0, app.sizing
+    limit, target, sizing = app.executor_limit or 0, app.demand.target or 0, app.sizing
     if isinstance(sizing, Fixed) and (more := _room_for(state, app, sizing, target - limit)):
         limit += more
         rest = None if limit == target else target
@@ -313,17 +320,17 @@ def steps(state: ClusterState, at: int) -> Iterator[str]:
     A step whose time came earlier is decided by what was so then: an app that could not grow waits for its next one.
     """
     for app in state.steps_due(at):
-        if (at - app.asked_at) % state.settings.elastic_step_ms == 0 or any(_growth(state, app)):
+        if (at - app.demand.asked_at) % state.settings.elastic_step_ms == 0 or any(_growth(state, app)):
             yield app.id
 
 
 def _growth(state: ClusterState, app: App) -> Iterator[AppChanged]:
     """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as there is room (L6)."""
-    limit, wanted, sizing = app.executor_limit or 0, app.backlog_executors or 0, app.sizing
+    limit, wanted, sizing = app.executor_limit or 0, app.demand.backlog_executors or 0, app.sizing
     if limit >= wanted or not isinstance(sizing, Fixed) or _others_wait(state, app):
         return
-    if more := _room_for(state, app, sizing, min(app.next_step, wanted - limit)):
-        step = 2 * app.next_step if more == app.next_step else 1
+    if more := _room_for(state, app, sizing, min(app.demand.next_step, wanted - limit)):
+        step = 2 * app.demand.next_step if more == app.demand.next_step else 1
         request = _request(app, sizing, limit + more)
         yield demand(app, executor_limit=limit + more, next_step=step, requested=request, done_cores=0)
 
@@ -369,7 +376,7 @@ def raised_by_return(app: App) -> Iterator[AppChanged]:
     """The elastic app keeps an executor that it was to lose (semantics E7); no more than it has or its tasks need."""
     most = app.spec.elastic.most if app.spec.elastic is not None else 0
     executors = sum(one.status != "stopping" for one in app.executors.values())
-    limit = min(most, (app.executor_limit or 0) + 1, max(executors, app.backlog_executors or 0))
+    limit = min(most, (app.executor_limit or 0) + 1, max(executors, app.demand.backlog_executors or 0))
     if limit > (app.executor_limit or 0):
         yield _with_limit(app, limit)
 

@@ -321,6 +321,37 @@ UNQUEUED = Pending("", "", "", "", NOTHING, 0)
 """That of an app whose place in the queues was not worked out yet."""
 
 
+class Demand(NamedTuple):
+    """Which executors an app wants, where that was stated (semantics L)."""
+
+    preferring_tasks: int = 0
+    preferred_hosts: dict[str, int] = EMPTY
+    wanted: tuple[Wanted, ...] = ()
+    """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
+    backlog_executors: int | None = None
+    """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
+    next_step: int = 1
+    """How many more it asks for next, and from when (ms) on the time to its next step counts."""
+    asked_at: int = 0
+    target: int | None = None
+    """How many executors were asked for, None once they are requested (semantics L1)."""
+    stated: int = 0
+    """Log position at which that was stated."""
+
+
+class DriverTries(NamedTuple):
+    """How the drivers of an app went (semantics D)."""
+
+    next_driver: int = 0
+    driver_ends: int = 0
+    """How many in a row ended abnormally soon after they were granted, and not before when (ms) the next one is
+    granted, 0 = at once (semantics D3)."""
+    driver_after: int = 0
+
+
+NO_DEMAND, NO_TRIES = Demand(), DriverTries()
+
+
 @dataclass(slots=True, eq=False, init=False)
 class App:
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms.
@@ -343,19 +374,7 @@ class App:
     """The most executors it may have at once (semantics P5), None = no limit."""
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
-    preferring_tasks: int
-    preferred_hosts: dict[str, int]
-    wanted: tuple[Wanted, ...]
-    """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
-    backlog_executors: int | None
-    """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
-    next_step: int
-    """How many more it asks for next, and from when (ms) on the time to its next step counts."""
-    asked_at: int
-    target: int | None
-    """How many executors were asked for, None once they are requested (semantics L1)."""
-    stated: int
-    """Log position at which that was stated."""
+    demand: Demand
     reserved_at: int
     """Since when (ms) its company's room is reserved for it; 0 = it is not (semantics C7)."""
     lapsed: int
@@ -372,7 +391,7 @@ class App:
     running: int
     failures: int
     next_executor: int
-    next_driver: int
+    tries: DriverTries
     troubles: dict[str, Trouble]
     """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
     asked: dict[str, str]
@@ -390,10 +409,6 @@ class App:
     readied: int
     """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
     readied_at: int
-    driver_ends: int
-    """How many drivers in a row ended abnormally soon after they were granted, and not before when (ms) the next one
-    is granted, 0 = at once (semantics D3)."""
-    driver_after: int
     owed_since: int
     """Since when (ms) it is owed executors and was granted none."""
     on_lent: bool
@@ -465,14 +480,14 @@ class App:
         self.priority = priority
         self.max_runtime_s = max_runtime_s
         self.admitted = self.admitted_at = self.ended_at = self.readied = self.readied_at = self.expired_at = 0
-        self.preferring_tasks = self.asked_at = self.stated = self.reserved_at = self.lapsed = self.owed_since = 0
+        self.reserved_at = self.lapsed = self.owed_since = self.next_executor = 0
         self.done_cores = self.returned_at = self.running = self.started = self.failures = self.usable = 0
-        self.next_executor = self.next_driver = self.driver_ends = self.driver_after = 0
         self.no_hold_before = self.ran_ms = 0
-        self.preferred_hosts = self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
-        self.wanted = self.losses = ()
-        self.backlog_executors = self.target = self.ended = self.running_since = self.driver = None
-        self.next_step = 1
+        self.demand = NO_DEMAND
+        self.tries = NO_TRIES
+        self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
+        self.losses = ()
+        self.ended = self.running_since = self.driver = None
         self.detail = self.unmet = ""
         self.granted = self.more = self.claim = self.lent = NOTHING
         self.on_hold = self.on_lent = self.warned = self.owed = self.unserved = False
@@ -529,7 +544,7 @@ class App:
     @property
     def wants_more(self) -> bool:
         """Whether the tasks of an elastic app call for more executors than it requests (semantics L6)."""
-        return (self.executor_limit or 0) < (self.backlog_executors or 0)
+        return (self.executor_limit or 0) < (self.demand.backlog_executors or 0)
 
     @property
     def elastic(self) -> bool:

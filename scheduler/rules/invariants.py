@@ -143,7 +143,7 @@ def _claim(app: App, state: ClusterState) -> Iterator[str]:
         yield f"app {name!r} counts {app.usable} executors and {app.more} that it can still use"
     if app.usable and app.admitted not in need.owed:
         yield f"app {name!r} is not kept among those that can use executors of its need"
-    never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.next_driver
+    never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.tries.next_driver
     if app.unserved != (never and state.claims.counts_unserved):
         yield f"app {name!r} was granted something or not, against its facts"
 
@@ -258,8 +258,8 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         owed.setdefault(key_of(app), []).append(app.admitted)
     if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
         yield f"the unsatisfied apps are those admitted at {state.owed.positions()}, but placement owes those at {owed}"
-    wishes = [one for one in state.waiting.values() if one.target and not one.expired_at]
-    if list(state.wishing()) != sorted(wishes, key=lambda app: app.stated):
+    wishes = [one for one in state.waiting.values() if one.demand.target and not one.expired_at]
+    if list(state.wishing()) != sorted(wishes, key=lambda app: app.demand.stated):
         yield "the demands that are not met yet differ from those of the apps"
     placing = [app for app in state.waiting.values() if app.spec.driver and app.driver is None]
     waiting = sorted(app.submitted for app in placing if not app.expired_at)
@@ -316,7 +316,7 @@ def _growing(state: ClusterState) -> Iterator[str]:
     owned = {name for name, app in state.apps.items() if app.spec.owner_timeout_s is not None and app.ended is None}
     if state.owned.keys() != owned:
         yield f"the apps {sorted(state.owned)} have an owner, but {sorted(owned)} do"
-    wishes = {name for name, app in state.apps.items() if app.target is not None and not app.over}
+    wishes = {name for name, app in state.apps.items() if app.demand.target is not None and not app.over}
     if state.wishes.keys() != wishes:
         yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
     elastic = {name for name, app in state.waiting.items() if app.elastic and not app.over}

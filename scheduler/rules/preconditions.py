@@ -397,8 +397,8 @@ def _driver_allocated(state: Facts, event: events.DriverAllocated) -> Broken:
         return broken
     if app.spec.driver is None or app.driver is not None:
         return "D1", f"no driver of app {event.app!r} waits for a worker"
-    if event.driver != driver_id(event.app, app.next_driver):
-        return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
+    if event.driver != driver_id(event.app, app.tries.next_driver):
+        return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.tries.next_driver)!r}"
     if event.resources != app.spec.driver:
         return "D1", f"the driver of app {event.app!r} has {app.spec.driver}"
     if not app.requested.covers(event.resources):

@@ -27,6 +27,8 @@ from scheduler.model.events import AppRegistered, ClusterConfigured, Computed
 from scheduler.model.resources import NOTHING
 from scheduler.rules.accounts import Account, Token
 from scheduler.rules.entities import (
+    NO_DEMAND,
+    NO_TRIES,
     UNQUEUED,
     Allocation,
     App,
@@ -80,10 +82,18 @@ def _types(entity: type[Any]) -> dict[str, Any]:
     return get_type_hints(SimpleNamespace(__annotations__=written), globalns=vars(module))
 
 
-def _record_of(entity: type[Any], *links: str, usual: Any = None, required: int = 0, **more: Any) -> type[Any]:  # noqa: ANN401
+def _record_of(
+    entity: type[Any],
+    *links: str,
+    usual: Any = None,  # noqa: ANN401
+    required: int = 0,
+    grouped: Iterable[Any] = (),
+    **more: Any,  # noqa: ANN401
+) -> type[Any]:
     """A record with the required fields `more`, then the entity's without `links`.
 
     The defaults are those of the entity's class, or what the entity `usual` has; its first `required` fields have none.
+    The fields of the tuples `grouped`, which are the defaults, stand among the entity's.
     """
     described, types = [], _types(entity)
     stated = [field for field in fields(entity) if field.name not in links]
@@ -92,6 +102,8 @@ def _record_of(entity: type[Any], *links: str, usual: Any = None, required: int 
         if field.default_factory is not MISSING:
             default = msgspec.field(default_factory=field.default_factory)
         described.append((field.name, types[field.name], *(() if default is MISSING else (default,))))
+    for group in grouped:
+        described += [(name, kind, getattr(group, name)) for name, kind in _types(type(group)).items()]
     return defstruct(entity.__name__, [*more.items(), *described], bases=(_Record,))
 
 
@@ -105,10 +117,13 @@ _ALLOCATION = _record_of(Allocation, usual=_BLANK, required=4)
 _APP = _record_of(
     App,
     *("id", "queued", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
-    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent", "demand", "tries"),
     usual=_NEW,
     required=6,
+    grouped=(NO_DEMAND, NO_TRIES),
 )
+_GROUP = {**dict.fromkeys(NO_DEMAND._fields, "demand"), **dict.fromkeys(NO_TRIES._fields, "tries")}
+"""Of which attribute of an app a fact is a part, where it is no attribute of its own."""
 _NEEDED, _UNUSUAL = _APP.__struct_fields__[:6], _APP.__struct_fields__[6:]
 """The facts without which there is no app, and those that few apps have otherwise than a new one."""
 _TYPES = get_type_hints(_APP)
@@ -152,7 +167,10 @@ def _values(kind: str, skipped: int = 0) -> Callable[[Any], tuple[Any, ...]]:
 
 _cluster, _company, _user = _values("cluster"), _values("companies", 1), _values("users", 2)
 _worker, _allocation = _values("workers"), _values("executors")
-_app = attrgetter("registered", *_RECORDS["apps"].__struct_fields__[1:])
+_app = attrgetter(
+    "registered",
+    *(f"{_GROUP[name]}.{name}" if name in _GROUP else name for name in _RECORDS["apps"].__struct_fields__[1:]),
+)
 _lost, _hold, _account = _values("lost"), _values("holds"), _values("accounts")
 _to_json = msgspec.json.Encoder().encode
 _line = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
@@ -317,7 +335,15 @@ def _restore_apps(state: ClusterState, users: _Users, records: Iterable[Any]) ->
         if others != usual:
             for name, value in zip(_UNUSUAL, others, strict=True):
                 if value is not UNSET:
-                    setattr(app, name, value)
+                    _set(app, name, value)
         if private is not None:
             app.private_json = _to_json(private)
         apps[app.id] = app
+
+
+def _set(app: App, name: str, value: object) -> None:
+    group = _GROUP.get(name)
+    if group is None:
+        setattr(app, name, value)
+    elif name != "asked_at" or app.elastic:  # older versions noted it of every app that was admitted
+        setattr(app, group, getattr(app, group)._replace(**{name: value}))

@@ -55,6 +55,7 @@ from scheduler.rules.entities import (
     Allocation,
     App,
     Company,
+    Demand,
     Hold,
     LostWorker,
     Pending,
@@ -439,9 +440,9 @@ class ClusterState:
     def _index_admitted(self, app: App) -> None:
         self.waiting[app.id] = app
         self.queue.companies[app.spec.company].admitted += 1
-        if not app.next_executor and not app.next_driver:
+        if not app.next_executor and not app.tries.next_driver:
             self.claims.await_grant(app)
-        if app.target is not None and not app.expired_at:
+        if app.demand.target is not None and not app.expired_at:
             self.wishes[app.id] = app
         if app.spec.driver is not None and app.driver is None and not app.expired_at:
             self._let_driver_wait(app, waits=True)
@@ -777,7 +778,7 @@ class ClusterState:
             priority=event.priority,
         )
         if event.elastic is not None:
-            app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
+            app.demand = Demand(backlog_executors=event.elastic.backlog, next_step=event.elastic.step)
         company.apps += 1
         self.apps[event.app] = app
         if event.owner_timeout_s is not None:
@@ -836,7 +837,6 @@ class ClusterState:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
         app = self.apps[event.app]
         app.admitted, app.admitted_at = self.head, self.at
-        app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested)
         if self.claims.counts_apps:
@@ -848,6 +848,7 @@ class ClusterState:
         user.last_selected_at = self.at
         app.on_lent = event.lent
         if app.spec.elastic is not None:
+            app.demand = app.demand._replace(asked_at=self.at)
             self.elastics.setdefault(event.company, {})[event.app] = app
             self.claims.lend(app)
         self.queue.admit(app.queued, self.head)
@@ -868,11 +869,15 @@ class ClusterState:
         self._set_need(app)
         if not app.admitted and request != app.queued.request:
             self._restate(app)
-        app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
-        app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
+        app.demand = app.demand._replace(
+            preferring_tasks=event.preferring_tasks,
+            preferred_hosts=event.preferred_hosts,
+            backlog_executors=event.backlog_executors,
+            next_step=event.next_step,
+        )
         if app.wants_more and (app.executor_limit != limit or not wanted):
-            app.asked_at = self.at
-        if event.target != app.target:
+            app.demand = app.demand._replace(asked_at=self.at)
+        if event.target != app.demand.target:
             self._wish(app, event.target)
         if app.ready:
             self.queue.touch(app.spec.company, app.spec.user)
@@ -880,9 +885,7 @@ class ClusterState:
 
     def _wish(self, app: App, target: int | None) -> None:
         """What was asked for and is not requested yet; one that is stated anew loses its place (semantics L1)."""
-        if target is not None:
-            app.stated = self.head
-        app.target = target
+        app.demand = app.demand._replace(target=target, stated=app.demand.stated if target is None else self.head)
         if target is not None and app.ended is None:
             self.wishes[app.id] = app
         else:
@@ -892,7 +895,7 @@ class ClusterState:
         """The admitted apps whose stated demand is not met yet, in the order of the statements (semantics L1)."""
         if not self.wishes:
             return []
-        return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.stated)
+        return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.demand.stated)
 
     def following(self) -> list[App]:
         """The apps whose memory request is behind the live workers, in the order of admission (semantics S5)."""
@@ -902,7 +905,7 @@ class ClusterState:
 
     def _executors_requested(self, event: events.ExecutorsRequested) -> None:
         app = self.apps[event.app]
-        app.wanted = event.pending
+        app.demand = app.demand._replace(wanted=event.pending)
         self._set_timers(app)
 
     def _app_removed(self, event: events.AppRemoved) -> None:
@@ -911,7 +914,7 @@ class ClusterState:
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
         self.owned.pop(event.app, None)
         self._stop(app)
-        if app.troubles or app.holds or app.driver_after:
+        if app.troubles or app.holds or app.tries.driver_after:
             self._timers.changed[app.submitted] = app
         if app.max_runtime_s is not None:
             self._count_runtime(app)
@@ -946,7 +949,8 @@ class ClusterState:
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        app.wanted = ()
+        if app.demand.wanted:
+            app.demand = app.demand._replace(wanted=())
         self.wishes.pop(app.id, None)
         if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
             self._let_driver_wait(app, waits=False)
@@ -1170,11 +1174,11 @@ class ClusterState:
         driver = Allocation(
             event.driver, event.app, event.worker, event.resources, granted_at=self.at, addresses=event.addresses
         )
-        if app.driver_after:
-            app.driver_after = 0
+        if app.tries.driver_after:
+            app.tries = app.tries._replace(driver_after=0)
             self._timers.changed[app.submitted] = app
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
-        app.next_driver += 1
+        app.tries = app.tries._replace(next_driver=app.tries.next_driver + 1)
         if worker.status == "alive":
             self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
@@ -1194,8 +1198,8 @@ class ClusterState:
             self.driver_cores -= driver.resources.cores
         if app.ended is None:
             if app.spec.supervise and self.settings.admission == "fair" and event.reason in ("exited", "failed"):
-                app.driver_ends = app.driver_ends + 1 if is_quick(driver.granted_at, self.at) else 0
-                app.driver_after = restart_after(app, self.at)
+                ends = app.tries.driver_ends + 1 if is_quick(driver.granted_at, self.at) else 0
+                app.tries = app.tries._replace(driver_ends=ends, driver_after=restart_after(ends, self.at))
                 self._timers.changed[app.submitted] = app
             if not app.expired_at:
                 self._let_driver_wait(app, waits=True)
@@ -1268,8 +1272,10 @@ class ClusterState:
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        waits = app.owed or app.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
-        waits = waits or app.driver_after > 0
+        waits = (
+            app.owed or app.demand.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
+        )
+        waits = waits or app.tries.driver_after > 0
         living = waits and app.admitted and app.ended is None
         if living and app.wants_more and not app.expired_at:
             self.steppers[app.id] = app
@@ -1443,9 +1449,11 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 _APP_LINKS = (
     *("id", "spec", "private_json", "queued", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
+    *("demand", "tries"),
 )
 
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
+    facts |= to_builtins({**app.demand._asdict(), **app.tries._asdict()})
     return {**facts, "spec": to_builtins(app.registered), "executors": list(app.executors), "driver": driver}

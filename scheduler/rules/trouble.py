@@ -35,9 +35,9 @@ def serving(app: App, without: Allocation, at: int) -> int:
     return sum(not is_quick(one.running_since, at) for one in others)
 
 
-def restart_after(app: App, at: int) -> int:
-    """Not before when (ms) the app's driver is granted again, if the one before ended at `at` (ms) (semantics D3)."""
-    again = app.driver_ends - _AT_ONCE
+def restart_after(ends: int, at: int) -> int:
+    """Not before when (ms) a driver is granted again after so many quick ends, the last at `at` (ms) (semantics D3)."""
+    again = ends - _AT_ONCE
     return at + min(1000 << min(again - 1, 30), LONGEST_RESTART_MS) if again > 0 else 0
 
 

@@ -44,6 +44,7 @@ from scheduler.model.events import (
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request, withdrawn
+from scheduler.rules.entities import NO_DEMAND
 from scheduler.rules.failures import judged, suspicions_due, switched_off
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.kinds import with_addresses
@@ -253,7 +254,7 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
         return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)
     found: list[Event | None] = []
-    if app is not None and (app.preferred_hosts or app.wanted) and kind in MOVE_REQUESTS:
+    if app is not None and app.demand is not NO_DEMAND and kind in MOVE_REQUESTS:
         found.append(requests(state, event, at))  # few apps: save the call
     if kind is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):
         found.append(judged(state, event, at))

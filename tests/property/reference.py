@@ -216,7 +216,9 @@ def unserved(state: ClusterState, company: str, user: str | None = None) -> tupl
     apps = [
         app.requested
         for app in state.waiting.values()
-        if app.spec.company == company and user in (None, app.spec.user) and not app.next_executor + app.next_driver
+        if app.spec.company == company
+        and user in (None, app.spec.user)
+        and not app.next_executor + app.tries.next_driver
     ]
     return sum(one.cores for one in apps), sum(one.memory_mb for one in apps)
 
@@ -540,7 +542,7 @@ def _next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]
     )
     limit = 2**31 if app.executor_limit is None else max(0, app.executor_limit - len(app.executors))
     own = {one.worker for one in app.executors.values()} if state.settings.placement.startswith("classic") else set()
-    if app.wanted and not state.settings.placement.startswith("classic"):
+    if app.demand.wanted and not state.settings.placement.startswith("classic"):
         return _near(state, app, left_mb)
     if not isinstance(app.sizing, Computed):
         return _as_asked(state, app, (left, left_mb, limit), own)
@@ -555,7 +557,7 @@ def _near(state: ClusterState, app: App, left_mb: int) -> list[tuple[str, int, i
     most = 2**31 if state.settings.admission == "open" else left_mb // memory_mb
     anywhere = 0
     for level in ("host", "rack"):
-        for (hosts, racks), number, since in app.wanted:
+        for (hosts, racks), number, since in app.demand.wanted:
             on_host = [worker.id for worker in live(state) if worker.host in (hosts or ())]
             in_rack = [worker.id for worker in live(state) if worker.rack and worker.rack in (racks or ())]
             waited = state.at - since

@@ -107,9 +107,14 @@ def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
     if state.settings.admission == "open":
         return
     for app in state.waiting.values():
-        if app.owed and not app.wanted and reference.still(state, app)[0]:
+        if app.owed and not app.demand.wanted and reference.still(state, app)[0]:
             assert not has_room(state, reference.smallest(state, app), app), f"{app.id} is owed an executor"
-        if app.spec.driver is not None and app.driver is None and not app.expired_at and app.driver_after <= state.at:
+        if (
+            app.spec.driver is not None
+            and app.driver is None
+            and not app.expired_at
+            and app.tries.driver_after <= state.at
+        ):
             assert not driver_fits(state, app), f"{app.id} is owed its driver"
     kept = state.settings.reclaim == "none"  # then a reservation keeps others from borrowing (C7)
     counting = {

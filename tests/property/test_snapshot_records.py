@@ -79,6 +79,20 @@ def test_a_snapshot_that_counted_the_refusals_of_all_together_is_read() -> None:
     assert (state.refused, state.refused_minute) == ({"": 60}, 7)
 
 
+def test_a_snapshot_that_says_when_every_app_first_asked_is_read() -> None:
+    """Semantics L6: versions before noted it of apps that are not elastic, too, at their admission."""
+    state = played(seeded(7, 60)).state
+    assert any(app.admitted and app.spec.elastic is None for app in state.apps.values())
+    assert restored([_asking(text) for text in lines(state)]).digest() == state.digest()
+
+
+def _asking(text: str) -> str:
+    kind, records = json.loads(text)
+    if kind == "apps":
+        records = [{"asked_at": one.get("admitted_at", 0), **one} for one in records]
+    return json.dumps([kind, records])
+
+
 def _without_field(text: str, of: str, name: str) -> str:
     kind, records = json.loads(text)
     return json.dumps([kind, [{k: v for k, v in one.items() if (kind, k) != (of, name)} for one in records]])

@@ -165,7 +165,7 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
     if worker.id in app.troubles:
         return "W7"
     placement = PLACEMENTS[state.settings.placement]
-    return "L5" if app.wanted and not placement.one_a_worker else placement.rule
+    return "L5" if app.demand.wanted and not placement.one_a_worker else placement.rule
 
 
 _GRANTS: dict[type[Any], Callable[[ClusterState, Event | None, Event | None], str]] = {

@@ -71,7 +71,7 @@ def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int,
     due: dict[tuple[int, What], None] = {}
     if app.max_runtime_s is not None:
         due.update(dict.fromkeys(_runtime_moments(app, app.max_runtime_s * 1000)))
-    for wanted in app.wanted:
+    for wanted in app.demand.wanted:
         if wanted.locations.hosts is not None:
             for_host, for_rack = settings.locality_wait_host_ms, settings.locality_wait_rack_ms
             for wait_ms in (for_host, for_rack, for_host + for_rack):
@@ -81,15 +81,15 @@ def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int,
     for trouble in app.troubles.values():
         if until := kept_until(trouble, settings):
             due[until, "excluded"] = None
-    if app.driver_after:
-        due[app.driver_after, "restart"] = None
+    if app.tries.driver_after:
+        due[app.tries.driver_after, "restart"] = None
     return [*due, *_hold_timers(app, settings)]
 
 
 def _elastic_moments(app: App, settings: ClusterConfigured, at: int) -> Iterator[tuple[int, What]]:
     """When the app may grow next after `at`, and when its idle executors are returned (semantics L6)."""
     if app.wants_more:
-        yield at + settings.elastic_step_ms - (at - app.asked_at) % settings.elastic_step_ms, "growth"
+        yield at + settings.elastic_step_ms - (at - app.demand.asked_at) % settings.elastic_step_ms, "growth"
     for executor in app.executors.values():
         if executor.idle_since is not None and executor.status != "stopping":
             yield executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"

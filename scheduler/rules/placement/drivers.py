@@ -35,7 +35,7 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
     served = 0
     while (app := state.next_waiting_driver(served)) is not None:
         served, size = app.submitted, app.spec.driver or NOTHING
-        if app.driver_after > at or not within_driver_limits(state, size.cores):
+        if app.tries.driver_after > at or not within_driver_limits(state, size.cores):
             continue
         for without in left_out(state, app, size, at):
             shut = {*without, *state.probes}
@@ -61,7 +61,7 @@ def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]
         while (app := state.next_waiting_driver(served)) is not None:
             served, size = app.submitted, app.spec.driver or NOTHING
             if (
-                app.driver_after <= at
+                app.tries.driver_after <= at
                 and _has_room(state, size, (), worker)
                 and within_driver_limits(state, size.cores)
             ):
@@ -71,7 +71,7 @@ def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]
 
 
 def _granted(state: ClusterState, app: App, worker: str, size: Resources) -> DriverAllocated:
-    driver = driver_id(app.id, app.next_driver)
+    driver = driver_id(app.id, app.tries.next_driver)
     grant = DriverAllocated(app=app.id, driver=driver, worker=worker, resources=size)
     return with_addresses(state.workers[worker], grant) if size.others else grant
 

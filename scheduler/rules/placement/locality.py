@@ -41,7 +41,7 @@ def place_near(
     put = PLACEMENTS[settings.placement].of_size
     anywhere = 0
     for level in LEVELS:
-        for wanted in app.wanted:
+        for wanted in app.demand.wanted:
             for_host, for_rack = delayed_until(wanted, settings, state.places)
             anywhere += wanted.number if level == "rack" and at >= for_rack else 0
             if wanted.locations.hosts is None or (level == "rack" and at < for_host):
@@ -62,7 +62,7 @@ def place_near(
     candidates = state.fleet.candidates(unit, settings.worker_selection, sparing=state.sparing)
     candidates = one_probe(candidates, state.probes, unit)
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
-    hosts = [host for host, tasks in app.preferred_hosts.items() if tasks]
+    hosts = [host for host, tasks in app.demand.preferred_hosts.items() if tasks]
     racks = state.places.racks_of(hosts).values()
     return [replace(executor, locality=_reached(state.workers[executor.worker], hosts, racks)) for executor in granted]
 

@@ -171,10 +171,10 @@ class TestScale:
         cluster.submit("a1", 8, company="initech")
         cluster.submit("a2", 4, company="initech")
         assert asked(cluster.turn(scale("a2", 3))) == [(1, 4), (2, 8)]
-        assert cluster.state.apps["a2"].target == 3
+        assert cluster.state.apps["a2"].demand.target == 3
         cluster.turn(KillApp(app="a1"))
         assert asked(cluster.ended("a1.0")) == [(3, 12)]
-        assert cluster.state.apps["a2"].target is None
+        assert cluster.state.apps["a2"].demand.target is None
 
     def test_a_wish_beyond_the_cluster_is_met_once_there_is_room(self) -> None:
         """Semantics L1: within the company's part, or as far as claims do not exceed the cluster."""
@@ -270,10 +270,10 @@ class TestLocality:
         cluster = cluster_of(offer("w1", 4), offer("w2", 16), **WAITS)
         cluster.submit("a1", 4)
         cluster.turn(scale("a1", 3, {"h-w1": 99}))
-        assert cluster.state.apps["a1"].wanted
+        assert cluster.state.apps["a1"].demand.wanted
         events = cluster.turn(scale("a1", 3))
         assert {locality for _, locality in reached(events)} == {None}
-        assert cluster.state.apps["a1"].wanted == ()
+        assert cluster.state.apps["a1"].demand.wanted == ()
 
     def test_an_executor_that_is_lost_is_asked_for_again_near_the_tasks(self) -> None:
         cluster = cluster_of(offer("w1", 8, host="h1"), offer("w2", 8, host="h1"), offer("w3", 8, host="h3"), **WAITS)
@@ -282,7 +282,7 @@ class TestLocality:
         lost = next(one.worker for one in cluster.state.executors.values() if one.worker in ("w1", "w2"))
         events = cluster.turn(LoseWorker(worker=lost))
         assert {locality for _, locality in reached(events)} <= {"host"}
-        assert len(cluster.state.apps["a1"].executors) + len(cluster.state.apps["a1"].wanted) >= 3
+        assert len(cluster.state.apps["a1"].executors) + len(cluster.state.apps["a1"].demand.wanted) >= 3
 
 
 class TestElastic:
@@ -306,7 +306,7 @@ class TestElastic:
         cluster.turn(elastic("e", 1, 2, tasks=1000))
         cluster.submit("a1", 4)
         assert [asked(wait(cluster, milliseconds)) for milliseconds in (1000, 1500)] == [[], []]
-        began, at = cluster.state.apps["e"].asked_at, cluster.state.at + 2300
+        began, at = cluster.state.apps["e"].demand.asked_at, cluster.state.at + 2300
         turn = Turn(cluster.state, at)
         turn.take(EndedExecutor(executor="a1.0", reason="exited", done=True))
         turn.settle()
@@ -331,7 +331,7 @@ class TestElastic:
         assert len(cluster.state.executors) == 2
         cluster.submit("a1", 4)
         app = cluster.state.apps["e"]
-        assert (app.executor_limit, app.asked_at) == (1, cluster.state.at)
+        assert (app.executor_limit, app.demand.asked_at) == (1, cluster.state.at)
 
     def test_from_nothing_it_asks_for_one_at_once(self) -> None:
         cluster = cluster_of(offer("w1", 64))
@@ -355,7 +355,7 @@ class TestElastic:
         assert cluster.state.apps["e"].executor_limit == 8
         events = cluster.turn(ReportBacklog(executor="e.0", waiting=0, running=5))
         assert asked(events) == [(2, 8)]
-        assert cluster.state.apps["e"].next_step == 1
+        assert cluster.state.apps["e"].demand.next_step == 1
         assert asked(cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=5))) == []
 
     def test_idle_executors_are_returned_after_their_timeout_in_log_and_ledgers(self) -> None:
@@ -463,7 +463,7 @@ class TestTasksThatPreferHosts:
         events = cluster.turn(self.submission())
         assert sorted(reached(events)) == [("w2", "host"), ("w4", "host")]
         app = cluster.state.apps["a1"]
-        assert (app.preferring_tasks, app.preferred_hosts) == (7, {"h2": 4, "h4": 4})
+        assert (app.demand.preferring_tasks, app.demand.preferred_hosts) == (7, {"h2": 4, "h4": 4})
         assert app.sizing.name() == "fixed"
         check(cluster.state)
 
@@ -529,5 +529,5 @@ class TestTasksThatPreferHosts:
     def test_an_elastic_app_whose_tasks_prefer_hosts_grows_near_them(self) -> None:
         cluster = self.cluster()
         cluster.turn(replace(self.submission(), cores=None, elastic=(1, 2), executor_cores=4))
-        assert cluster.state.apps["a1"].backlog_executors == 2
+        assert cluster.state.apps["a1"].demand.backlog_executors == 2
         assert {held.locality for held in cluster.state.executors.values()} == {"host"}

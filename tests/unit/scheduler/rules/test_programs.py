@@ -237,12 +237,12 @@ def test_a_wish_that_is_not_met_yet_is_lower_too() -> None:
     cluster.turn(programs(executors=1))
     cluster.turn(ScaleApp(app="a1", executors=12))
     app = cluster.state.apps["a1"]
-    assert (app.executor_limit, app.target) == (8, 12)
+    assert (app.executor_limit, app.demand.target) == (8, 12)
     cluster.ended("a1.0")
-    assert (app.executor_limit, app.target) == (8, 11)
+    assert (app.executor_limit, app.demand.target) == (8, 11)
     cluster.turn(ScaleApp(app="a1", executors=9))
     cluster.ended("a1.1")
-    assert (app.executor_limit, app.target) == (8, None)
+    assert (app.executor_limit, app.demand.target) == (8, None)
     assert audited(cluster) == []
 
 
