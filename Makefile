@@ -76,11 +76,14 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.test
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# The exact versions and hashes of what the image installs; run it again to renew them.
+# The exact versions and hashes of what the image installs, and builds with; run it again to renew them.
+COMPILE_LOCK = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
+	--upgrade --generate-hashes --no-emit-index-url --no-header --quiet
 lock: $(VENV)/.dev
 	$(PIP) uv
-	echo 'hatchling>=1.25' | $(BIN)/uv pip compile pyproject.toml - --extra archive --universal --python-version 3.11 \
-		--upgrade --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
+	$(COMPILE_LOCK) --extra archive --output-file requirements.lock
+	printf '%s\n' 'hatchling>=1.25' 'mypy>=2,<3' 'setuptools>=77' | \
+		$(COMPILE_LOCK) - --constraint requirements.lock --output-file requirements-build.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -546,9 +546,11 @@ class AppQueue:
         if self._within_version != self.parts.version:
             self._within_version = self.parts.version
             self._within.update((key[-1], None) for key in self._order)
-        within, companies = self._within, self.companies
-        for _, _, _, name in sorted([placed for name in within if (placed := companies[name].placed) is not None]):
-            company = companies[name]
+        within = self._within
+        for _, _, _, name in self._order:
+            if name not in within:
+                continue
+            company = self.companies[name]
             keeps = self._keeps(company, self._part(company))
             if not any(map(keeps, company.asks)):
                 del within[name]

@@ -145,15 +145,25 @@ def test_images_are_pinned_by_version_and_digest(compose: _Compose) -> None:
     assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
 
 
-def test_the_lock_file_names_every_dependency_with_hashes() -> None:
-    locked = dict(re.findall(r"^([a-z0-9-]+)==\S+.*\\\n    (--hash=sha256:[0-9a-f]{64})", _lock(), re.MULTILINE))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *project["optional-dependencies"]["archive"], "hatchling"]
-    for each in asked:
+@pytest.mark.parametrize(
+    ("file", "further"),
+    [("requirements.lock", ("fsspec", "zstandard")), ("requirements-build.lock", ("hatchling", "mypy", "setuptools"))],
+)
+def test_a_lock_file_names_every_dependency_with_hashes(file: str, further: tuple[str, ...]) -> None:
+    locked = _locked(file)
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for each in (*dependencies, *further):
         name = re.split(r"[\[<>=;]", each)[0].strip().lower()
         assert name in locked, f"{name} is not locked; run `make lock`"
-    assert _lock().count("==") >= len(locked)
+    assert (ROOT / file).read_text().count("==") >= len(locked)
 
 
-def _lock() -> str:
-    return (ROOT / "requirements.lock").read_text()
+def test_what_the_image_is_built_with_has_the_versions_of_what_it_runs_with() -> None:
+    runs, builds = _locked("requirements.lock"), _locked("requirements-build.lock")
+    assert {name: version for name, version in builds.items() if runs.get(name, version) != version} == {}
+
+
+def _locked(file: str) -> dict[str, str]:
+    """Version by package, of those that have a hash."""
+    text = (ROOT / file).read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+).*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
