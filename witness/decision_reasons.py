@@ -16,7 +16,7 @@ from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.queue import CompanyQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full, place
-from scheduler.rules.entities import App, Pending
+from scheduler.rules.entities import App
 from scheduler.rules.failures import left_out
 from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -28,7 +28,7 @@ Reason = dict[str, str]
 """A rule and a sentence about its outcome."""
 
 
-def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
+def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
     """Why the app was next: the reasons, and every company and user with something to admit, as the rules saw them."""
     companies, users, taking = [], [], set(state.queue.taking_part())
     for name, company in state.queue.companies.items():
@@ -51,70 +51,72 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
                 "company": name,
                 "user": contender.user,
                 "lastSelected": contender.last_selected or None,
-                "app": head.app,
-                "passes": company.limit.admits(head.request),
+                "app": head.id,
+                "passes": company.limit.admits(head.requested),
             }
             for contender, head in heads
         ]
     return {"why": _reasons(state, app), "companies": companies, "users": users}
 
 
-def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
+def _reasons(state: ClusterState, app: App) -> list[Reason]:
     if state.settings.admission == "open":
         pending = len(state.queue.arrivals)
         return [
             _reason("A6", f"with open admission every app enters, the oldest first: it was the oldest of {pending}")
         ]
-    settings, company = state.settings, state.queue.companies[app.company]
+    settings, name, me = state.settings, app.spec.company, app.spec.user
+    company = state.queue.companies[name]
     reasons = [_why_now(state, company, app), _why_company(state, company, app)]
     reserver = company.limit.reserver() if company.limit.reservations else None
-    if reserver is not None and reserver.app == app.app:
+    if reserver is app:
         return [*reasons, _reason("C7", "the company's room was reserved for it after quota_patience_s")]
-    others = [queue.contender.user for queue, _ in users_in_turn(state, company) if queue.contender.user != app.user]
+    others = [queue.contender.user for queue, _ in users_in_turn(state, company) if queue.contender.user != me]
     users, apps = USER_POLICIES[settings.user_policy], APP_POLICIES[settings.app_policy]
-    alone = f"no other user of {app.company} had an app within the quota"
-    user = f"of {app.company}'s users {app.user} {users.reason}, before {_names(others)}" if others else alone
-    queued = company.users[app.user].by_policy
+    alone = f"no other user of {name} had an app within the quota"
+    user = f"of {name}'s users {me} {users.reason}, before {_names(others)}" if others else alone
+    queued = company.users[me].by_policy
     first = apps.reason
-    if any(one.priority != app.priority or one.ready != one.submitted for one in queued):
+    if any(one.priority != app.priority or one.ready_position != one.submitted for one in queued):
         first = f"the first, with priority {app.priority} and ready since {moment(app.ready_at)} (Q2)"
     return [
         *reasons,
         _reason(users.rule, user),
-        _reason(apps.rule, f"of {len(queued)} apps in {app.user}'s queue it was {first}"),
+        _reason(apps.rule, f"of {len(queued)} apps in {me}'s queue it was {first}"),
     ]
 
 
-def _why_now(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason:
+def _why_now(state: ClusterState, company: CompanyQueue, app: App) -> Reason:
     """Its company's part (C8), room that nobody claims (A3), or room that nobody admitted can use (A9)."""
     if (within := _within_part(state, company, app)) is not None:
         return within
     total = state.fleet.total
     cluster = state.claims.total.claimed
     counted = f"apps claimed {cluster.cores} of {total.cores} cores and {cluster.memory_mb} of {total.memory_mb} MiB"
-    for kind, _ in app.request.others:
+    for kind, _ in app.requested.others:
         counted += f" and {cluster.amount(kind)} of {total.amount(kind)} {kind}"
-    if is_full(state, app.request):
+    if is_full(state, app.requested):
         return _reason("A9", f"{counted}, but there was room that none of them could use")
     return _reason("A3", f"{counted}, so there was room")
 
 
-def _within_part(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason | None:
+def _within_part(state: ClusterState, company: CompanyQueue, app: App) -> Reason | None:
     """How the app kept its company within its part (A3, C8); None if it did not."""
-    standing, part = company.tenant.standing, state.queue.part(app.company)
+    name, standing = app.spec.company, company.tenant.standing
+    part = state.queue.part(name)
     claimed = standing.claimed - standing.lent
-    if part.covers(claimed + app.request):
-        return _reason("A3", f"{app.company} claimed {claimed} of its part, {part}, so the app was within it")
-    if claimed == NOTHING and company.limit.admits(app.request):
-        return _reason("A3", f"{app.company} claimed nothing, and the app was within its quota")
+    if part.covers(claimed + app.requested):
+        return _reason("A3", f"{name} claimed {claimed} of its part, {part}, so the app was within it")
+    if claimed == NOTHING and company.limit.admits(app.requested):
+        return _reason("A3", f"{name} claimed nothing, and the app was within its quota")
     return None
 
 
-def _why_company(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason:
+def _why_company(state: ClusterState, company: CompanyQueue, app: App) -> Reason:
     me, policy = company.tenant.company, COMPANY_POLICIES[state.settings.company_policy]
     order = [(each.tenant, value) for each, value in companies_in_turn(state)]
     own = next((value for tenant, value in order if tenant.company == me), None)
-    if own is None or not company.limit.admits(app.request):
+    if own is None or not company.limit.admits(app.requested):
         return _reason("C6", f"{me} borrows: no other company took part, so it may exceed its quota")
     other, value = next(((tenant, value) for tenant, value in order if tenant.company != me), (None, ""))
     if other is None:

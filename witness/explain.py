@@ -121,7 +121,7 @@ class _Story:
         """Note a decision about the app, with its reasons."""
         event, when = fact.event, {"seq": fact.seq, "at": fact.at}
         if isinstance(event, AppAdmitted):
-            self.admission = {**when, "share": event.share, **why_admitted(self.state, app.queued)}
+            self.admission = {**when, "share": event.share, **why_admitted(self.state, app)}
         elif isinstance(event, DriverAllocated | ExecutorAllocated):
             place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
             if isinstance(event, DriverAllocated):

@@ -19,7 +19,7 @@ from scheduler.rules.admission.limits import Broken, holder_text
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
-from scheduler.rules.entities import App, Pending, Worker
+from scheduler.rules.entities import App, Worker
 from scheduler.rules.failures import kept_from, left_out
 from scheduler.rules.placement.drivers import within_driver_limits
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
@@ -118,18 +118,18 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
     if not app.need.hostable:
         size = app.need.least if not state.fleet.could_host(app.need.least) else app.need.driver
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
-    if limit.limited and (over := limit.broken(spec.user, app.queued.request)) is not None:
+    if limit.limited and (over := limit.broken(spec.user, app.requested)) is not None:
         return Wait("beyond-limit", "N2", partial(_over_limit, spec.company, *over))
     borrows = state.queue.may_borrow(spec.company)
-    if not borrows and not limit.admits(app.queued.request):
-        alone = not limit.fits_alone(app.queued.request)
+    if not borrows and not limit.admits(app.requested):
+        alone = not limit.fits_alone(app.requested)
         rule = "C6" if company.borrows else "C4"
-        return Wait("beyond-quota" if alone else "quota", rule, partial(_over_quota, company, app.queued.request))
+        return Wait("beyond-quota" if alone else "quota", rule, partial(_over_quota, company, app.requested))
     reserver = limit.reserver() if limit.reservations else None
-    if reserver is not None and reserver.app != app.id:
+    if reserver is not None and reserver is not app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
     head = (queue.first if borrows else queue.head) or _kept_out(company, queue, borrows=borrows)
-    if head is not None and head.app != app.id:
+    if head is not None and head is not app:
         return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app, head))
     return None
 
@@ -138,11 +138,11 @@ def _live(state: ClusterState) -> list[Worker]:
     return [worker for worker in state.workers.values() if worker.status == "alive"]
 
 
-def _kept_out(company: CompanyQueue, queue: UserQueue, *, borrows: bool) -> Pending | None:
+def _kept_out(company: CompanyQueue, queue: UserQueue, *, borrows: bool) -> App | None:
     """The user's next app that a limit keeps out now (N2); None if there are no limits."""
     limit, user = company.limit, queue.contender.user
-    apps = (one for one in queue.by_policy if one.hostable and limit.possible(user, one.request))
-    return next((one for one in apps if borrows or limit.fits_alone(one.request)), None) if limit.limited else None
+    apps = (one for one in queue.by_policy if one.need.hostable and limit.possible(user, one.requested))
+    return next((one for one in apps if borrows or limit.fits_alone(one.requested)), None) if limit.limited else None
 
 
 def _over_limit(company: str, user: str, over: Broken) -> Told:
@@ -189,20 +189,20 @@ def _others(**amounts: Resources) -> dict[str, dict[str, int]]:
     return {f"{name}Resources": dict(held.others) for name, held in amounts.items() if held.others}
 
 
-def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
-    since = company.limit.reserved[reserver.app][0]
-    text = f"the company's room is reserved for app {reserver.app}, which its quota has held back since {moment(since)}"
-    return text, {"app": reserver.app, "heldBackSince": since}
+def _reserved(company: CompanyQueue, reserver: App) -> Told:
+    since = company.limit.reserved[reserver.id][0]
+    text = f"the company's room is reserved for app {reserver.id}, which its quota has held back since {moment(since)}"
+    return text, {"app": reserver.id, "heldBackSince": since}
 
 
-def _queued(queue: UserQueue, app: App, head: Pending) -> Told:
+def _queued(queue: UserQueue, app: App, head: App) -> Told:
     """Who is before it, and its user's head, which need not be the first of them: that may be no head (C4, N2, N3)."""
-    place = next(number for number, one in enumerate(queue.by_policy) if one.app == app.id)
+    place = next(number for number, one in enumerate(queue.by_policy) if one is app)
     ahead = queue.by_policy[:place]
-    text = f"{place} of {app.spec.user}'s apps {'is' if place == 1 else 'are'} before it; the next is {head.app}"
+    text = f"{place} of {app.spec.user}'s apps {'is' if place == 1 else 'are'} before it; the next is {head.id}"
     if any(one.priority != app.priority for one in ahead):
         text += f", with priority {head.priority}; its own is {app.priority}"
-    names = [one.app for one in ahead[:100]]
+    names = [one.id for one in ahead[:100]]
     return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": names, "priority": app.priority}
 
 
@@ -210,30 +210,31 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
     """The app's place among its user's pending apps (F), from 1; None if it is not pending or not ready (J2)."""
     if app.state != "pending" or not app.ready:
         return None
-    order = [one.app for one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
-    return {"place": order.index(app.id) + 1, "of": len(order)}
+    order = state.queue.companies[app.spec.company].users[app.spec.user].by_policy
+    return {"place": order.index(app) + 1, "of": len(order)}
 
 
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """Another company's turn (C3, C5), another user's turn (U1, U3), or a full cluster (A3)."""
     spec, settings = app.spec, state.settings
     first = state.queue.first()
-    if first is not None and first.company != spec.company:
-        if first == state.queue.next_within():
+    if first is not None and first.spec.company != spec.company:
+        if first is state.queue.next_within():
             return Wait("company-turn", "A3", partial(_within_part, state, first))
         rule = COMPANY_POLICIES[settings.company_policy].rule
         return Wait("company-turn", rule, partial(_company_turn, state, company))
-    if first is not None and first.user != spec.user:
+    if first is not None and first.spec.user != spec.user:
         return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
     cause, rule = ("cluster-full", "A3") if is_full(state, app.requested) else ("next-turn", "T2")
     return Wait(cause, rule, partial(_cluster, state, app.requested))
 
 
-def _within_part(state: ClusterState, first: Pending) -> Told:
+def _within_part(state: ClusterState, first: App) -> Told:
     """Another company is next because it has not its part yet."""
-    part, claimed = state.queue.part(first.company), state.claims.of(first.company).claimed
-    text = f"company {first.company} is next: it claims {claimed} of its part, {part}, and {first.app} keeps it within"
-    return text, {"ahead": [{"company": first.company}]}
+    name = first.spec.company
+    part, claimed = state.queue.part(name), state.claims.of(name).claimed
+    text = f"company {name} is next: it claims {claimed} of its part, {part}, and {first.id} keeps it within"
+    return text, {"ahead": [{"company": name}]}
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
@@ -250,7 +251,7 @@ def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[User
     passing = [
         queue
         for queue in company.users.values()
-        if (head := queue.first if borrows else queue.head) and (borrows or company.limit.admits(head.request))
+        if (head := queue.first if borrows else queue.head) and (borrows or company.limit.admits(head.requested))
     ]
     ranked = sorted(((policy.rank(each.contender, quota, basis), each) for each in passing), key=lambda one: one[0])
     return [(queue, str(key) if policy.measure else "") for (_, key, *_), queue in ranked]

@@ -55,12 +55,12 @@ def _ahead(state: ClusterState, command: SubmitApp) -> list[dict[str, str]]:
         return []
     names: dict[str, None] = {}
     for one in state.queue.companies[command.company].users[command.user].by_policy:
-        if one.app == command.app or len(names) == AHEAD:
+        if one is app or len(names) == AHEAD:
             break
-        names[one.app] = None
+        names[one.id] = None
     first = state.queue.first()
-    if first is not None and first.app != command.app:
-        names[first.app] = None
+    if first is not None and first is not app:
+        names[first.id] = None
     return [
         {"app": name, "company": spec.company, "user": spec.user} for name in names for spec in [state.apps[name].spec]
     ]

@@ -317,7 +317,7 @@ class Board:
 
         def reasons(state: ClusterState) -> Any:  # noqa: ANN401 (JSON)
             if isinstance(event, events.AppAdmitted):
-                return why_admitted(state, state.apps[event.app].queued)
+                return why_admitted(state, state.apps[event.app])
             if isinstance(event, events.ExecutorAllocated):
                 batch = why_executors(state, state.apps[event.app], event, fact.at)
                 workers = [

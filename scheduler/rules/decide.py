@@ -23,7 +23,7 @@ from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules import membership
 from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, gave_back, scaled, stopped
-from scheduler.rules.entities import Allocation, App, Company, Pending, Worker
+from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.failures import could_host_elsewhere, left_out
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.kinds import (
@@ -168,12 +168,13 @@ def admit(state: ClusterState) -> facts.AppAdmitted | None:
     return None if first is None else admission(state, first)
 
 
-def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> facts.AppAdmitted:
+def admission(state: ClusterState, app: App, *, filling: bool = False) -> facts.AppAdmitted:
     """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
-    share = state.queue.share(app.company)
+    company = app.spec.company
+    share = state.queue.share(company)
     lends = state.claims.total.lent != NOTHING and state.settings.admission == "fair"
-    lent = lends and state.queue.on_lent(app, full=is_full(state, app.request), filling=filling)
-    return facts.AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
+    lent = lends and state.queue.on_lent(app, full=is_full(state, app.requested), filling=filling)
+    return facts.AppAdmitted(app=app.id, company=company, user=app.spec.user, share=str(share), lent=lent)
 
 
 def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[facts.ExecutorAllocated]:

@@ -268,59 +268,6 @@ NO_NEED = Need(NOTHING, NOTHING, NOTHING)
 """That of an app whose need was not worked out yet."""
 
 
-@dataclass(slots=True, eq=False, init=False)
-class Pending:
-    """A pending app that is ready (semantics J).
-
-    `submitted` is the log position of its submission; `ready` that at which it became ready, `ready_at` its time in ms.
-    """
-
-    app: str
-    company: str
-    user: str
-    kind: str
-    request: Resources
-    submitted: int
-    ready: int
-    ready_at: int
-    priority: int
-    need: Need | None
-    """What it needs of a worker; None = nothing in particular."""
-
-    def __init__(  # noqa: PLR0913, PLR0917 - its facts
-        self,
-        app: str,
-        company: str,
-        user: str,
-        kind: str,
-        request: Resources,
-        submitted: int,
-        ready: int = 0,
-        ready_at: int = 0,
-        priority: int = 0,
-        need: Need | None = None,
-    ) -> None:
-        self.app = app
-        self.company = company
-        self.user = user
-        self.kind = kind
-        self.request = request
-        self.submitted = submitted
-        self.ready = ready
-        self.ready_at = ready_at
-        self.priority = priority
-        self.need = need
-
-    @property
-    def hostable(self) -> bool:
-        """Whether a live worker is large enough for it (semantics N3)."""
-        return self.need is None or self.need.hostable
-
-
-UNQUEUED = Pending("", "", "", "", NOTHING, 0)
-"""That of an app whose place in the queues was not worked out yet."""
-
-
 class Demand(NamedTuple):
     """Which executors an app wants, where that was stated (semantics L)."""
 
@@ -362,7 +309,6 @@ class App:
     id: str
     spec: AppRegistered
     """Its registration without its id: apps that were submitted alike share one."""
-    queued: Pending
     standings: Standings
     accounts: Accounts
     usage: Usage
@@ -407,7 +353,7 @@ class App:
     ready: bool
     """Whether it is in its user's queue, while it is pending (semantics J2)."""
     readied: int
-    """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
+    """`ready_position` and `ready_at`, 0 if that was its submission."""
     readied_at: int
     owed_since: int
     """Since when (ms) it is owed executors and was granted none."""
@@ -452,7 +398,6 @@ class App:
         self,
         id: str,  # noqa: A002 - as others have theirs
         spec: AppRegistered,
-        queued: Pending,
         standings: Standings,
         accounts: Accounts,
         usage: Usage,
@@ -467,7 +412,6 @@ class App:
     ) -> None:
         self.id = id
         self.spec = spec
-        self.queued = queued
         self.standings = standings
         self.accounts = accounts
         self.usage = usage
@@ -518,6 +462,16 @@ class App:
         if not self.admitted:
             return "pending"
         return "running" if self.running or self.driver is not None else "waiting"
+
+    @property
+    def ready_position(self) -> int:
+        """The log position at which it became ready (semantics J2)."""
+        return self.readied or self.submitted
+
+    @property
+    def ready_at(self) -> int:
+        """The time (ms) at which it became ready (semantics J2, Q2)."""
+        return self.readied_at or self.submitted_at
 
     @property
     def judged(self) -> bool:

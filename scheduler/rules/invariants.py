@@ -20,7 +20,7 @@ from scheduler.rules.trouble import suspicion_timers
 if TYPE_CHECKING:
     from scheduler.rules.admission.limits import Ceiling
     from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.entities import Allocation, App, Pending, Worker
+    from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.ledger import Standing
     from scheduler.rules.state import ClusterState
 
@@ -220,13 +220,13 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
 
 def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
     pending = [app for app in state.apps.values() if not app.admitted and app.ended is None]
-    ready = sorted((app.queued.ready, app.id) for app in pending if app.ready)
+    ready = sorted((app.ready_position, app.id) for app in pending if app.ready)
     users = [user for company in state.queue.companies.values() for user in company.users.values()]
-    if ready != sorted((item.ready, item.app) for user in users for item in user.by_policy):
+    if ready != sorted((item.ready_position, item.id) for user in users for item in user.by_policy):
         yield "the queue differs from the pending apps that are ready"
     if list(state.queue.arrivals) != [name for _, name in ready]:
         yield "the arrivals are not the pending apps in the order in which they became ready"
-    if any(state.queue.arrivals[name] != state.apps[name].queued for name in state.queue.arrivals):
+    if any(state.queue.arrivals[name] is not state.apps[name] for name in state.queue.arrivals):
         yield "the queue has other pending apps than the facts"
     yield from _dependencies(state, sorted(pending, key=lambda app: app.submitted))
     admitted = [app.admitted for app in state.waiting.values()]
@@ -399,29 +399,29 @@ def _parts(state: ClusterState) -> Iterator[str]:
 
 def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
     limit = queue.limit
-    heads: dict[str, Pending] = {}
+    heads: dict[str, App] = {}
     common = _ceilings(name, "", state)
     for user in queue.users.values():
         ceilings = [*common, *_ceilings(name, user.contender.user, state)]
-        apps = [app for app in user.by_policy if app.hostable]
-        possible = [app for app in apps if all(each.fits_alone(app.request) for each, _ in ceilings)]
-        fitting = [app for app in possible if limit.fits_alone(app.request)]
+        apps = [app for app in user.by_policy if app.need.hostable]
+        possible = [app for app in apps if all(each.fits_alone(app.requested) for each, _ in ceilings)]
+        fitting = [app for app in possible if limit.fits_alone(app.requested)]
         first, head = (
-            next((app for app in found[:1] if not any(each.broken(by, app.request) for each, by in ceilings)), None)
+            next((app for app in found[:1] if not any(each.broken(by, app.requested) for each, by in ceilings)), None)
             for found in (possible, fitting)
         )
         if (user.first, user.head) != (first, head):
             yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
-        heads |= {} if head is None else {head.app: head}
+        heads |= {} if head is None else {head.id: head}
     judged = {app for group in limit.groups.values() for app in group.heads}
-    requests = {head.request for head in heads.values()}
+    requests = {head.requested for head in heads.values()}
     if heads.keys() - limit.reserved.keys() != judged or requests != limit.groups.keys():
         yield f"the quota limit of company {name!r} holds other apps than the next ones of its users"
     for request, group in limit.groups.items():
         held = not limit.admits(request) and limit.fits_alone(request)
         if group.passes != limit.admits(request) or (group.held_since is not None) != held:
             yield f"company {name!r} passes or holds back {request} contrary to its quota"
-    waiting = sorted(one for one in limit.reserved.values() if state.apps[one[2].app].state == "pending")
+    waiting = sorted(one for one in limit.reserved.values() if one[2].state == "pending")
     if waiting != limit.reservations:
         yield f"company {name!r} reserves room for apps that are not pending"
 

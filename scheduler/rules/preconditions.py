@@ -313,7 +313,7 @@ def _room_reserved(state: Facts, event: events.RoomReserved) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.admitted or app.ended is not None:
         return "C7", f"app {event.app!r} is not pending"
-    if not state.queue.companies[app.spec.company].limit.is_held(app.queued):
+    if not state.queue.companies[app.spec.company].limit.is_held(app):
         return "C7", f"app {event.app!r} is not held back by its company's quota, or has its room reserved"
     return None
 

@@ -152,12 +152,9 @@ def fill(state: ClusterState) -> AppAdmitted | None:
     known: dict[Need, bool] = {}
 
     def has_room(ask: Ask) -> bool:
-        need = ask.need
-        if need is None:
-            return False
-        if need not in known:
-            known[need] = _could_use(state, need)
-        return known[need]
+        if ask.need not in known:
+            known[ask.need] = _could_use(state, ask.need)
+        return known[ask.need]
 
     if not any(map(has_room, state.queue.asks())):
         return None

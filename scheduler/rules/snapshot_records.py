@@ -29,7 +29,6 @@ from scheduler.rules.accounts import Account, Token
 from scheduler.rules.entities import (
     NO_DEMAND,
     NO_TRIES,
-    UNQUEUED,
     Allocation,
     App,
     Company,
@@ -110,13 +109,13 @@ def _record_of(
 _BLANK = Allocation("", "", "", NOTHING)
 _STANDINGS, _ACCOUNTS = (Standing(), Standing(), Standing()), (Balance(), Balance(), Balance())
 _SPEC = AppRegistered("", "", "", "batch", None, NOTHING, 0, Computed())
-_NEW = App("", _SPEC, UNQUEUED, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
+_NEW = App("", _SPEC, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
 _COMPANY = _record_of(Company, "users", name=str)
 _USER = _record_of(User, company=str, name=str)
 _ALLOCATION = _record_of(Allocation, usual=_BLANK, required=4)
 _APP = _record_of(
     App,
-    *("id", "queued", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
+    *("id", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent", "demand", "tries"),
     usual=_NEW,
     required=6,
@@ -330,7 +329,7 @@ def _restore_apps(state: ClusterState, users: _Users, records: Iterable[Any]) ->
         spec = shared_spec(registered, company, user)
         requested = spec.requested if requested == spec.requested else requested
         sizing = spec.sizing if sizing == spec.sizing else sizing
-        links = registered.app, spec, UNQUEUED, standings, ledgers, usage
+        links = registered.app, spec, standings, ledgers, usage
         app = App(*links, submitted, submitted_at, requested, executor_limit, sizing)
         if others != usual:
             for name, value in zip(_UNUSUAL, others, strict=True):

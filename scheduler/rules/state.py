@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from hashlib import blake2b
 from sys import intern
 from typing import Any
@@ -47,7 +47,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.accounts import Accounts
 from scheduler.rules.admission.limits import Limits
-from scheduler.rules.admission.queue import AppQueue
+from scheduler.rules.admission.queue import AppQueue, Ask, ask_of
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
 from scheduler.rules.dependents import Dependents
@@ -58,7 +58,6 @@ from scheduler.rules.entities import (
     Demand,
     Hold,
     LostWorker,
-    Pending,
     QuickEnd,
     Suspicion,
     Trouble,
@@ -414,17 +413,14 @@ class ClusterState:
         self._wait_to_forget()
         self._set_quotas()
         for app in self.apps.values():
-            spec, need = app.spec, self.claims.need_of(app)
-            order = app.submitted, app.readied or app.submitted, app.readied_at or app.submitted_at, app.priority
-            app.need = need
-            app.queued = Pending(app.id, spec.company, spec.user, spec.kind, app.requested, *order, need)
+            app.need = self.claims.need_of(app)
             if app.spec.owner_timeout_s is not None and app.ended is None:
                 self.owned[app.id] = app
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
-        ready = sorted((app for app in pending if app.ready), key=lambda app: app.queued.ready)
+        ready = sorted((app for app in pending if app.ready), key=lambda app: app.ready_position)
         for app in ready:
             if app.reserved_at or app.lapsed:
-                self.queue.recall(app.queued, app.reserved_at, app.lapsed)
+                self.queue.recall(app, app.reserved_at, app.lapsed)
         self.queue.push_all(ready)
         for app in sorted((app for app in pending if app.awaits or not app.ready), key=lambda app: app.submitted):
             self.dependents.add(app, self.apps)
@@ -732,8 +728,8 @@ class ClusterState:
             if app.owed:
                 self.owed.add(app)
         else:
-            app.need = need
-            self._restate(app)
+            before, app.need = ask_of(app), need
+            self._restate(app, before)
 
     def ledgers(self, company: str, user: str) -> LedgersOfUser:
         """The balances that an app of the user counts in; one tuple for all of them."""
@@ -744,14 +740,12 @@ class ClusterState:
             found = self._ledgers[company, user] = self.balance, known.balance, balance
         return found
 
-    def _restate(self, app: App) -> None:
-        """A pending app asks for something else, be it in its user's queue or not ready yet."""
-        if app.ready:
-            if app.requested != app.queued.request:
+    def _restate(self, app: App, before: Ask) -> None:
+        """A pending app, be it in its user's queue or not ready yet, asked that before."""
+        if app.ready and ask_of(app) != before:
+            if app.requested != before.request:
                 app.reserved_at = app.lapsed = 0
-            app.queued = self.queue.restate(app.queued, app.requested, app.need)
-        else:
-            app.queued = replace(app.queued, request=app.requested, need=app.need)
+            self.queue.restate(app, before)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
@@ -764,7 +758,6 @@ class ClusterState:
         app = App(
             event.app,
             spec,
-            Pending(event.app, spec.company, spec.user, spec.kind, requested, head, head, at, spec.priority, need),
             self.claims.standings(event.company, event.user),
             self.ledgers(event.company, event.user),
             company.usage,
@@ -791,20 +784,19 @@ class ClusterState:
             app.ready, app.on_hold = False, event.on_hold
             self.dependents.begin(app, self.apps)
         else:
-            self.queue.push(app.queued, user.balance, app.standings[2])
+            self.queue.push(app)
 
     def _app_ready(self, event: events.AppReady) -> None:
         """The app joins its user's queue; its time counts from here (semantics J2, Q2)."""
         app = self.apps[event.app]
         app.ready, app.readied, app.readied_at = True, self.head, self.at
         self.dependents.judge(app)
-        app.queued = replace(app.queued, ready=self.head, ready_at=self.at)
-        self.queue.push(app.queued, app.accounts[2], app.standings[2])
+        self.queue.push(app)
 
     def _app_held(self, event: events.AppHeld) -> None:
         app = self.apps[event.app]
         if app.ready:
-            self.queue.remove(app.queued)
+            self.queue.remove(app)
             app.reserved_at = app.lapsed = 0
         app.ready, app.on_hold = False, True
         self.dependents.judge(app)
@@ -816,22 +808,20 @@ class ClusterState:
 
     def _app_reprioritized(self, event: events.AppReprioritized) -> None:
         app = self.apps[event.app]
+        if not app.admitted and app.ready:
+            self.queue.reprioritize(app, event.priority)
         app.priority = event.priority
         self.holders.move(app)
-        if not app.admitted and app.ready:
-            app.queued = self.queue.reprioritize(app.queued, event.priority)
-        else:
-            app.queued = replace(app.queued, priority=event.priority)
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
         app = self.apps[event.app]
         app.reserved_at = self.at
-        self.queue.reserve(app.queued, self.at)
+        self.queue.reserve(app, self.at)
 
     def _reservation_lapsed(self, event: events.ReservationLapsed) -> None:
         app = self.apps[event.app]
         app.reserved_at, app.lapsed = 0, self.head
-        self.queue.lapse(app.queued, self.head)
+        self.queue.lapse(app, self.head)
 
     def _app_admitted(self, event: events.AppAdmitted) -> None:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
@@ -851,24 +841,26 @@ class ClusterState:
             app.demand = app.demand._replace(asked_at=self.at)
             self.elastics.setdefault(event.company, {})[event.app] = app
             self.claims.lend(app)
-        self.queue.admit(app.queued, self.head)
+        self.queue.admit(app, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
         self._set_owed(app)
 
     def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
-        before = app.requested
+        asked = ask_of(app)
         if app.admitted:
-            add_request(app.accounts, request - before)
+            add_request(app.accounts, request - app.requested)
         app.requested = request
-        self.claims.restate(app, before)
+        self.claims.restate(app, asked.request)
         limit, wanted = app.executor_limit, app.wants_more
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
         app.sizing = event.sizing
-        self._set_need(app)
-        if not app.admitted and request != app.queued.request:
-            self._restate(app)
+        if app.admitted:
+            self._set_need(app)
+        else:
+            app.need = self.claims.need_of(app)
+            self._restate(app, asked)
         app.demand = app.demand._replace(
             preferring_tasks=event.preferring_tasks,
             preferred_hosts=event.preferred_hosts,
@@ -930,12 +922,12 @@ class ClusterState:
             if app.spec.elastic is not None:
                 self.claims.lend(app)
                 self.elastics.get(app.spec.company, {}).pop(event.app, None)
-            self.queue.leave(app.queued, lower=app.spec.elastic is None)
+            self.queue.leave(app, lower=app.spec.elastic is None)
         else:
             if self.claims.counts_apps:
                 self.claims.count(app, pending=-1)
             if app.ready:
-                self.queue.remove(app.queued)
+                self.queue.remove(app)
             else:
                 self.dependents.drop(app)
         if event.app in self.dependents.of:
@@ -1447,7 +1439,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 _APP_LINKS = (
-    *("id", "spec", "private_json", "queued", "accounts", "usage", "executors", "driver", "holds"),
+    *("id", "spec", "private_json", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
     *("demand", "tries"),
 )

@@ -106,8 +106,8 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A3"
     if not app.ready or (due is None and is_full(state, app.requested)):
         return "A3" if app.ready else "J2"
-    if (over := queue.limit.broken(done.user, app.queued.request)) is not None or (
-        not queue.limit.admits(app.queued.request) and not queue.borrows
+    if (over := queue.limit.broken(done.user, app.requested)) is not None or (
+        not queue.limit.admits(app.requested) and not queue.borrows
     ):
         return "C4" if over is None else "N2"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"

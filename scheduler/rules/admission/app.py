@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Pending
+    from scheduler.rules.entities import App
 
 AppPlace = tuple[int, int, int, int]
 """(place of its kind, -priority if only that counts, rank time in ms, position of its submission)."""
@@ -36,7 +36,7 @@ class AppPolicy(NamedTuple):
     reason: str
     """Why an app was next, after "of 3 apps in ann's queue it was"."""
 
-    def rank(self, app: Pending, step_ms: int) -> AppPlace:
+    def rank(self, app: App, step_ms: int) -> AppPlace:
         """The app's place among the user's (semantics Q2).
 
         A step of priority is worth `step_ms` of waiting; with 0, no waiting makes up for a lower priority. Example,
@@ -44,8 +44,8 @@ class AppPolicy(NamedTuple):
         after one from 09:30.
         """
         if step_ms:
-            return self.key(app.kind), 0, app.ready_at - app.priority * step_ms, app.submitted
-        return self.key(app.kind), -app.priority, app.ready_at, app.submitted
+            return self.key(app.spec.kind), 0, app.ready_at - app.priority * step_ms, app.submitted
+        return self.key(app.spec.kind), -app.priority, app.ready_at, app.submitted
 
 
 APP_POLICIES = {

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
 from operator import attrgetter
@@ -36,11 +36,10 @@ from scheduler.rules.admission.parts import Parts
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.quota import QuotaLimit, Reservation
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
-from scheduler.rules.entities import Pending
+from scheduler.rules.entities import App, Need
 from scheduler.rules.ledger import Balance, Standing, Usage
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App, Need
     from scheduler.rules.timers import What
 
 LAPSES_AFTER = 10
@@ -51,12 +50,7 @@ class Ask(NamedTuple):
     """What apps have in common that enter under the same conditions."""
 
     request: Resources
-    need: Need | None
-
-    @property
-    def hostable(self) -> bool:
-        """Whether a live worker is large enough (semantics N3)."""
-        return self.need is None or self.need.hostable
+    need: Need
 
 
 _asking: Final = partial(tuple.__new__, Ask)
@@ -67,7 +61,7 @@ Test = Callable[[Ask], bool]
 """Whether an app of that ask may enter now."""
 
 
-_READY = attrgetter("ready")
+_READIED = attrgetter("ready_position")
 
 
 @dataclass(slots=True)
@@ -76,17 +70,17 @@ class UserQueue:
 
     contender: Contender
     by_ask: dict[Ask, Line] = field(default_factory=dict)
-    by_readiness: Line = field(default_factory=lambda: Line(key=_READY))
-    head: Pending | None = None
+    by_readiness: Line = field(default_factory=lambda: Line(key=_READIED))
+    head: App | None = None
     """The first one that fits the company's quota by itself."""
-    first: Pending | None = None
+    first: App | None = None
     """The first one at all."""
     heads: Heads = (None, None)
     """What the two ask."""
     placed: tuple[Heads, UserKey] | None = None
 
     @property
-    def by_policy(self) -> list[Pending]:
+    def by_policy(self) -> list[App]:
         """All of them in the order of the app policy."""
         lines = [*self.by_ask.values()]
         return [*merge(*lines, key=lines[0].key)] if lines else []
@@ -203,14 +197,14 @@ class AppQueue:
         """
         company = self.companies[name]
         due = [app for since, app in company.limit.held() if since + self._delay_ms < at]
-        return [app.app for app in due if app.app not in company.lapsed or not self._before_lapse(company, app)]
+        return [app.id for app in due if app.id not in company.lapsed or not self._before_lapse(company, app)]
 
-    def _before_lapse(self, company: CompanyQueue, app: Pending) -> bool:
-        lapsed = company.lapsed[app.app]
+    def _before_lapse(self, company: CompanyQueue, app: App) -> bool:
+        lapsed = company.lapsed[app.id]
         return any(
-            queue.by_readiness and queue.by_readiness.items[queue.by_readiness.begin].ready < lapsed
+            queue.by_readiness and queue.by_readiness.items[queue.by_readiness.begin].ready_position < lapsed
             for user, queue in company.users.items()
-            if user != app.user
+            if user != app.spec.user
         )
 
     def to_lapse(self, name: str, at: int) -> list[str]:
@@ -219,28 +213,30 @@ class AppQueue:
         due = [(since, app) for app, since in reserved.items() if since + LAPSES_AFTER * self._delay_ms <= at]
         return [app for _, app in sorted(due)]
 
-    def recall(self, app: Pending, reserved_at: int, lapsed: int) -> None:
+    def recall(self, app: App, reserved_at: int, lapsed: int) -> None:
         """Restore since when (ms) room is reserved for a pending app, and at which position that lapsed; 0 = not."""
-        company = self.companies[app.company]
+        company = self.companies[app.spec.company]
         if reserved_at:
-            company.reserved[app.app] = reserved_at
+            company.reserved[app.id] = reserved_at
         if lapsed:
-            company.lapsed[app.app] = lapsed
+            company.lapsed[app.id] = lapsed
 
-    def reserve(self, app: Pending, at: int) -> None:
+    def reserve(self, app: App, at: int) -> None:
         """Its company's room is reserved for the app from `at` (ms) on (semantics C7)."""
-        company = self.companies[app.company]
+        name = app.spec.company
+        company = self.companies[name]
         company.limit.reserve(app)
-        company.reserved[app.app] = at
-        self._note(app.company, company)
+        company.reserved[app.id] = at
+        self._note(name, company)
 
-    def lapse(self, app: Pending, position: int) -> None:
+    def lapse(self, app: App, position: int) -> None:
         """At this log position the app's reservation ends without its admission (semantics C7)."""
-        company = self.companies[app.company]
-        company.limit.lapse(app, self.basis.at, is_head=company.users[app.user].head is app)
-        del company.reserved[app.app]
-        company.lapsed[app.app] = position
-        self._note(app.company, company)
+        name = app.spec.company
+        company = self.companies[name]
+        company.limit.lapse(app, self.basis.at, is_head=company.users[app.spec.user].head is app)
+        del company.reserved[app.id]
+        company.lapsed[app.id] = position
+        self._note(name, company)
 
     def has_pending(self, company: str) -> bool:
         """Whether an app of the company is pending."""
@@ -265,7 +261,7 @@ class AppQueue:
         for name, at, reserving in apps:
             app = self.arrivals[name]
             if reserving:
-                reserved.setdefault(app.company, []).append((at, app.submitted, app))
+                reserved.setdefault(app.spec.company, []).append((at, app.submitted, app))
             else:
                 since[name] = at
         for name, company in self.companies.items():
@@ -325,87 +321,90 @@ class AppQueue:
         tenant = self.companies[name].tenant
         return tenant.quota.share_of(tenant.standing.occupied(tenant.balance, self.basis.occupancy))
 
-    def push(self, app: Pending, balance: Balance, standing: Standing | None = None) -> None:
-        """Queue an app, the last one to become ready, for its user, whose ledger and claim these are."""
-        company = self.companies[app.company]
-        queue = self._queue_of(app, balance, standing)
-        ask = _ask(app)
+    def push(self, app: App) -> None:
+        """Queue an app, the last one to become ready, for its user."""
+        spec = app.spec
+        name, user = spec.company, spec.user
+        company = self.companies[name]
+        queue = company.users.get(user) or self._queue_of(app)
+        ask = ask_of(app)
         apps = queue.by_ask.get(ask)
         if apps is None:
             apps = queue.by_ask[ask] = Line(key=self._place)
-            self._add_ask(company, ask, app.user)
+            self._add_ask(company, ask, user)
         apps.add(app)
         queue.by_readiness.append(app)
-        self.arrivals[app.app] = app
+        self.arrivals[app.id] = app
         if apps.items[apps.begin] is app:  # else the user has the same heads as before
-            self._set_heads(company, queue)
-            company.moved[app.user] = None
-            self._note(app.company, company)
-
-    def push_all(self, apps: Iterable[App]) -> None:
-        """Queue all that are ready, in the order in which they became it, where none was queued: as `push` of each."""
-        queues: dict[tuple[str, str], list[Pending]] = {}
-        for one in apps:
-            app = one.queued
-            theirs = queues.get((app.company, app.user))
-            if theirs is None:
-                theirs = queues[app.company, app.user] = []
-                self._queue_of(app, one.accounts[2], one.standings[2])
-            theirs.append(app)
-            self.arrivals[app.app] = app
-        for (name, user), theirs in queues.items():
-            company = self.companies[name]
-            queue = company.users[user]
-            by_ask: dict[Ask, list[Pending]] = {}
-            for app in theirs:
-                by_ask.setdefault(_ask(app), []).append(app)
-            for ask, alike in by_ask.items():
-                queue.by_ask[ask] = Line(alike, key=self._place)
-                self._add_ask(company, ask, user)
-            queue.by_readiness = Line(theirs, key=_READY)
             self._set_heads(company, queue)
             company.moved[user] = None
             self._note(name, company)
 
-    def _queue_of(self, app: Pending, balance: Balance, standing: Standing | None) -> UserQueue:
-        company = self.companies[app.company]
-        queue = company.users.get(app.user)
+    def push_all(self, apps: Iterable[App]) -> None:
+        """Queue all that are ready, in the order in which they became it, where none was queued: as `push` of each."""
+        queues: dict[tuple[str, str], list[App]] = {}
+        for app in apps:
+            holder = app.spec.company, app.spec.user
+            theirs = queues.get(holder)
+            if theirs is None:
+                theirs = queues[holder] = []
+                self._queue_of(app)
+            theirs.append(app)
+            self.arrivals[app.id] = app
+        for (name, user), theirs in queues.items():
+            company = self.companies[name]
+            queue = company.users[user]
+            by_ask: dict[Ask, list[App]] = {}
+            for app in theirs:
+                by_ask.setdefault(ask_of(app), []).append(app)
+            for ask, alike in by_ask.items():
+                queue.by_ask[ask] = Line(alike, key=self._place)
+                self._add_ask(company, ask, user)
+            queue.by_readiness = Line(theirs, key=_READIED)
+            self._set_heads(company, queue)
+            company.moved[user] = None
+            self._note(name, company)
+
+    def _queue_of(self, app: App) -> UserQueue:
+        """That of the app's user."""
+        company, user = self.companies[app.spec.company], app.spec.user
+        queue = company.users.get(user)
         if queue is None:
-            contender = Contender(app.user, balance, standing=standing or Standing())
-            queue = company.users[app.user] = UserQueue(contender)
+            contender = Contender(user, app.accounts[2], standing=app.standings[2])
+            queue = company.users[user] = UserQueue(contender)
             self._set_ceiling(company, contender)
         return queue
 
-    def remove(self, app: Pending) -> None:
+    def remove(self, app: App) -> None:
         """Take an app out of its user's queue."""
-        company = self.companies[app.company]
-        self._remove(company, company.users[app.user], app)
+        company = self.companies[app.spec.company]
+        self._remove(company, company.users[app.spec.user], app)
 
-    def _remove(self, company: CompanyQueue, queue: UserQueue, app: Pending) -> None:
-        self._take_out(company, queue, app)
+    def _remove(self, company: CompanyQueue, queue: UserQueue, app: App) -> None:
+        self._take_out(company, queue, app, ask_of(app))
         queue.by_readiness.remove(app)
-        self.arrivals.leave(app.app)
+        self.arrivals.leave(app.id)
         self._set_heads(company, queue)
         if company.limit.reservations or company.lapsed:
             self._release(company, app)
-        company.moved[app.user] = None
-        self._note(app.company, company)
+        spec = app.spec
+        company.moved[spec.user] = None
+        self._note(spec.company, company)
 
-    def _release(self, company: CompanyQueue, app: Pending) -> None:
+    def _release(self, company: CompanyQueue, app: App) -> None:
         """The app waits no more, or for something else."""
-        company.limit.release(app.app)
-        company.reserved.pop(app.app, None)
-        company.lapsed.pop(app.app, None)
+        company.limit.release(app.id)
+        company.reserved.pop(app.id, None)
+        company.lapsed.pop(app.id, None)
 
-    def _take_out(self, company: CompanyQueue, queue: UserQueue, app: Pending) -> None:
-        ask = _ask(app)
+    def _take_out(self, company: CompanyQueue, queue: UserQueue, app: App, ask: Ask) -> None:
         apps = queue.by_ask[ask]
         if len(apps) > 1:
             apps.remove(app)
             return
         del queue.by_ask[ask]
         users = company.asks[ask]
-        del users[app.user]
+        del users[app.spec.user]
         if not users:
             del company.asks[ask]
             company.passed_over.pop(ask, None)
@@ -419,52 +418,44 @@ class AppQueue:
         if company.limits is not None:
             _mark(company.passed_over, ask, marked=company.limit.passes_over(ask.request))
 
-    def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
-        """The app with what it asks now, in its old place.
+    def restate(self, app: App, before: Ask) -> None:
+        """The app, which asked that before, keeps its place among its user's.
 
         With another request it has waited behind the quota for nothing (C7); what it needs of a worker changes no wait.
         """
-        restated = replace(app, request=request, need=need)
-        company = self.companies[app.company]
-        queue = company.users[app.user]
-        self._take_out(company, queue, app)
-        ask = Ask(request, need)
-        queue.by_ask.setdefault(ask, Line(key=self._place)).add(restated)
-        self._add_ask(company, ask, app.user)
-        self.arrivals[app.app] = restated
-        if request == app.request:
-            company.limit.exchange(app, restated)
-            queue.head = restated if queue.head is app else queue.head
-        else:
+        name, user, ask = app.spec.company, app.spec.user, ask_of(app)
+        company = self.companies[name]
+        queue = company.users[user]
+        self._take_out(company, queue, app, before)
+        queue.by_ask.setdefault(ask, Line(key=self._place)).add(app)
+        self._add_ask(company, ask, user)
+        if ask.request != before.request:
             if queue.head is app:
-                company.limit.leave(app)
+                company.limit.leave(app, before.request)
                 queue.head = None
             self._release(company, app)
         self._set_heads(company, queue)
-        company.moved[app.user] = None
-        self.touch(app.company, app.user)
-        return restated
+        company.moved[user] = None
+        self.touch(name, user)
 
-    def reprioritize(self, app: Pending, priority: int) -> Pending:
-        """The app with its new priority, in its new place (semantics Q1)."""
-        moved = replace(app, priority=priority)
-        company = self.companies[app.company]
-        queue = company.users[app.user]
-        apps = queue.by_ask[_ask(app)]
+    def reprioritize(self, app: App, priority: int) -> None:
+        """The app gets that priority, and its new place among its user's (semantics Q1)."""
+        name, user = app.spec.company, app.spec.user
+        company = self.companies[name]
+        queue = company.users[user]
+        apps = queue.by_ask[ask_of(app)]
         apps.remove(app)
-        apps.add(moved)
-        self.arrivals[app.app] = moved
-        company.limit.reprioritize(app, moved)
-        queue.head = moved if queue.head is app else queue.head
+        app.priority = priority
+        apps.add(app)
         self._set_heads(company, queue)
-        company.moved[app.user] = None
-        self._note(app.company, company)
-        return moved
+        company.moved[user] = None
+        self._note(name, company)
 
-    def admit(self, app: Pending, position: int) -> None:
+    def admit(self, app: App, position: int) -> None:
         """Remove an app that is admitted at this log position; its company and user had their turn (C3, U1)."""
-        company = self.companies[app.company]
-        queue = company.users[app.user]
+        name, user = app.spec.company, app.spec.user
+        company = self.companies[name]
+        queue = company.users[user]
         contender = queue.contender
         company.tenant.last_selected = contender.last_selected = position
         contender.last_selected_at = self.basis.at
@@ -473,13 +464,14 @@ class AppQueue:
             self._uncertain = True
         self._remove(company, queue, app)
         if company.limit.groups or company.limits is not None:
-            self.to_review[app.company] = company
-            company.to_recheck[app.user] = None
+            self.to_review[name] = company
+            company.to_recheck[user] = None
 
-    def leave(self, app: Pending, *, lower: bool = False) -> None:
+    def leave(self, app: App, *, lower: bool = False) -> None:
         """An admitted app has ended; `lower` as for `touch`."""
-        self.companies[app.company].admitted -= 1
-        self.touch(app.company, app.user, lower=lower)
+        spec = app.spec
+        self.companies[spec.company].admitted -= 1
+        self.touch(spec.company, spec.user, lower=lower)
 
     def touch(self, company: str, user: str, *, lower: bool = False) -> None:
         """Mark a user and company whose ledgers or requests have changed; `lower`: its claim can only have fallen."""
@@ -528,17 +520,17 @@ class AppQueue:
         """Whether the company may claim that much more now (semantics C4, C6)."""
         return self.companies[name].limit.admits(request) or self.may_borrow(name)
 
-    def on_lent(self, app: Pending, *, full: bool, filling: bool) -> bool:
+    def on_lent(self, app: App, *, full: bool, filling: bool) -> bool:
         """Whether the app may enter only because elastic apps of its company count with their least (semantics E7)."""
-        company, request = self.companies[app.company], app.request
+        company, request = self.companies[app.spec.company], app.requested
         standing, limit = company.tenant.standing, company.limit
         if standing.lent == NOTHING:
             return False
         if not (limit.admits(request, lent=False) or company.borrows):
             return True
-        return full and not filling and not self.part(app.company).covers(standing.claimed + request)
+        return full and not filling and not self.part(app.spec.company).covers(standing.claimed + request)
 
-    def next_within(self) -> Pending | None:
+    def next_within(self) -> App | None:
         """The app to admit next among those that keep their company within its part (semantics A3, C8, C, U, F)."""
         if not self.arrivals or (found := self._lone()) is not None:
             return found if self.arrivals else None
@@ -558,16 +550,16 @@ class AppQueue:
                 return found
         return None
 
-    def _lone(self) -> Pending | None:
+    def _lone(self) -> App | None:
         """The only pending app if it may enter within the part of its company, told without settling the order.
 
         None where that takes more: where other apps are pending, room is reserved, or who is active is not known.
         """
         if len(self.arrivals) > 1 or self._uncertain:
             return None
-        app: Pending = next(iter(self.arrivals.values()))
-        company = self.companies[app.company]
-        limit, queue, borrows = company.limit, company.users[app.user], company.borrows
+        app: App = next(iter(self.arrivals.values()))
+        company = self.companies[app.spec.company]
+        limit, queue, borrows = company.limit, company.users[app.spec.user], company.borrows
         ask = queue.heads[borrows]
         if ask is None or limit.reservations or not company.admitted:
             return None
@@ -575,7 +567,7 @@ class AppQueue:
             return app
         return None
 
-    def first(self, room: Callable[[Resources], Test | None] = lambda _: _anybody) -> Pending | None:
+    def first(self, room: Callable[[Resources], Test | None] = lambda _: _anybody) -> App | None:
         """The app to admit next: one that keeps its company within its part, else any that C4 or C6 lets pass (A3).
 
         The latter only if there is room for its ask where what is lent of its company's claims does not count (E7);
@@ -593,7 +585,7 @@ class AppQueue:
                 return found
         return None
 
-    def next_that(self, test: Test, *, able: Test | None = None) -> Pending | None:
+    def next_that(self, test: Test, *, able: Test | None = None) -> App | None:
         """The app to admit next among those that pass the test as well.
 
         With `able`, only apps of other companies that pass that keep a company from borrowing (semantics A9).
@@ -644,13 +636,13 @@ class AppQueue:
         room = part - claimed
         return lambda ask: room.covers(ask.request)
 
-    def _first_of(self, name: str, company: CompanyQueue, test: Test, *, able: Test | None = None) -> Pending | None:
+    def _first_of(self, name: str, company: CompanyQueue, test: Test, *, able: Test | None = None) -> App | None:
         """The company's next app of those that pass the test: the reserved one, else its first user's (C7, U1, U2)."""
         limit = company.limit
         borrows = self._borrows_now(name, company) if able is None else company.borrows and not self._others(name, able)
         if limit.reservations and (reserver := limit.reserver()) is not None:
-            may = borrows or limit.admits(reserver.request)
-            return reserver if may and test(Ask(reserver.request, reserver.need)) else None
+            may = borrows or limit.admits(reserver.requested)
+            return reserver if may and test(ask_of(reserver)) else None
         order, groups, which = company.order, limit.groups, int(borrows)
         passing = [
             users
@@ -670,8 +662,8 @@ class AppQueue:
         """The user's place by the head that counts now."""
         head = queue.first if which else queue.head
         contender = queue.contender
-        if head is not None and contender.request != head.request:
-            contender.request = head.request
+        if head is not None and contender.request != head.requested:
+            contender.request = head.requested
         return self._user_key(contender, company.tenant.quota, self.basis)
 
     def _others(self, name: str, able: Test) -> bool:
@@ -685,8 +677,8 @@ class AppQueue:
             company = self.companies[other]
             limit = company.limit
             if limit.reservations and (reserver := limit.reserver()) is not None:
-                counts = self._reservations_count or limit.admits(reserver.request)
-                if counts and able(Ask(reserver.request, reserver.need)):
+                counts = self._reservations_count or limit.admits(reserver.requested)
+                if counts and able(ask_of(reserver)):
                     return True
             elif any(ask and limit.groups[ask.request].passes and able(ask) for ask, _ in company.order):
                 return True
@@ -696,9 +688,9 @@ class AppQueue:
         """(app, held back since in ms, whether room is reserved) of each app held back or reserved for (C7)."""
         for company in self.companies.values():
             for since, _, app in company.limit.reservations:
-                yield app.app, since, True
+                yield app.id, since, True
             for since, app in company.limit.held():
-                yield app.app, since, False
+                yield app.id, since, False
 
     def set_limits(self, name: str, limits: Limits) -> None:
         """Set the limits by which apps of the company are passed over (semantics N2)."""
@@ -744,18 +736,18 @@ class AppQueue:
             return
         if len(queue.by_ask) == 1 and company.limits is None:  # most users: save the comparisons
             ((ask, apps),) = queue.by_ask.items()
-            foremost = apps.items[apps.begin] if ask.need is None or ask.need.hostable else None
+            foremost = apps.items[apps.begin] if ask.need.hostable else None
             fits = foremost is not None and limit.fits_alone(ask.request)
             queue.first, queue.heads = foremost, (ask if fits else None, ask if foremost is not None else None)
             self._set_head(limit, queue, foremost if fits else None)
             return
-        head: Pending | None = None
-        first: Pending | None = None
+        head: App | None = None
+        first: App | None = None
         of_head: Ask | None = None
         of_first: Ask | None = None
         user, limited = queue.contender.user, company.limits is not None and limit.limited
         for ask, apps in queue.by_ask.items():
-            if (ask.need is None or ask.need.hostable) and (not limited or limit.possible(user, ask.request)):
+            if ask.need.hostable and (not limited or limit.possible(user, ask.request)):
                 front = apps.items[apps.begin]
                 if first is None or place(front) < place(first):
                     first, of_first = front, ask
@@ -767,11 +759,11 @@ class AppQueue:
         queue.first, queue.heads = first, (of_head, of_first)
         self._set_head(limit, queue, head)
 
-    def _set_head(self, limit: QuotaLimit, queue: UserQueue, head: Pending | None) -> None:
+    def _set_head(self, limit: QuotaLimit, queue: UserQueue, head: App | None) -> None:
         if head is queue.head:
             return
         if queue.head is not None:
-            limit.leave(queue.head)
+            limit.leave(queue.head, queue.head.requested)
         if head is not None:
             limit.enter(head, self.basis.at)
         queue.head = head
@@ -784,7 +776,7 @@ class AppQueue:
         if company.timed or company.limit.holding or company.reserved:
             self.changed[name] = None
 
-    def oldest(self) -> Pending | None:
+    def oldest(self) -> App | None:
         """The pending app that became ready first (semantics A6)."""
         return next(iter(self.arrivals.values()), None)
 
@@ -845,9 +837,9 @@ class AppQueue:
     def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Heads, UserKey] | None = None
         if (head := queue.head or queue.first) is not None:
-            contender, contender.request = queue.contender, head.request
+            contender, contender.request = queue.contender, head.requested
             oldest = queue.by_readiness.items[queue.by_readiness.begin]
-            contender.oldest, contender.oldest_at = oldest.ready, oldest.ready_at
+            contender.oldest, contender.oldest_at = oldest.ready_position, oldest.ready_at
             placed = queue.heads, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return
@@ -869,8 +861,9 @@ class AppQueue:
             company.placed = None
 
 
-def _ask(app: Pending) -> Ask:
-    return _asking((app.request, app.need))
+def ask_of(app: App) -> Ask:
+    """What the app asks now."""
+    return _asking((app.requested, app.need))
 
 
 def _anybody(_: Ask) -> bool:
@@ -888,9 +881,7 @@ def reached(held: Resources, part: Resources) -> bool:
     return any(held.amount(kind) >= assured for kind, assured in part.others)
 
 
-def _unless_broken(
-    limit: QuotaLimit, user: str, head: Pending | None, ask: Ask | None
-) -> tuple[Pending | None, Ask | None]:
+def _unless_broken(limit: QuotaLimit, user: str, head: App | None, ask: Ask | None) -> tuple[App | None, Ask | None]:
     """The user's head and what it asks; none if a limit keeps it out now (semantics N2)."""
     return (head, ask) if ask is None or limit.broken(user, ask.request) is None else (None, None)
 

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
-from scheduler.rules.entities import Pending
+from scheduler.rules.entities import App
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.limits import Broken, Ceiling
     from scheduler.rules.ledger import Standing
 
 
-Reservation = tuple[int, int, Pending]
+Reservation = tuple[int, int, App]
 """(held back since in ms, position of its submission, app)."""
 
 
@@ -36,7 +36,7 @@ class Group:
 
     passes: bool = False
     held_since: int | None = None
-    heads: dict[str, tuple[int, Pending]] = field(default_factory=dict)
+    heads: dict[str, tuple[int, App]] = field(default_factory=dict)
     """App -> (head since in ms, app), in order of time; without apps that have a reservation."""
     reserving: int = 0
     """The number of heads with a reservation."""
@@ -103,36 +103,25 @@ class QuotaLimit:
         """Whether a request would pass if the company claimed nothing; else its app is no head (semantics C4)."""
         return not self.stops_idle or self.tenant.quota.covers(request)
 
-    def enter(self, head: Pending, at: int) -> None:
+    def enter(self, head: App, at: int) -> None:
         """Add a head at `at` (ms)."""
-        group = self.groups.get(head.request)
+        group = self.groups.get(head.requested)
         if group is None:
-            group = self.groups[head.request] = Group()
-            self._judge(head.request, group, at)
-        if head.app in self.reserved:
+            group = self.groups[head.requested] = Group()
+            self._judge(head.requested, group, at)
+        if head.id in self.reserved:
             group.reserving += 1
         else:
-            group.heads[head.app] = at, head
+            group.heads[head.id] = at, head
 
-    def leave(self, head: Pending) -> None:
-        """Remove a head."""
-        group = self.groups[head.request]
-        if group.heads.pop(head.app, None) is None:
+    def leave(self, head: App, request: Resources) -> None:
+        """Remove a head that was one with this request."""
+        group = self.groups[request]
+        if group.heads.pop(head.id, None) is None:
             group.reserving -= 1
         if not group.heads and not group.reserving:
-            del self.groups[head.request]
+            del self.groups[request]
             self.holding -= group.held_since is not None
-
-    def exchange(self, app: Pending, restated: Pending) -> None:
-        """Take an app that needs something else of a worker for the one it was: it has waited as long (C7)."""
-        group = self.groups.get(app.request)
-        if group is not None and app.app in group.heads:
-            group.heads[app.app] = group.heads[app.app][0], restated
-        reservation = self.reserved.get(app.app)
-        if reservation is not None:
-            del self.reservations[bisect_left(self.reservations, reservation)]
-            self.reserved[app.app] = (*reservation[:2], restated)
-            insort(self.reservations, self.reserved[app.app])
 
     def review(self, at: int) -> None:
         """What the company claims or its quota is another one since `at` (ms)."""
@@ -149,7 +138,7 @@ class QuotaLimit:
             group.held_since = at
             self.holding += 1
 
-    def held(self) -> Iterator[tuple[int, Pending]]:
+    def held(self) -> Iterator[tuple[int, App]]:
         """(held back since in ms, app) without reservations, the longest of each group first."""
         for group in self.groups.values():
             if group.held_since is not None:
@@ -167,52 +156,43 @@ class QuotaLimit:
                 longest = since if longest is None else min(longest, since)
         return longest
 
-    def is_held(self, app: Pending) -> bool:
+    def is_held(self, app: App) -> bool:
         """Whether the app is held back without a reservation."""
-        group = self.groups.get(app.request)
-        return group is not None and group.held_since is not None and app.app in group.heads
+        group = self.groups.get(app.requested)
+        return group is not None and group.held_since is not None and app.id in group.heads
 
-    def reserve(self, app: Pending) -> None:
+    def reserve(self, app: App) -> None:
         """Reserve the company's room for an app that is held back (semantics C7).
 
         Example, a patience of 600 s and a quota of 16 cores, half of it held: an app of 16 is held back from 2.000 s.
         At 3 s and at 602.000 s apps of 8 may pass it. From 602.001 s none may, and it is next once nothing is held.
         """
-        group = self.groups[app.request]
-        since, head = group.heads.pop(app.app)
+        group = self.groups[app.requested]
+        since, head = group.heads.pop(app.id)
         group.reserving += 1
-        self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
-        insort(self.reservations, self.reserved[app.app])
+        self.reserved[app.id] = max(since, group.held_since or 0), head.submitted, head
+        insort(self.reservations, self.reserved[app.id])
 
-    def reprioritize(self, old: Pending, new: Pending) -> None:
-        """Replace an app by itself with another priority; what holds it back, or is reserved for it, stays."""
-        if old.app in self.reserved:
-            since, submitted, _ = self.reserved[old.app]
-            place = bisect_left(self.reservations, self.reserved[old.app])
-            self.reservations[place] = self.reserved[old.app] = since, submitted, new
-        elif (group := self.groups.get(old.request)) is not None and old.app in group.heads:
-            group.heads[old.app] = group.heads[old.app][0], new
-
-    def lapse(self, app: Pending, at: int, *, is_head: bool) -> None:
+    def lapse(self, app: App, at: int, *, is_head: bool) -> None:
         """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""
-        self.release(app.app)
+        self.release(app.id)
         if is_head:
-            group = self.groups[app.request]
+            group = self.groups[app.requested]
             group.reserving -= 1
-            group.heads[app.app] = at, app
+            group.heads[app.id] = at, app
 
-    def hold_back(self, heads: Iterable[Pending], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
+    def hold_back(self, heads: Iterable[App], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
         """Restore the times (ms) since which these heads are held back, by app, and the reservations."""
         self.reservations = sorted(reserved)
-        self.reserved = {one[2].app: one for one in self.reservations}
+        self.reserved = {one[2].id: one for one in self.reservations}
         for group in self.groups.values():
             group.heads, group.reserving = {}, 0
             group.held_since = None if group.held_since is None else 0
-        for head in sorted(heads, key=lambda head: (since.get(head.app, 0), head.submitted)):
-            if head.app in self.reserved:
-                self.groups[head.request].reserving += 1
+        for head in sorted(heads, key=lambda head: (since.get(head.id, 0), head.submitted)):
+            if head.id in self.reserved:
+                self.groups[head.requested].reserving += 1
             else:
-                self.groups[head.request].heads[head.app] = since.get(head.app, 0), head
+                self.groups[head.requested].heads[head.id] = since.get(head.id, 0), head
 
     def release(self, app: str) -> None:
         """Drop the reservation of an app that was admitted or removed."""
@@ -220,15 +200,19 @@ class QuotaLimit:
         if reservation is not None:
             del self.reservations[bisect_left(self.reservations, reservation)]
 
-    def reserver(self) -> Pending | None:
+    def reserver(self) -> App | None:
         """The app whose reservation counts; None without reservations (semantics C7)."""
         for _, _, app in self.reservations:
-            if self.fits_alone(app.request) and app.hostable and self.broken(app.user, app.request) is None:
+            if (
+                self.fits_alone(app.requested)
+                and app.need.hostable
+                and self.broken(app.spec.user, app.requested) is None
+            ):
                 return app
         return None
 
     def lets_through(self) -> bool:
         """Whether the company takes part (semantics C1): some head passes, or the reserving app if there is one."""
         if self.reservations and (reserver := self.reserver()) is not None:
-            return self.admits(reserver.request)
+            return self.admits(reserver.requested)
         return bool(self.groups) and any(group.passes for group in self.groups.values())

@@ -363,7 +363,7 @@ def miscount_fleet(state: ClusterState) -> None:
 
 
 def drop_from_queue(state: ClusterState) -> None:
-    state.queue.remove(state.apps["a3"].queued)
+    state.queue.remove(state.apps["a3"])
 
 
 def disorder_waiting(state: ClusterState) -> None:
@@ -396,7 +396,7 @@ def let_pass(state: ClusterState) -> None:
 
 
 def reserve_for_one_admitted(state: ClusterState) -> None:
-    cap, app = state.queue.companies["acme"].limit, state.apps["a2"].queued
+    cap, app = state.queue.companies["acme"].limit, state.apps["a2"]
     cap.reserved["a2"] = 0, app.submitted, app
     cap.reservations.append(cap.reserved["a2"])
 

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from scheduler.model.events import ClusterConfigured
+from scheduler.model.events import AppRegistered, ClusterConfigured, Computed
 from scheduler.model.quota import Quota
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.entities import Pending
-from scheduler.rules.ledger import Balance, Usage
+from scheduler.rules.entities import App, Need
+from scheduler.rules.ledger import Balance, Standing, Usage
 
 SMALL, LARGE = Resources(4, 2048), Resources(16, 8192)
+HOSTABLE = Need(SMALL, NOTHING, SMALL, hostable=True)
 
 
-def pending(app: str, submitted: int, *, company: str = "c", user: str = "u", request: Resources = SMALL) -> Pending:
-    return Pending(app, company, user, "sql" if app.startswith("sql") else "batch", request, submitted, submitted)
+def pending(app: str, submitted: int, *, company: str = "c", user: str = "u", request: Resources = SMALL) -> App:
+    spec = AppRegistered(
+        app=app,
+        company=company,
+        user=user,
+        kind="sql" if app.startswith("sql") else "batch",
+        cores=request.cores,
+        requested=request,
+        tasks=1,
+        sizing=Computed(),
+    )
+    standings, accounts = (Standing(), Standing(), Standing()), (Balance(), Balance(), Balance())
+    links = app, spec, standings, accounts, Usage()
+    return App(*links, submitted, submitted, request, None, spec.sizing, HOSTABLE)
 
 
-def queue_of(*apps: Pending, **quotas: int) -> tuple[AppQueue, dict[str, Balance]]:
+def queue_of(*apps: App, **quotas: int) -> tuple[AppQueue, dict[str, Balance]]:
     queue, balances = AppQueue(), {name: Balance() for name in quotas}
     queue.set_cluster(Resources(4096, 4096 * 512), SMALL)
     for name, cores in quotas.items():
         queue.add_company(name, balances[name], Usage())
         queue.set_quota(name, Quota(Resources(cores, cores * 512)), stops_idle=True)
     for app in apps:
-        queue.push(app, Balance())
+        queue.push(app)
     return queue, balances
 
 
@@ -37,7 +50,7 @@ def occupy(queue: AppQueue, company: str, held: Resources) -> None:
 
 def first(queue: AppQueue) -> str | None:
     chosen = queue.first()
-    return chosen.app if chosen else None
+    return chosen.id if chosen else None
 
 
 def test_nobody_is_next_while_nothing_is_pending() -> None:
@@ -54,7 +67,7 @@ def test_the_company_with_the_lowest_share_is_next() -> None:
         occupy(queue, name, Resources(cores))
     order = []
     while (app := queue.first()) is not None:
-        order.append(app.app)
+        order.append(app.id)
         queue.remove(app)
     assert order == ["three", "one", "two"]
 
@@ -67,7 +80,7 @@ def test_the_company_selected_longest_ago_wins_a_tie_then_the_first_name() -> No
     for position in range(10, 14):
         app = queue.first()
         assert app is not None
-        order.append(app.app)
+        order.append(app.id)
         queue.admit(app, position)
     assert order == ["a1", "b1", "a2", "b2"]
 
@@ -79,7 +92,7 @@ def test_the_user_selected_longest_ago_is_next_and_one_never_selected_before_all
     for position in range(10, 13):
         app = queue.first()
         assert app is not None
-        order.append(app.app)
+        order.append(app.id)
         queue.admit(app, position)
     assert order == ["a1", "b1", "a2"]
 
@@ -149,7 +162,7 @@ def test_sql_first_puts_apps_of_that_kind_before_others_each_by_submission() -> 
     queue.configure(ClusterConfigured(app_policy="sql-first"))
     order = []
     while (app := queue.first()) is not None:
-        order.append(app.app)
+        order.append(app.id)
         queue.remove(app)
     assert order == ["sql2", "sql4", "b1", "b3"]
 
@@ -161,7 +174,7 @@ def test_a_company_that_was_forgotten_is_out_of_the_order() -> None:
     queue.remove(app)
     queue.remove_company("c")
     assert queue.first() is None
-    queue.push(pending("b", 2, company="d"), Balance())
+    queue.push(pending("b", 2, company="d"))
     assert first(queue) == "b"
 
 
