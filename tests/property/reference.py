@@ -434,9 +434,10 @@ def _oldest(state: ClusterState) -> Choice | None:
     queued = [app for app in state.apps.values() if app.state == "pending" and app.ready]
     if not queued:
         return None
-    first = min(queued, key=ready).spec
-    part = dominant(occupied(state, first.company), quota(state, state.companies[first.company]))
-    return first.app, first.company, first.user, "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
+    first = min(queued, key=ready)
+    company, user = first.spec.company, first.spec.user
+    part = dominant(occupied(state, company), quota(state, state.companies[company]))
+    return first.id, company, user, "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
 
 
 def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:

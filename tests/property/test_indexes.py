@@ -63,6 +63,7 @@ HELD_WHILE_A_DRIVER_FAILS: History = [
     history=seeded(781, 37),
     chosen={"worker_selection": "cores-free-asc", "placement": "classic-pack", "user_policy": "balanced"},
 )
+@example(history=seeded(2208337, 33, later=False), chosen={"user_policy": "balanced"})  # with open admission
 @example(history=seeded(59, 46), chosen={"app_policy": "sql-first", "occupancy": "granted"})
 @example(history=HELD_WHILE_A_DRIVER_FAILS, chosen={"app_policy": "sql-first", "occupancy": "granted"})
 @given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
