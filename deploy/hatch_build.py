@@ -1,6 +1,6 @@
 """With FAIRLOG_COMPILED=1, a wheel has the modules that decide and audit compiled by mypyc; a C compiler is needed.
 
-They are the same sources, so a decision is the same, in half to two thirds of the time. The other modules stay as they
+They are the same sources, so a decision is the same, in less than half of the time. The other modules stay as they
 are: mypyc cannot compile the classes of msgspec, or a function of theirs that stays plain is not slower.
 """
 
