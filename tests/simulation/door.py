@@ -213,14 +213,15 @@ class Door:
         while len(self.servers) < 2:
             self._start_server()
 
-    def _knows(self, account: str) -> bool:
-        """Whether the log has the newest token of the account, which is valid."""
+    def _knows(self, account: str, scope: str = "tokens") -> bool:
+        """Whether the log has the newest token of the account, which is valid and has that scope."""
         token = self.world.witness.state.accounts.tokens.get(self.wallets[account][-1].id)
-        return token is not None and token.expires > self.world.store.ms
+        return token is not None and token.expires > self.world.store.ms and scope in token.scopes
 
     def reinstate(self) -> None:
-        """Give new tokens to the admins that have lost theirs since `settle`."""
-        lost = [account for account in ACCOUNTS if account.endswith(f"/{ADMIN}") and not self._knows(account)]
+        """Give new tokens to the admins that have lost theirs since `settle`, or got one of few scopes."""
+        admins = [account for account in ACCOUNTS if account.endswith(f"/{ADMIN}")]
+        lost = [account for account in admins if not self._knows(account, "submit")]
         if lost:
             self.restore(*lost)
 
