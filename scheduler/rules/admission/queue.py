@@ -539,7 +539,7 @@ class AppQueue:
             self._within_version = self.parts.version
             self._within.update((key[-1], None) for key in self._order)
         within = self._within
-        for _, _, _, name in self._order:
+        for _, _, _, name in self._order if within else ():
             if name not in within:
                 continue
             company = self.companies[name]
