@@ -7,7 +7,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 WORKDIR /src
 COPY requirements.lock requirements-build.lock ./
 ENV PIP_NO_CACHE_DIR=1
-# Only what the lock files name, with these hashes; the last step builds with what it has installed.
+# Only what the lock files name, with these hashes; the wheel is built with what /opt/build has installed.
 RUN python -m venv /opt/fairlog \
     && /opt/fairlog/bin/pip install --require-hashes --only-binary :all: -r requirements.lock
 RUN python -m venv /opt/build \

@@ -580,7 +580,8 @@ def _alike(spec: AppRegistered) -> AppRegistered:
 
 def shared_spec(registered: AppRegistered, company: str, user: str) -> AppRegistered:
     """`App.spec` of the app, with these objects for its names: a million apps have few different ones."""
-    return _alike(replace(registered, app="", company=company, user=user))
+    spec = replace(registered, app="", company=company, user=user)
+    return spec if registered.after else _alike(spec)
 
 
 @dataclass(slots=True, eq=False)

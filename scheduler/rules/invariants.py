@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.claims import usable_executors
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
@@ -228,6 +229,9 @@ def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
         yield "the arrivals are not the pending apps in the order in which they became ready"
     if any(state.queue.arrivals[name] is not state.apps[name] for name in state.queue.arrivals):
         yield "the queue has other pending apps than the facts"
+    for ask, line in ((ask, line) for user in users for ask, line in user.by_ask.items()):
+        if any(ask_of(app) != ask for app in line) or list(line) != sorted(line, key=line.key):
+            yield f"the apps in the queue of {ask.request} ask for something else, or are not in order"
     yield from _dependencies(state, sorted(pending, key=lambda app: app.submitted))
     admitted = [app.admitted for app in state.waiting.values()]
     if admitted != sorted(admitted):

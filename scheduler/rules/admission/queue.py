@@ -190,13 +190,14 @@ class AppQueue:
         return found
 
     def to_reserve(self, name: str, at: int) -> list[str]:
-        """The company's apps that have been held back for too long by `at` (ms) (semantics C7).
+        """The company's apps that have been held back for too long by `at` (ms), the longest first (semantics C7).
 
         Not one whose reservation lapsed before every app of the company's other users that was submitted by then was
         admitted or removed.
         """
         company = self.companies[name]
-        due = [app for since, app in company.limit.held() if since + self._delay_ms < at]
+        held = sorted([(since, app.submitted, app) for since, app in company.limit.held()])
+        due = [app for since, _, app in held if since + self._delay_ms < at]
         return [app.id for app in due if app.id not in company.lapsed or not self._before_lapse(company, app)]
 
     def _before_lapse(self, company: CompanyQueue, app: App) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from scheduler.model.commands import ConfigureCluster, ReprioritizeApp
+import pytest
+
+from scheduler.model.commands import ConfigureCluster, KillApp, ReprioritizeApp
 from scheduler.model.events import ReservationLapsed, RoomReserved
-from tests.property.given import Cluster
+from scheduler.rules.snapshot_records import lines, restored
+from tests.property.given import Cluster, submission
 
 
 def test_a_reservation_lapses_whose_app_is_not_the_head_of_its_queue_any_more() -> None:
@@ -33,3 +36,17 @@ def test_a_reservation_lasts_when_other_settings_size_the_executors_of_its_app()
     cluster.turn(ConfigureCluster(settings={"min_executor_cores": 4}))
     assert cluster.state.apps["a1"].reserved_at > 0
     assert cluster.turn(after_s=20) == [ReservationLapsed(app="a1")]
+
+
+@pytest.mark.parametrize("read_back", [False, True])
+def test_of_several_reservations_of_a_turn_the_app_held_back_longest_comes_first(*, read_back: bool) -> None:
+    """Semantics C7, T2: also where the state was read back from a snapshot meanwhile."""
+    cluster = Cluster({"quota_patience_s": 3})
+    cluster.company("acme", 16, 16384)
+    cluster.worker("w1", 64)
+    for app, cores, user in (("x", 16, "eve"), ("a1", 4, "ann"), ("a2", 8, "ann"), ("b1", 12, "bob")):
+        cluster.turn(submission(app, cores, company="acme", user=user))
+    cluster.turn(KillApp(app="a1"))  # a2 is ann's head from here on
+    if read_back:
+        cluster.state = restored(lines(cluster.state))
+    assert cluster.turn(after_s=10) == [RoomReserved(app="b1"), RoomReserved(app="a2")]
