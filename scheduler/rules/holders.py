@@ -31,6 +31,8 @@ class _Holders:
         self._spared: list[Place] = []
         """Those that lost executors in that many turns within the window: they come last."""
         self._spared_since: list[tuple[int, Place]] = []
+        self._after = 0
+        """The `after` by which they were put in order last."""
 
     def __contains__(self, admitted: int) -> bool:
         return admitted in self.unplaced or admitted in self._placed
@@ -52,6 +54,9 @@ class _Holders:
         return not (self.unplaced or self._placed)
 
     def in_order(self, after: int, turns: int) -> Iterator[App]:
+        if after < self._after:  # a turn that logged nothing was later than the state
+            self.misplace()
+        self._after = after
         for _, (_, admitted) in self._spared_since[: bisect_left(self._spared_since, (after + 1,))]:
             app = self._placed[-admitted].app
             self.take_out(app)
