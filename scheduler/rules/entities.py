@@ -573,15 +573,14 @@ def _same(value: T) -> T:
     return value
 
 
-@lru_cache(maxsize=10_000)
-def _alike(spec: AppRegistered) -> AppRegistered:
-    return replace(spec, requested=_same(spec.requested), sizing=_same(spec.sizing))
-
-
 def shared_spec(registered: AppRegistered, company: str, user: str) -> AppRegistered:
-    """`App.spec` of the app, with these objects for its names: a million apps have few different ones."""
-    spec = replace(registered, app="", company=company, user=user)
-    return spec if registered.after else _alike(spec)
+    """`App.spec` of the app, with names equal to these: a million apps have few different ones.
+
+    One with dependencies hardly repeats, so it shares its request and sizing alone.
+    """
+    requested, sizing = _same(registered.requested), _same(registered.sizing)
+    spec = replace(registered, app="", company=company, user=user, requested=requested, sizing=sizing)
+    return spec if registered.after else _same(spec)
 
 
 @dataclass(slots=True, eq=False)
