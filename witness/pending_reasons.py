@@ -15,7 +15,7 @@ from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
-from scheduler.rules.admission.limits import Broken, holder_text
+from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
@@ -146,7 +146,7 @@ def _kept_out(company: CompanyQueue, queue: UserQueue, *, borrows: bool) -> App 
 
 
 def _over_limit(company: str, user: str, over: Broken) -> Told:
-    holds = "runs" if over.name == "max_running_apps" else "claims"
+    holds = {"max_running_apps": "runs", "max_app_cores": "the app requests"}.get(over.name, "claims")
     text = (
         f"limit {over.name} of {holder_text(company, user)}: {holds} {over.present} of {over.limit}, {over.asked} asked"
     )
@@ -379,6 +379,8 @@ def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
     if company.limit.limited and (over := company.limit.broken(app.spec.user, size, 0)) is not None:
         return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
+    if (over := over_app_cores(state.limits, app.spec, app.requested.cores, size.cores)) is not None:
+        return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
     if not state.queue.may_borrow(app.spec.company) and not company.limit.admits(size, lent=False):
         return Wait("quota", "C6" if company.borrows else "C4", partial(_over_quota, company, size))
     return Wait("cluster-full", "L1", partial(_without_room, state, app, size))
@@ -472,7 +474,7 @@ def _for_full_workers(state: ClusterState, app: App, size: Resources) -> Wait:
     held = [worker for worker in _live(state) if worker.holds and not worker.shut and worker.free.covers(size)]
     if held:
         return Wait("held-for-others", "P8", partial(_holders, state, held))
-    if state.queue.reached(company) or state.fleet.total.covers(state.queue.parts_of_active()):
+    if state.queue.reached(company) or not _parts_exceed(state):
         return wait
     return Wait("parts-exceed-cluster", "C8", partial(_parts, state, company))
 
@@ -519,12 +521,30 @@ def _suspected(suspects: Sequence[Worker]) -> Told:
     return text, {"suspects": [{"worker": worker, **seen} for worker, seen in known]}
 
 
+def _parts_exceed(state: ClusterState) -> bool:
+    """Whether parts cannot all be had: they are more than the cluster has, or than executors fit (semantics C8)."""
+    parts = state.queue.parts_of_active()
+    assured, fit = _smallest_executors(state, parts)
+    return assured > fit or not state.fleet.total.covers(sum(parts, NOTHING))
+
+
+def _smallest_executors(state: ClusterState, parts: Sequence[Resources]) -> tuple[int, int]:
+    """How many minimum executors take all companies to these parts, and how many fit on the live workers (S1, C8)."""
+    least = Resources(state.settings.min_executor_cores, state.settings.min_executor_memory_mb)
+    return sum(part.holds(least) for part in parts), sum(worker.offer.holds(least) for worker in _live(state))
+
+
 def _parts(state: ClusterState, company: str) -> Told:
     """The parts of all active companies, each at least one smallest executor, are more than the cluster has."""
     parts, total, mine = state.queue.parts_of_active(), state.fleet.total, state.queue.part(company)
-    text = f"the companies are assured {parts} together, and the cluster has {total}; {company} is assured {mine}"
-    named = {"parts": parts, "cluster": total, "part": mine}
-    return text, {name: [amounts.cores, amounts.memory_mb] for name, amounts in named.items()}
+    together = sum(parts, NOTHING)
+    assured, fit = _smallest_executors(state, parts)
+    text = f"the companies are assured {together} together, and the cluster has {total}"
+    if assured > fit:
+        text += f"; that is {assured} minimum executors, and {fit} fit on the live workers"
+    named = {"parts": together, "cluster": total, "part": mine}
+    facts = {name: [amounts.cores, amounts.memory_mb] for name, amounts in named.items()}
+    return f"{text}; {company} is assured {mine}", {**facts, "assuredExecutors": assured, "fittingExecutors": fit}
 
 
 def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:

@@ -65,8 +65,8 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     """The demand that the command states (semantics L1, O4, P5); a lower one stops no executor but those named (G3).
 
     A computed app gets executors of the minimum size from now on. The request becomes that of the number of executors:
-    at once where it is lower or the app is pending, as far as there is room where it is higher (`grown`). An app that
-    fixed its executors keeps within the cores of its submission, as in Spark.
+    at once where it is lower or the app is pending, within `max_app_cores` (N2), as far as there is room where it is
+    higher (`grown`). An app that fixed its executors keeps within the cores of its submission, as in Spark.
 
     Raises: InvalidCommand.
     """
@@ -107,21 +107,28 @@ def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | No
     """What a demand of so many executors requests now: less at once, more as far as there is room later (L1, S5)."""
     most = MAX_EXECUTORS if sizing.counted else (app.spec.cores or 0) // sizing.each.cores
     target = most if executors is None else min(executors, most)
-    stated = min(_stated(app), most)
+    stated = min(_stated(app, sizing), most)
     changes: dict[str, Any] = {"done_cores": 0, "target": None}
     limit = executors
-    if target > stated and app.admitted and state.settings.admission == "fair":
-        limit = stated
-        changes |= {"executor_limit": stated, "target": target}
+    if target > stated and state.settings.admission == "fair":
+        if not app.admitted:
+            driver = 0 if app.spec.driver is None else app.spec.driver.cores
+            allowed = (most_app_cores(state.limits, app.spec) - driver) // sizing.each.cores
+            stated = max(stated, min(target, allowed))
+        if target > stated:
+            limit = stated
+            changes |= {"executor_limit": stated, "target": target}
     return {**changes, "requested": _request(app, sizing, limit)}
 
 
-def _stated(app: App) -> int:
-    """How many executors of one size the app requests now."""
+def _stated(app: App, sizing: Fixed) -> int:
+    """How many executors of that size the app requests now."""
+    requested = app.requested if app.spec.driver is None else app.requested - app.spec.driver
+    number = requested.cores // app.need.executor.cores if app.need.executor.cores else 0
     if app.executor_limit is not None:
-        return app.executor_limit
-    cores = app.requested.cores - (app.spec.driver.cores if app.spec.driver is not None else 0)
-    return cores // app.need.executor.cores if app.need.executor.cores else 0
+        number = app.executor_limit
+    resized = isinstance(app.sizing, Fixed) and app.sizing.each != sizing.each
+    return min(number, requested.holds(sizing.each)) if resized else number
 
 
 def _states_size(command: ScaleApp) -> bool:

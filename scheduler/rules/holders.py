@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.rules.entities import App
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 Place = tuple[int, int]
 """Priority and, negated, the position of admission."""
@@ -69,8 +69,7 @@ class _Holders:
                 yield self._placed[-admitted].app
 
     def _place(self, app: App, after: int, turns: int) -> None:
-        place = app.priority, -app.admitted
-        lost = app.losses[-turns] if len(app.losses) >= turns and app.losses[-turns] > after else None
+        place, lost = _place_of(app), _spared_since(app, after, turns)
         insort(self._first if lost is None else self._spared, place)
         if lost is not None:
             insort(self._spared_since, (lost, place))
@@ -110,9 +109,22 @@ class Holders:
         for holders in self.companies.values():
             holders.misplace()
 
-    def in_order(self, company: str, after: int, turns: int) -> Iterator[App]:
+    def in_order(self, company: str, after: int, turns: int, of: Mapping[str, App] | None = None) -> Iterator[App]:
         """The company's: those that lost executors in fewer than so many turns `after` then (ms) first (semantics E4).
 
-        Then the lowest priority, then the one admitted last. No app must change during iteration.
+        Then the lowest priority, then the one admitted last; with `of`, only of these. No app must change during
+        iteration.
         """
-        return self.companies[company].in_order(after, turns)
+        if of is None:
+            return self.companies[company].in_order(after, turns)
+        mine = [app for app in of.values() if app.spec.company == company and app in self]
+        return iter(sorted(mine, key=lambda app: (_spared_since(app, after, turns) is not None, *_place_of(app))))
+
+
+def _place_of(app: App) -> Place:
+    return app.priority, -app.admitted
+
+
+def _spared_since(app: App, after: int, turns: int) -> int | None:
+    """Since when (ms) the app has lost executors in that many turns `after` then; None if it has not."""
+    return app.losses[-turns] if len(app.losses) >= turns and app.losses[-turns] > after else None

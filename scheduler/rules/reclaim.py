@@ -168,9 +168,9 @@ class _Reclaiming:
 
     def _gather(self, app: App, *, larger: bool) -> tuple[Worker, list[Loss]] | None:
         state, size = self.state, app.need.executor
-        only = next((hold.worker for hold in app.holds.values() if hold.reason == "hold"), None)
+        only = _only_on(state, app)
         losers = {
-            name: _Loser(name, self.parts[name], self._left(name), self._in_order(name))
+            name: _Loser(name, self.parts[name], self._left(name), self._in_order(name, only))
             for name in state.holders.companies
             if reached(self._left(name), self.parts[name])
         }
@@ -180,7 +180,7 @@ class _Reclaiming:
             if executor is None:
                 return None
             worker = state.workers[executor.worker]
-            if not self._may_be_taken(executor, worker, app) or worker.id != (only or worker.id):
+            if not self._may_be_taken(executor, worker, app):
                 continue
             losses = gathered[worker.id]
             rule = self._rule(app, executor, worker, losses, larger=larger)
@@ -206,11 +206,11 @@ class _Reclaiming:
         each loss. Whether one may be taken is judged against what was gathered on the same worker (semantics E4).
         """
         state, size = self.state, app.need.executor
-        only = next((hold.worker for hold in app.holds.values() if hold.reason == "hold"), None)
+        only = _only_on(state, app)
         elastics = {one.admitted: one for one in state.elastics.get(app.spec.company, {}).values() if one is not app}
         lent = {number: more for number, one in elastics.items() if (more := _beyond_least(one)) > 0}
         beyond = dict(lent)
-        executors = {number: iter(_last_granted(one)) for number, one in elastics.items()}
+        executors = {number: iter(_last_granted(one, only)) for number, one in elastics.items()}
         gathered: defaultdict[str, list[Loss]] = defaultdict(list)
         for _ in range(LOOKED_AT):
             number = max(beyond, key=lambda one: (beyond[one], one), default=None)
@@ -221,7 +221,7 @@ class _Reclaiming:
                 del beyond[number]
                 continue
             worker = state.workers[executor.worker]
-            if not self._may_be_taken(executor, worker, app) or worker.id != (only or worker.id):
+            if not self._may_be_taken(executor, worker, app):
                 continue
             losses = gathered[worker.id]
             if sum(loss.executor.app == executor.app for loss in losses) == lent[number]:
@@ -269,15 +269,19 @@ class _Reclaiming:
         cores = smallest_cores(self.state.settings, app.spec.cores_per_task)
         return app.elastic and app.need.executor.cores == cores
 
-    def _in_order(self, company: str) -> Iterator[Allocation]:
-        """The company's executors: idle ones first, then by apps that lost little, priority and admission (E4)."""
+    def _in_order(self, company: str, only: Worker | None) -> Iterator[Allocation]:
+        """The company's executors: idle ones first, then by apps that lost little, priority and admission (E4).
+
+        With `only`, those on that worker.
+        """
         settings, holders = self.state.settings, self.state.holders
         after = self.at - settings.reclaim_window_s * 1000
+        there = None if only is None else {one.app: self.state.apps[one.app] for one in only.executors.values()}
         if self.state.elastics.get(company):  # others have no idle executors
-            for app in holders.in_order(company, after, settings.max_reclaims):
-                yield from (one for one in _last_granted(app) if one.idle_since is not None)
-        for app in holders.in_order(company, after, settings.max_reclaims):
-            yield from (one for one in _last_granted(app) if one.idle_since is None)
+            for app in holders.in_order(company, after, settings.max_reclaims, there):
+                yield from (one for one in _last_granted(app, only) if one.idle_since is not None)
+        for app in holders.in_order(company, after, settings.max_reclaims, there):
+            yield from (one for one in _last_granted(app, only) if one.idle_since is None)
 
     def _claim(self, app: App, worker: Worker, losses: list[Loss], *, within: bool) -> Iterator[Event]:
         """Hold the room for the claimant and tell the executors to leave, with a receipt each (semantics E5, Z5)."""
@@ -365,9 +369,17 @@ def _beyond_least(app: App) -> int:
     return sum(executor.status != "stopping" for executor in app.executors.values()) - least
 
 
-def _last_granted(app: App) -> list[Allocation]:
-    """The app's executors, idle ones first, the one granted last first (semantics E4)."""
-    executors = list(reversed(app.executors.values()))
+def _only_on(state: ClusterState, app: App) -> Worker | None:
+    """The worker on which the app has a hold: it claims there only (semantics E1). None if it has no such hold."""
+    return next((state.workers.get(hold.worker) for hold in app.holds.values() if hold.reason == "hold"), None)
+
+
+def _last_granted(app: App, only: Worker | None = None) -> list[Allocation]:
+    """The app's executors, idle ones first, the one granted last first (semantics E4); with `only`, those there."""
+    if only is None:
+        executors = list(reversed(app.executors.values()))
+    else:
+        executors = [one for one in reversed(only.executors.values()) if one.app == app.id]
     return [one for idle in (True, False) for one in executors if (one.idle_since is not None) == idle]
 
 

@@ -1085,13 +1085,15 @@ class ClusterState:
         self._reconsider(app)
 
     def _revocation_withdrawn(self, event: events.RevocationWithdrawn) -> None:
-        """It goes on as before it was told to leave (semantics E5)."""
+        """It goes on as before it was told to leave (semantics E5); it could take no task, so it is idle anew (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         executor.status = "running" if executor.was_running else "starting"
         app.running += executor.was_running
         executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
         executor.firm = False
+        if executor.idle_since is not None:
+            executor.idle_since = self.at
         self._count_leaving(executor, -executor.resources)
         self._reconsider(app)
 

@@ -18,6 +18,7 @@ from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     AppExpired,
+    AppHeld,
     AppReady,
     AppRemoved,
     AppWarned,
@@ -227,7 +228,9 @@ def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
     return [RoomReserved(app=app) for app in state.to_reserve(at)]
 
 
-ENTAILING = MOVE_REQUESTS | {AppExpired, ClusterConfigured, DriverRemoved}
+LEAVE_QUEUE = frozenset({AppAdmitted, AppHeld, AppRemoved})
+"""The events by which a pending app waits in its user's queue no more."""
+ENTAILING = MOVE_REQUESTS | LEAVE_QUEUE | {AppExpired, ClusterConfigured, DriverRemoved}
 """The types of events that may have another one as a consequence."""
 
 
@@ -247,13 +250,14 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
 def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
     """The events that follow at once from `event`, folded just now at time `at` (ms).
 
-    An app whose time is over is removed when the last of what it held is gone (semantics X2).
+    An app whose time is over is removed when the last of what it held is gone (semantics X2). A reservation that lapsed
+    may be renewed once others have left the queue (semantics C7).
     """
     kind = type(event)
     if kind is ClusterConfigured:
         return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)
-    found: list[Event | None] = []
+    found: list[Event | None] = [*reservations(state, at)] if state.queue.lapsed and kind in LEAVE_QUEUE else []
     if app is not None and app.demand is not NO_DEMAND and kind in MOVE_REQUESTS:
         found.append(requests(state, event, at))  # few apps: save the call
     if kind is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):

@@ -160,6 +160,18 @@ def holder_text(company: str, user: str) -> str:
     return f"user {user} in {company}" if user else f"company {company}"
 
 
+def over_app_cores(limits: Limits, app: AppRegistered, requests: int, more: int) -> tuple[str, Broken] | None:
+    """The limit of one app's cores that keeps the app from requesting so many more, after its holder (semantics N2).
+
+    The holder is the user, or "" for the company.
+    """
+    for user in (app.user, ""):
+        limit = limits.of((app.company, user), "max_app_cores")
+        if limit is not None and requests + more > limit:
+            return user, Broken("max_app_cores", requests, limit, more)
+    return None
+
+
 def most_app_cores(limits: Limits, app: AppRegistered) -> int:
     """The most cores that the app may request by the limits of its user and company (semantics N2, L6)."""
     known = [limits.of((app.company, user), "max_app_cores") for user in (app.user, "")]

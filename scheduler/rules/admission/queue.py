@@ -106,8 +106,6 @@ class CompanyQueue:
     """How many apps it has in waitingApps."""
     reserved: dict[str, int] = field(default_factory=dict)
     """App -> since when (ms) room is reserved for it."""
-    lapsed: dict[str, int] = field(default_factory=dict)
-    """Pending app -> log position at which its reservation lapsed."""
     passes: bool = False
     """Whether an app of it passes its quota (semantics C4)."""
     active: Quota | None = None
@@ -146,6 +144,8 @@ class AppQueue:
         """The companies of which an app may keep them within their part."""
         self._within_version = -1
         """The version of the parts that this regards."""
+        self.lapsed: dict[str, int] = {}
+        """Pending app -> log position at which its reservation lapsed."""
         self.basis = Basis()
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
@@ -198,10 +198,10 @@ class AppQueue:
         company = self.companies[name]
         held = sorted([(since, app.submitted, app) for since, app in company.limit.held()])
         due = [app for since, _, app in held if since + self._delay_ms < at]
-        return [app.id for app in due if app.id not in company.lapsed or not self._before_lapse(company, app)]
+        return [app.id for app in due if app.id not in self.lapsed or not self._before_lapse(company, app)]
 
     def _before_lapse(self, company: CompanyQueue, app: App) -> bool:
-        lapsed = company.lapsed[app.id]
+        lapsed = self.lapsed[app.id]
         return any(
             queue.by_readiness and queue.by_readiness.items[queue.by_readiness.begin].ready_position < lapsed
             for user, queue in company.users.items()
@@ -220,7 +220,7 @@ class AppQueue:
         if reserved_at:
             company.reserved[app.id] = reserved_at
         if lapsed:
-            company.lapsed[app.id] = lapsed
+            self.lapsed[app.id] = lapsed
 
     def reserve(self, app: App, at: int) -> None:
         """Its company's room is reserved for the app from `at` (ms) on (semantics C7)."""
@@ -236,7 +236,7 @@ class AppQueue:
         company = self.companies[name]
         company.limit.lapse(app, self.basis.at, is_head=company.users[app.spec.user].head is app)
         del company.reserved[app.id]
-        company.lapsed[app.id] = position
+        self.lapsed[app.id] = position
         self._note(name, company)
 
     def has_pending(self, company: str) -> bool:
@@ -386,7 +386,7 @@ class AppQueue:
         queue.by_readiness.remove(app)
         self.arrivals.leave(app.id)
         self._set_heads(company, queue)
-        if company.limit.reservations or company.lapsed:
+        if company.limit.reservations or self.lapsed:
             self._release(company, app)
         spec = app.spec
         company.moved[spec.user] = None
@@ -396,7 +396,7 @@ class AppQueue:
         """The app waits no more, or for something else."""
         company.limit.release(app.id)
         company.reserved.pop(app.id, None)
-        company.lapsed.pop(app.id, None)
+        self.lapsed.pop(app.id, None)
 
     def _take_out(self, company: CompanyQueue, queue: UserQueue, app: App, ask: Ask) -> None:
         apps = queue.by_ask[ask]
@@ -503,10 +503,10 @@ class AppQueue:
         self._settle()
         return self._part(self.companies[name])
 
-    def parts_of_active(self) -> Resources:
-        """The parts of all active companies together (semantics C8)."""
+    def parts_of_active(self) -> list[Resources]:
+        """The part of each active company (semantics C8)."""
         self._settle()
-        return sum((self._part(each) for each in self.companies.values() if each.active is not None), NOTHING)
+        return [self._part(each) for each in self.companies.values() if each.active is not None]
 
     def reached(self, name: str) -> bool:
         """Whether the company has reached its part (semantics C8)."""

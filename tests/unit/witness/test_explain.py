@@ -560,3 +560,22 @@ def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() 
     assert said["submitted"]["seq"] == again
     assert (said["state"], said["admission"], said["executors"]) == ("pending", None, [])
     assert said["waited"]["ms"] == 1000
+
+
+def test_parts_that_cannot_all_be_had_are_told_with_how_many_executors_fit() -> None:
+    """Semantics C8, Z2: a worker of little memory hosts none, though its cores count for the parts."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.company("bolt")
+    for name, cores, memory_mb in (("w1", 4, 65536), ("w2", 4, 65536), ("w3", 16, 1024)):
+        cluster.worker(name, cores, memory_mb)
+    cluster.submit("a1", 8)
+    cluster.submit("b1", 4, company="bolt")
+    assert waits(cluster, "b1") == (
+        "parts-exceed-cluster",
+        "C8",
+        (
+            "the companies are assured 24 cores and 131072 MiB together, and the cluster has 24 cores and 132096 MiB; "
+            "that is 6 minimum executors, and 2 fit on the live workers; bolt is assured 12 cores and 65536 MiB"
+        ),
+    )

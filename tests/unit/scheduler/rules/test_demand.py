@@ -21,13 +21,20 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand
-from scheduler.model.events import AppChanged, Event, ExecutorAllocated, ExecutorRemoved, ExecutorRevoked
+from scheduler.model.events import (
+    AppChanged,
+    Event,
+    ExecutorAllocated,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    RevocationWithdrawn,
+)
 from scheduler.model.grants import Grant
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.invariants import check
 from scheduler.rules.submission import with_preferences
 from scheduler.rules.turn import Turn
-from tests.property.given import GIB, Cluster
+from tests.property.given import GIB, Cluster, submission
 
 WAITS: dict[str, object] = {"locality_wait_host_ms": 3000, "locality_wait_rack_ms": 5000}
 
@@ -388,6 +395,23 @@ class TestElastic:
         cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=1, idle=True))
         cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=2, idle=False))
         assert wait(cluster, 100_000) == []
+
+    def test_an_executor_that_was_to_leave_and_goes_on_is_idle_anew(self) -> None:
+        """Semantics L6, E5, E6: it could take no task meanwhile; a second turn decides nothing."""
+        cluster = cluster_of(offer("w1", 16), executor_idle_timeout_s=60)
+        cluster.company("initech")
+        cluster.turn(elastic("e", 1, 4, tasks=100))
+        for _ in range(2):
+            wait(cluster, 1000)
+        cluster.turn(ReportBacklog(executor="e.3", waiting=0, running=4, idle=True))
+        told = cluster.turn(replace(submission("b1", 4), company="initech"))
+        assert [event.executor for event in told if isinstance(event, ExecutorRevoked)] == ["e.3"]
+        wait(cluster, 100_000)
+        events = cluster.turn(EndedExecutor(executor="e.2", reason="killed"))
+        assert isinstance(events[-1], RevocationWithdrawn)
+        assert wait(cluster, 0) == []
+        assert cluster.state.timers.next(cluster.state.at) == cluster.state.at + 60_000
+        assert [type(event) for event in wait(cluster, 60_000)] == [ExecutorRevoked]
 
     def test_what_the_least_number_counts_on_is_never_given_back(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=1)

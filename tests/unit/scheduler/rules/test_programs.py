@@ -284,6 +284,19 @@ def test_the_size_can_be_stated_until_the_first_executor_is_granted() -> None:
     assert audited(cluster) == []
 
 
+def test_a_larger_size_is_a_wish() -> None:
+    """Semantics G3, L1: the company claims no more than its part by it while others fill the cluster."""
+    cluster = Cluster()
+    cluster.company("acme", 12, 65536)
+    cluster.worker("w1", 16)
+    cluster.company("bolt")
+    cluster.turn(SubmitApp(app="full", company="bolt", user="b", command=("true",), cores=16, **EACH))
+    cluster.turn(programs(executors=4))
+    cluster.turn(ScaleApp(app="a1", executors=4, executor_cores=4))
+    app = cluster.state.apps["a1"]
+    assert (app.executor_limit, app.demand.target, app.requested.cores) == (2, 4, 8)
+
+
 def test_a_size_stated_later_is_checked_as_one_at_submission() -> None:
     cluster = shared(w1=16)
     cluster.turn(driven())

@@ -211,3 +211,20 @@ def test_the_time_of_an_executor_counts_that_starts_after_it_was_told_to_leave()
     )
     assert said(decisions, "revoked") == ["x.1"]
     assert said(decisions, "expired") == ["x"]
+
+
+def test_who_has_a_hold_claims_on_its_worker_however_many_executors_there_are_elsewhere() -> None:
+    """Semantics E1, E4: those are not looked at. 288 executors of a core fill all workers; b1 needs one whole."""
+    fill, names = range(288), [f"w{number:02}" for number in range(18)]
+    decisions = run(
+        company("a"),
+        company("b"),
+        *(worker(name, 16) for name in names),
+        *(submit(f"x{number}", cores=1, **fixed(1)) for number in fill),
+        submit("b1", of="b", cores=16, **fixed(16)),
+        {"op": "executor_running", "executor": "x0.0", "at": 400_000},
+        hold_patience_s=5,
+    )
+    held = [(one["held"], one["reason"]) for one in decisions if "held" in one]
+    assert held[:2] == [("w00", "hold"), ("w00", "reclaim")]
+    assert len(said(decisions, "revoked")) == 16

@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    HoldApp,
     KillApp,
     RegisterCompany,
     RegisterKind,
+    ReleaseApp,
     RemoveCompany,
     ScaleApp,
     SetLimit,
@@ -277,6 +279,40 @@ def test_an_elastic_app_grows_up_to_the_limits_only() -> None:
     for _ in range(6):
         cluster.turn(after_s=2)
     assert cluster.state.apps["e1"].requested.cores == 12
+
+
+def test_a_pending_app_asks_for_no_more_than_the_limit_of_one_app() -> None:
+    """Semantics N2, L1: neither by more executors nor by larger ones; the rest is a wish."""
+    cluster = shared(w1=16, w2=16)
+    cluster.turn(limited("max_app_cores", 16))
+    program = {"executor_program": True, "executor_cores": 2, "executor_memory_mb": 1024, "executor_limit": 3}
+    cluster.turn(fixed("a1", hold=True))
+    cluster.turn(SubmitApp(app="p1", company="acme", user="ann", command=("true",), hold=True, **program))
+    cluster.turn(ScaleApp(app="a1", executors=8))
+    cluster.turn(ScaleApp(app="p1", executors=4, executor_cores=8))
+    apps = cluster.state.apps
+    assert [(apps[name].requested.cores, apps[name].demand.target) for name in ("a1", "p1")] == [(4, None), (16, 4)]
+    cluster.turn(submission("c1", 4), HoldApp(app="c1"))
+    cluster.turn(ScaleApp(app="c1", executors=8))
+    assert (apps["c1"].requested.cores, apps["c1"].demand.target) == (16, 8)
+    cluster.turn(KillApp(app="a1"), KillApp(app="p1"), ReleaseApp(app="c1"))
+    assert apps["c1"].granted.cores == 16
+    cluster.turn(limited("max_app_cores", 24))
+    assert apps["c1"].granted.cores == 24
+
+
+def test_an_app_whose_first_executor_is_beyond_the_limit_of_one_app_is_told_so() -> None:
+    """Semantics N2, Z2."""
+    cluster = shared(w1=16)
+    cluster.turn(limited("max_app_cores", 2, "acme"))
+    cluster.turn(fixed("a1", 4, executor_limit=0))
+    cluster.turn(ScaleApp(app="a1", executors=1))
+    wait = waits_for(cluster.state, cluster.state.apps["a1"])
+    assert wait is not None
+    text, facts = wait.tell()
+    assert (wait.cause, wait.rule) == ("beyond-limit", "N2")
+    assert text == "limit max_app_cores of company acme: the app requests 0 of 2, 4 asked"
+    assert (facts["present"], facts["most"], facts["asked"]) == (0, 2, 4)
 
 
 def test_limits_do_not_apply_with_open_admission() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from scheduler.model.commands import ConfigureCluster, KillApp, ReprioritizeApp
-from scheduler.model.events import ReservationLapsed, RoomReserved
+from scheduler.model.commands import ConfigureCluster, EndedExecutor, HoldApp, KillApp, ReprioritizeApp
+from scheduler.model.events import Event, ReservationLapsed, RoomReserved
 from scheduler.rules.snapshot_records import lines, restored
 from tests.property.given import Cluster, submission
 
@@ -50,3 +51,24 @@ def test_of_several_reservations_of_a_turn_the_app_held_back_longest_comes_first
     if read_back:
         cluster.state = restored(lines(cluster.state))
     assert cluster.turn(after_s=10) == [RoomReserved(app="b1"), RoomReserved(app="a2")]
+
+
+def again(cluster: Cluster) -> list[Event]:
+    """What a second turn at the same time decides (semantics E6)."""
+    return cluster.turn(after_s=0)
+
+
+def test_a_reservation_is_renewed_once_nobody_waits_who_came_before_it_lapsed() -> None:
+    """Semantics C7, E6: at once, and not in the next turn, if the app of another user is killed, admitted or held."""
+    for command in (KillApp(app="b1"), HoldApp(app="b1"), EndedExecutor(executor="x.0", reason="exited", done=True)):
+        cluster = Cluster({"quota_patience_s": 3})
+        cluster.company("acme", 16, 16384)
+        cluster.worker("w1", 64)
+        for app, cores, user in (("x", 4, "eve"), ("y", 4, "eve"), ("a1", 16, "ann"), ("b1", 12, "bob")):
+            size = {"executor_cores": 4, "executor_memory_mb": 1024, "memory_per_task_mb": None}
+            cluster.turn(replace(submission(app, cores, company="acme", user=user), **size))
+        cluster.turn(after_s=10)
+        assert [app for app, _, reserved in cluster.state.queue.held_back() if reserved] == ["a1", "b1"]
+        assert cluster.turn(after_s=31) == [ReservationLapsed(app="a1"), ReservationLapsed(app="b1")]
+        assert RoomReserved(app="a1") in cluster.turn(command, after_s=10)
+        assert again(cluster) == []
