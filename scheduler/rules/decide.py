@@ -94,7 +94,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return abandoned(_app(state, command.app), command)
         case commands.ReportBacklog():
             executor = _executor(state, command.executor)
-            return backlog(state.apps[executor.app], executor, command)
+            return backlog(state, state.apps[executor.app], executor, command)
         case commands.EndedDriver():
             return _driver_ended(state, command)
         case commands.RegisterWorker():
@@ -361,7 +361,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
     if app.spec.programs and reason == "exited" and not revoked and app.ended is None and not app.expired_at:
         events += gave_back(app)
     elif app.ended is None and not done and not app.expired_at:
-        events += [] if revoked else after_removal(app)
+        events += [] if revoked else after_removal(state, [app])
         failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
@@ -558,10 +558,8 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         facts.ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    for name in {executor.app: None for executor in worker.executors.values() if executor.status != "stopping"}:
-        if not state.apps[name].over:
-            events += after_removal(state.apps[name])
-    return events
+    concerned = {executor.app: None for executor in worker.executors.values() if executor.status != "stopping"}
+    return [*events, *after_removal(state, [app for name in concerned if not (app := state.apps[name]).over])]
 
 
 def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:

@@ -5,8 +5,9 @@ Like `decide`, these functions read the state and return events.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,8 +30,9 @@ from scheduler.model.events import (
     Sizing,
     Wanted,
 )
-from scheduler.model.resources import MAX_AMOUNT, Resources
+from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources
 from scheduler.rules.admission.limits import most_app_cores
+from scheduler.rules.admission.queue import CompanyQueue
 from scheduler.rules.entities import Allocation, App, Demand
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.kinds import amounts_named
@@ -110,14 +112,14 @@ def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | No
     stated = min(_stated(app, sizing), most)
     changes: dict[str, Any] = {"done_cores": 0, "target": None}
     limit = executors
+    if app.admitted:
+        stated -= _not_owed_again(state, app) // sizing.each.cores
+    else:
+        driver = 0 if app.spec.driver is None else app.spec.driver.cores
+        stated = max(stated, (most_app_cores(state.limits, app.spec) - driver) // sizing.each.cores)
     if target > stated and state.settings.admission == "fair":
-        if not app.admitted:
-            driver = 0 if app.spec.driver is None else app.spec.driver.cores
-            allowed = (most_app_cores(state.limits, app.spec) - driver) // sizing.each.cores
-            stated = max(stated, min(target, allowed))
-        if target > stated:
-            limit = stated
-            changes |= {"executor_limit": stated, "target": target}
+        limit = stated
+        changes |= {"executor_limit": stated, "target": target}
     return {**changes, "requested": _request(app, sizing, limit)}
 
 
@@ -169,12 +171,59 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
     return sizing
 
 
-def after_removal(app: App) -> list[Event]:
-    """The app's demand once executors, whose tasks are not all done, have ended.
+def after_removal(state: ClusterState, apps: Iterable[App]) -> list[Event]:
+    """The apps' demands once executors of theirs, whose tasks are not all done, have ended.
 
     The cores that were done before are owed again (semantics S6).
     """
-    return [demand(app, done_cores=0)] if app.done_cores else []
+    events: list[Event] = []
+    again: dict[str, Resources] = {}
+    for app in apps:
+        if app.done_cores:
+            besides = again.get(app.spec.company, NOTHING)
+            done = _not_owed_again(state, app, besides)
+            if done < app.done_cores:
+                again[app.spec.company] = besides + _executors_of(app, app.done_cores - done)
+                events.append(demand(app, done_cores=done))
+    return events
+
+
+def _executors_of(app: App, cores: int) -> Resources:
+    """What the app claims with so many cores more, in whole smallest executors (semantics A8)."""
+    size = app.need.executor
+    return Resources(cores) if app.need.growing or not size.cores else size * (cores // size.cores)
+
+
+def _not_owed_again(state: ClusterState, app: App, besides: Resources = NOTHING) -> int:
+    """The done cores of the app that stay done when others would be owed again (semantics S6).
+
+    Those, in whole smallest executors, by which its company would claim more than amounts or a part that it may not
+    pass (C4), or it or its user more than a limit (N2). `besides` is what the company claims more already.
+    """
+    cores, company = app.need.executor.cores, state.queue.companies[app.spec.company]
+    hard = company.limit.limited or _is_hard(company)
+    if not hard or not app.done_cores or not cores or not app.admitted or state.settings.admission == "open":
+        return 0
+    number = app.done_cores // cores
+    owed = bisect_left(
+        range(1, number + 1),
+        1,
+        key=lambda more: not _passes(company, app, besides + _executors_of(app, more * cores)),
+    )
+    return 0 if owed == number else app.done_cores - owed * cores
+
+
+def _is_hard(company: CompanyQueue) -> bool:
+    """Whether the company may never pass its quota: not where that is a default, nor where it may borrow (C4, C6)."""
+    return company.limit.stops_idle and not company.borrows
+
+
+def _passes(company: CompanyQueue, app: App, added: Resources) -> bool:
+    """Whether the app may claim that much more by a quota that its company may not pass and by the limits (C4, N2)."""
+    quota = company.limit
+    if _is_hard(company) and not quota.admits(added, lent=False):
+        return False
+    return not quota.limited or quota.broken(app.spec.user, added, 0) is None
 
 
 def gave_back(app: App) -> list[Event]:
@@ -197,7 +246,7 @@ def gave_back(app: App) -> list[Event]:
     return [changed]
 
 
-def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
+def backlog(state: ClusterState, app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
     """The demand of an elastic app whose executor reports its waiting and running tasks (semantics L6).
 
     If they need fewer executors, the demand falls at once and the step returns to one.
@@ -219,7 +268,8 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
     if wanted == app.demand.backlog_executors:
         return [*events, demand(app, **changes)] if changes else events
     changes |= {"backlog_executors": wanted, "done_cores": 0}
-    limit = app.executor_limit or 0
+    limit = (app.executor_limit or 0) - _not_owed_again(state, app) // sizing.each.cores
+    changes["executor_limit"] = limit
     if wanted <= limit:
         limit = wanted
         changes |= {"executor_limit": wanted, "next_step": 1, "target": None}

@@ -228,3 +228,27 @@ def test_who_has_a_hold_claims_on_its_worker_however_many_executors_there_are_el
     held = [(one["held"], one["reason"]) for one in decisions if "held" in one]
     assert held[:2] == [("w00", "hold"), ("w00", "reclaim")]
     assert len(said(decisions, "revoked")) == 16
+
+
+def ended(executor: str, *, done: bool) -> dict[str, Any]:
+    return {"op": "executor_ended", "executor": executor, "done": done, "reason": "exited" if done else "killed"}
+
+
+def test_what_is_done_comes_back_only_as_far_as_a_hard_quota_or_a_limit_lets_the_company_claim_it() -> None:
+    """Semantics S6, C4, N2, L1: of 16 cores x holds 4 and 12 are done; y entered with these 12 meanwhile."""
+    most = {"op": "limit", "scope": "user", "company": "a", "user": "*", "name": "max_cores", "value": 16}
+    for bought, limit in (({"cores": 16, "memory_mb": 65536}, ()), ({}, (most,))):
+        begin = (
+            company("a", **bought),
+            *(worker(name, 16) for name in ("w1", "w2")),
+            *limit,
+            submit("x", cores=16, tasks=16, **fixed(4)),
+            *(ended(f"x.{number}", done=True) for number in range(3)),
+            submit("y", cores=12, **fixed(4)),
+        )
+        for back in (ended("x.3", done=False), {"op": "scale", "app": "x", "executors": 4}):
+            final = run_scenario({"commands": [*begin, back]})["final"]["companies"]["a"]
+            assert final["claim"] == final["granted"] == [16, 4096]
+        later = run(*begin, {"op": "scale", "app": "x", "executors": 4}, {"op": "finish", "app": "y"})
+        assert said(later, "granted")[-3:] == ["x", "x", "x"]
+        assert said(run(*begin, {"op": "finish", "app": "y"}, ended("x.3", done=False)), "granted")[-4:] == ["x"] * 4

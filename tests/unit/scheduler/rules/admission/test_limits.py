@@ -285,7 +285,12 @@ def test_a_pending_app_asks_for_no_more_than_the_limit_of_one_app() -> None:
     """Semantics N2, L1: neither by more executors nor by larger ones; the rest is a wish."""
     cluster = shared(w1=16, w2=16)
     cluster.turn(limited("max_app_cores", 16))
-    program = {"executor_program": True, "executor_cores": 2, "executor_memory_mb": 1024, "executor_limit": 3}
+    program: dict[str, Any] = {
+        "executor_program": True,
+        "executor_cores": 2,
+        "executor_memory_mb": 1024,
+        "executor_limit": 3,
+    }
     cluster.turn(fixed("a1", hold=True))
     cluster.turn(SubmitApp(app="p1", company="acme", user="ann", command=("true",), hold=True, **program))
     cluster.turn(ScaleApp(app="a1", executors=8))
