@@ -587,9 +587,20 @@ def _preferring(state: ClusterState, app: App) -> Told:
 def _for_room(state: ClusterState, size: Resources) -> Wait:
     """No worker is large enough, or none has room; the nearest one is told."""
     live = _live(state)
-    if any(worker.offer.covers(size) for worker in live):
+    if fitting := [worker for worker in live if worker.offer.covers(size)]:
+        if not any(worker.beside_drivers.covers(size) for worker in fitting):
+            return Wait("workers-full", "P1", partial(_drivers_stay, fitting, size))
         return Wait("workers-full", "P1", partial(_nearest, live, size, of_free=True))
     return Wait("no-worker-large-enough", "P1", partial(_nearest, live, size, of_free=False))
+
+
+def _drivers_stay(workers: list[Worker], size: Resources) -> Told:
+    """Drivers, which are never taken (E2), leave less than `size` on each worker that offers it."""
+    text, facts = _nearest(workers, size, of_free=True)
+    drivers = [name for worker in workers for name in worker.drivers]
+    more = f" and {len(drivers) - _NAMED} more" if len(drivers) > _NAMED else ""
+    text += f"; drivers leave too little on every worker that is large enough: {', '.join(drivers[:_NAMED])}{more}"
+    return text, {**facts, "drivers": drivers}
 
 
 def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:

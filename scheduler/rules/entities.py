@@ -211,6 +211,11 @@ class Worker:
         held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
         return (self.free - held).at_least(NOTHING)
 
+    @property
+    def beside_drivers(self) -> Resources:
+        """What it offers, less what drivers hold there."""
+        return self.offer - sum((driver.resources for driver in self.drivers.values()), NOTHING)
+
 
 @dataclass(slots=True, eq=False)
 class LostWorker:

@@ -104,7 +104,10 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
 
 
 def _worker_for(state: ClusterState, app: App, at: int) -> str | None:
-    """Where room is held for an executor of the app: the most free cores, then memory, then the smallest id."""
+    """Where room is held for an executor of the app: the most free cores, then memory, then the smallest id.
+
+    Drivers stay: room is gathered only where what they leave suffices.
+    """
     need = app.need
     if not need.executor.cores or not need.hostable or state.queue.reached(app.spec.company):
         return None
@@ -115,7 +118,7 @@ def _worker_for(state: ClusterState, app: App, at: int) -> str | None:
         known = state.workers[worker]
         if known.suspicion is not None or worker in kept:
             continue
-        if known.offer.covers(need.executor) and not known.holds and not _one_would_do(known, need.executor):
+        if known.beside_drivers.covers(need.executor) and not known.holds and not _one_would_do(known, need.executor):
             return worker
     return None
 

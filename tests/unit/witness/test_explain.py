@@ -579,3 +579,18 @@ def test_parts_that_cannot_all_be_had_are_told_with_how_many_executors_fit() -> 
             "that is 6 minimum executors, and 2 fit on the live workers; bolt is assured 12 cores and 65536 MiB"
         ),
     )
+
+
+def test_drivers_that_leave_too_little_on_every_worker_are_named() -> None:
+    """Semantics P1, E2, Z2."""
+    cluster = Cluster({"max_driver_share": "1/1"})
+    cluster.company("acme")
+    cluster.company("bolt")
+    for number in (1, 2):
+        cluster.worker(f"w{number}", 4)
+        cluster.turn(replace(submission(f"d{number}", 0), driver=True, tasks=0))
+    cluster.submit("b1", 4, company="bolt")
+    assert waits(cluster, "b1")[2] == (
+        "no worker has 4 cores and 2048 MiB free; the nearest is w2 with 3 cores and 64512 MiB free; "
+        "drivers leave too little on every worker that is large enough: d1.driver-0, d2.driver-0"
+    )

@@ -252,3 +252,24 @@ def test_what_is_done_comes_back_only_as_far_as_a_hard_quota_or_a_limit_lets_the
         later = run(*begin, {"op": "scale", "app": "x", "executors": 4}, {"op": "finish", "app": "y"})
         assert said(later, "granted")[-3:] == ["x", "x", "x"]
         assert said(run(*begin, {"op": "finish", "app": "y"}, ended("x.3", done=False)), "granted")[-4:] == ["x"] * 4
+
+
+def test_no_room_is_held_where_drivers_leave_too_little() -> None:
+    """Semantics P8, E2: drivers stay, so nothing that ends there would make the room."""
+    driven: dict[str, Any] = {"driver": True, "cores": 0, "tasks": 0}
+    decisions = run(
+        company("a"),
+        company("b"),
+        *(worker(name, 8) for name in ("w1", "w2")),
+        submit("d1", **driven),
+        submit("x", cores=14, **fixed(1)),
+        submit("y", of="b", cores=8, **fixed(8)),
+        {"op": "executor_running", "executor": "x.0", "at": 20_000},
+        {"op": "driver_ended", "driver": "d1.driver-0"},
+        hold_patience_s=5,
+        reclaim="none",
+        max_driver_share="1/1",
+    )
+    (driver,) = [one["worker"] for one in decisions if "driver" in one]
+    assert [worker for worker in said(decisions, "held") if worker == driver] == []
+    assert said(decisions, "held") != []
