@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import Computed, Event, ExecutorRevoked, HoldEnded, RoomHeld, Shares
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CLAIMS_A_TURN = 16
 LOOKED_AT = 256
 """How many executors are looked at for one claim."""
+
+
+_SHARE = attrgetter("share")
 
 
 class Loss(NamedTuple):
@@ -85,6 +88,10 @@ class _Reclaiming:
         """Company and need of apps for which nothing could be taken since the last claim: nor can it for apps alike."""
         self.unlawful = False
         """Whether losses were given up because one would be unlawful in the end."""
+        self._losers: tuple[str, ...] | None = None
+        """The companies that may lose anything as things stand; None until somebody asks."""
+        self._shared: _Search | None = None
+        """What may be taken by E2 for apps without holds and exclusions as things stand."""
 
     def events(self) -> Iterator[Event]:
         """Every claim that can be served; a second turn without an input finds none (semantics E6)."""
@@ -131,6 +138,11 @@ class _Reclaiming:
         """What a company holds but for what was told to leave for claims (semantics E2)."""
         return self.state.claims.of(company).held - self.leaving.get(company, NOTHING)
 
+    def _may_lose(self, company: str) -> bool:
+        """Whether E2 or E3 may let the company lose an executor: it is beyond its part, or holds a further kind."""
+        left, part = self._left(company), self.parts[company]
+        return reached(left, part) and (part == NOTHING or left.others != () or not part.covers(left))
+
     def _within_part(self, app: App) -> bool:
         held, part = self._held(app.spec.company), self.parts[app.spec.company]
         return self._to_part(app) and (part - held).covers(app.need.executor)
@@ -156,41 +168,32 @@ class _Reclaiming:
         )
 
     def _find(self, app: App) -> tuple[Worker, list[Loss]] | None:
-        """Where room can be made for the app's smallest executor, and by which losses (semantics E2-E4)."""
+        """Where room can be made for the app's smallest executor, and by which losses (semantics E2-E4).
+
+        By E2 alone the same executors are gathered for every app that has no hold and is excluded nowhere, so what was
+        gathered for one of them is remembered for the others.
+        """
         like = app.spec.company, id(app.need)
-        plain = not (app.executors or app.holds or app.troubles)
+        plain = not (app.holds or app.troubles)
         if plain and like in self.in_vain:
             return None
-        found = self._gather(app, larger=False) or self._gather(app, larger=True)
+        search = self._shared if plain and self._shared is not None else _Search(self._gathered(app, larger=False))
+        if plain:
+            self._shared = search
+        self.unlawful = False
+        found = self._first(app, search, larger=False)
+        if found is None and (search.refused or self.unlawful):
+            found = self._first(app, _Search(self._gathered(app, larger=True)), larger=True)
         if plain and found is None:
             self.in_vain.add(like)
         return found
 
-    def _gather(self, app: App, *, larger: bool) -> tuple[Worker, list[Loss]] | None:
-        state, size = self.state, app.need.executor
-        only = _only_on(state, app)
-        losers = {
-            name: _Loser(name, self.parts[name], self._left(name), self._in_order(name, only))
-            for name in state.holders.companies
-            if reached(self._left(name), self.parts[name])
-        }
-        gathered: defaultdict[str, list[Loss]] = defaultdict(list)
-        for _ in range(LOOKED_AT):
-            executor = _next_of(losers)
-            if executor is None:
-                return None
-            worker = state.workers[executor.worker]
-            if not self._may_be_taken(executor, worker, app):
-                continue
-            losses = gathered[worker.id]
-            rule = self._rule(app, executor, worker, losses, larger=larger)
-            if rule is None:
-                continue
-            losses.append(Loss(executor, rule))
-            losers[state.apps[executor.app].spec.company].lost += executor.resources
-            room = _room_to_come(worker, app)
-            if (room + _sum(losses)).covers(size):
-                needed = _needed(losses, room, size)
+    def _first(self, app: App, search: _Search, *, larger: bool) -> tuple[Worker, list[Loss]] | None:
+        """The first worker on which enough is gathered for the app; None if a loss is unlawful in the end (E4)."""
+        size = app.need.executor
+        for worker, losses, number, room in search:
+            if room.covers(size):
+                needed = _needed(losses[:number], _room_to_come(worker, app), size)
                 lawful = (
                     self._rule(app, loss.executor, worker, [one for one in needed if one is not loss], larger=larger)
                     for loss in needed
@@ -198,6 +201,30 @@ class _Reclaiming:
                 self.unlawful = not all(lawful)
                 return None if self.unlawful else (worker, needed)
         return None
+
+    def _gathered(self, app: App, *, larger: bool) -> Iterator[_Step | None]:
+        """What may be taken for the app, an executor a step; None where the parts do not let one be (semantics E4)."""
+        only = _only_on(self.state, app)
+        if self._losers is None:
+            self._losers = tuple(name for name in sorted(self.state.holders.companies) if self._may_lose(name))
+        losers = [_Loser(self.parts[name], self._left(name), self._in_order(name, only)) for name in self._losers]
+        gathered: defaultdict[str, list[Loss]] = defaultdict(list)
+        for _ in range(LOOKED_AT):
+            found = _next_of(losers)
+            if found is None:
+                return
+            loser, executor = found
+            worker = self.state.workers[executor.worker]
+            if not self._may_be_taken(executor, worker, app):
+                continue
+            losses = gathered[worker.id]
+            rule = self._rule(app, executor, worker, losses, larger=larger)
+            if rule is None:
+                yield None
+                continue
+            losses.append(Loss(executor, rule))
+            loser.lose(executor.resources)
+            yield _Step(worker, losses, len(losses), _room_to_come(worker, app) + _sum(losses))
 
     def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
         """The same by losses of elastic apps of the claimant's company, which keep their least number (semantics E7).
@@ -317,31 +344,61 @@ class _Reclaiming:
                 shares=shares,
             )
             self.leaving[loser] = self.leaving.get(loser, NOTHING) + executor.resources
+            self._losers = self._shared = None
             if within:
                 yield from lowered_by_loss(state.apps[executor.app])
 
 
-@dataclass(slots=True)
+class _Step(NamedTuple):
+    """The first `number` of these losses make that much room on the worker."""
+
+    worker: Worker
+    losses: list[Loss]
+    number: int
+    room: Resources
+
+
+class _Search:
+    """The steps of gathering, kept as far as they were taken, so that several apps can go through them."""
+
+    def __init__(self, steps: Iterator[_Step | None]) -> None:
+        self.refused = False
+        """Whether the parts did not let an executor be taken, as far as anybody has looked."""
+        self._known: list[_Step] = []
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[_Step]:
+        yield from self._known
+        for step in self._steps:
+            if step is None:
+                self.refused = True
+            else:
+                self._known.append(step)
+                yield step
+
+
 class _Loser:
     """A company from which executors may be taken, and how far one claim has come in looking at them."""
 
-    company: str
-    part: Resources
-    held: Resources
-    executors: Iterator[Allocation]
-    lost: Resources = field(default=NOTHING)
+    def __init__(self, part: Resources, held: Resources, executors: Iterator[Allocation]) -> None:
+        self.part, self.executors = part, executors
+        self._held = held
+        self.share = part_share(held, part)
+
+    def lose(self, lost: Resources) -> None:
+        """An executor of it was gathered."""
+        self._held -= lost
+        self.share = part_share(self._held, self.part)
 
 
-def _next_of(losers: dict[str, _Loser]) -> Allocation | None:
-    """The next executor of the company with the largest share, ties by name (semantics E4)."""
+def _next_of(losers: list[_Loser]) -> tuple[_Loser, Allocation] | None:
+    """The company with the largest share and its next executor; `losers` are sorted by name (semantics E4)."""
     while losers:
-        first = max(
-            sorted(losers), key=lambda name: part_share(losers[name].held - losers[name].lost, losers[name].part)
-        )
-        executor = next(losers[first].executors, None)
+        first = max(losers, key=_SHARE)
+        executor = next(first.executors, None)
         if executor is not None:
-            return executor
-        del losers[first]
+            return first, executor
+        losers.remove(first)
     return None
 
 
