@@ -29,9 +29,9 @@ Grants = Iterator["list[ExecutorAllocated]"]
 def served(state: ClusterState, at: int) -> Iterator[Event]:
     """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9, Z1).
 
-    Where grants are smaller than what was claimed for them, admission and demands come again until nobody enters (A3,
-    L1). Drivers go first wherever room has come free since they were placed (D1). The caller folds each event before it
-    asks for the next.
+    Where grants are smaller than what was claimed for them, or an app's request follows the workers (S5), admission and
+    demands come again until nobody enters (A3, L1). Drivers go first wherever room has come free since they were placed
+    (D1). The caller folds each event before it asks for the next.
     """
     changed = again = False
     while True:
@@ -41,13 +41,14 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
             again = again or state.head > before
         if again:
             yield from place_drivers(state, at)
-        ended, claimed = len(state.holds), state.claims.total.claimed
+        ended, claimed, begun = len(state.holds), state.claims.total.claimed, state.head
         for granted in placements(state, at):
             for event in granted:
                 yield event
                 if state.holds:
                     yield from ended_by_grant(state, event)
-        placed, changed = state.head, changed or state.claims.total.claimed != claimed
+        placed = state.head
+        changed = changed or state.claims.total.claimed != claimed or (placed > begun and bool(state.following()))
         yield from _entering(state, at, changed=changed)
         again = True
         if state.head > placed:

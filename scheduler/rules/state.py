@@ -744,7 +744,7 @@ class ClusterState:
         """A pending app, be it in its user's queue or not ready yet, asked that before."""
         if app.ready and ask_of(app) != before:
             if app.requested != before.request:
-                app.reserved_at = app.lapsed = 0
+                app.reserved_at = 0
             self.queue.restate(app, before)
 
     def _app_registered(self, event: AppRegistered) -> None:
@@ -792,12 +792,14 @@ class ClusterState:
         app.ready, app.readied, app.readied_at = True, self.head, self.at
         self.dependents.judge(app)
         self.queue.push(app)
+        if app.lapsed:
+            self.queue.recall(app, 0, app.lapsed)
 
     def _app_held(self, event: events.AppHeld) -> None:
         app = self.apps[event.app]
         if app.ready:
             self.queue.remove(app)
-            app.reserved_at = app.lapsed = 0
+            app.reserved_at = 0
         app.ready, app.on_hold = False, True
         self.dependents.judge(app)
 

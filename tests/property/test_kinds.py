@@ -9,21 +9,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from scheduler.model.commands import Command, RegisterCompany, RegisterKind, RegisterWorker, SubmitApp
+from scheduler.model.commands import (
+    Command,
+    DecommissionWorker,
+    RegisterCompany,
+    RegisterKind,
+    RegisterWorker,
+    SubmitApp,
+)
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
+    OnePerWorker,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.entities import App
 from scheduler.rules.invariants import check
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from tests.property import reference
 from tests.property.given import Cluster
 from tests.property.histories import HISTORIES, WHAT, History, Step, command_for
 
@@ -116,9 +129,39 @@ def played(history: History, settings: dict[str, object]) -> Cluster:
         [Step(WHAT.index("worker"), number, number) for number in range(7)],
     )
     for turn in (*build_up, *history):
+        commands = [with_kinds(command_for(cluster.state, step), step.how + step.whom) for step in turn]
         with suppress(CommandRejected):
-            cluster.turn(*(with_kinds(command_for(cluster.state, step), step.how + step.whom) for step in turn))
+            cluster.turn(*commands)
+        if not any(isinstance(command, DecommissionWorker) for command in commands):  # it starts no placement (W6)
+            at_rest(cluster.state)
     return cluster
+
+
+def at_rest(state: ClusterState) -> None:
+    """No admitted app is owed what a live worker has room for (Z1), and a second turn decides nothing (E6)."""
+    if state.settings.admission == "fair" and not state.settings.placement.startswith("classic"):
+        for app in state.waiting.values():
+            if state.wants_executors(app) and not app.demand.wanted and (size := smallest(state, app)):
+                trusted = (one for one in reference.live(state) if one.suspicion is None and one.id not in app.troubles)
+                assert not any(one.open_to(app.id).covers(size) for one in trusted), f"{app.id} is owed an executor"
+    again = Turn(state, state.at)
+    again.settle()
+    assert not again.entries, f"semantics E6: a second turn without an input decides {again.entries[0].event}"
+
+
+def smallest(state: ClusterState, app: App) -> Resources | None:
+    """The smallest executor of the app with its further kinds (A7, R3), None if its request leaves less (A2)."""
+    cores, memory_mb = reference.smallest(state, app)
+    others: dict[str, int] = {}
+    if isinstance(app.sizing, Computed):
+        tasks = cores // app.spec.cores_per_task
+        others = {kind: -(-tasks * amount // of) for kind, amount, of in app.sizing.per_task}
+    else:
+        others = dict(app.sizing.others if isinstance(app.sizing, OnePerWorker) else app.sizing.each.others)
+    size = Resources(cores, memory_mb, tuple(sorted(others.items())))
+    held = sum((one.resources for one in app.executors.values()), app.spec.driver or NOTHING)
+    left = app.requested - held - Resources(app.done_cores)
+    return size if left.covers(size) else None
 
 
 @given(

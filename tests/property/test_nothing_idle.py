@@ -26,6 +26,8 @@ CHOICES = st.fixed_dictionaries(
         "placement": st.sampled_from(["spread", "pack"]),
         "reclaim": st.sampled_from(["none", "gentle", "firm"]),
         "max_driver_share": st.just("1/1"),
+        "quota_patience_s": st.sampled_from([1, 600]),
+        "hold_patience_s": st.sampled_from([5, 300]),
     }
 )
 

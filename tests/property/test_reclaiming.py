@@ -73,11 +73,12 @@ QUOTAS = st.lists(st.sampled_from([None, (8, 16384), (16, 32768), (32, 65536)]),
 class Watched:
     """A cluster that takes an input a second, and checks every loss just before it is folded."""
 
-    def __init__(self, quotas: list[tuple[int, int] | None], mode: str) -> None:
+    def __init__(self, quotas: list[tuple[int, int] | None], mode: str, patience_s: int) -> None:
         self.state = ClusterState()
         self.now = 0
         self.submitted = 0
-        self.take(ConfigureCluster(settings={"reclaim": mode, "min_runtime_s": 1}))
+        waits = {"quota_patience_s": patience_s, "hold_patience_s": patience_s, "executor_idle_timeout_s": patience_s}
+        self.take(ConfigureCluster(settings={"reclaim": mode, "min_runtime_s": 1, **waits}))
         for name, quota in zip(COMPANIES, quotas, strict=True):
             cores, memory_mb = quota or (None, None)
             self.take(RegisterCompany(company=name, cores=cores, memory_mb=memory_mb, borrow=True))
@@ -147,14 +148,14 @@ def ended(executor: str, *, done: bool = False) -> EndedExecutor:
     return EndedExecutor(executor=executor, reason="exited" if done else "killed", done=done)
 
 
-@given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))
-@example(6988, [None, (16, 32768), (32, 65536)], "gentle")  # an elastic app claims, and loses an executor by E7
-@example(1062, [None, None, None], "gentle")  # a claim by E7 leads the search for an earlier app to another worker
+@given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]), st.sampled_from([1, 600]))
+@example(6988, [None, (16, 32768), (32, 65536)], "gentle", 600)  # an elastic app claims, and loses an executor by E7
+@example(1062, [None, None, None], "gentle", 600)  # a claim by E7 leads the search for an earlier app to another worker
 @examples(150)
 def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
-    seed: int, quotas: list[tuple[int, int] | None], mode: str
+    seed: int, quotas: list[tuple[int, int] | None], mode: str, patience_s: int
 ) -> None:
-    cluster = Watched(quotas, mode)
+    cluster = Watched(quotas, mode, patience_s)
     for step in steps_of(seed):
         cluster.step(step)
     rounds = 0

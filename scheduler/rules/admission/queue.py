@@ -387,8 +387,10 @@ class AppQueue:
         self.arrivals.leave(app.id)
         if app is queue.first or app is queue.head or company.limits is not None:
             self._set_heads(company, queue)
-        if company.limit.reservations or self.lapsed:
+        if company.limit.reservations:
             self._release(company, app)
+        if self.lapsed:
+            self.lapsed.pop(app.id, None)
         spec = app.spec
         company.moved[spec.user] = None
         self._note(spec.company, company)
@@ -397,7 +399,6 @@ class AppQueue:
         """The app waits no more, or for something else."""
         company.limit.release(app.id)
         company.reserved.pop(app.id, None)
-        self.lapsed.pop(app.id, None)
 
     def _take_out(self, company: CompanyQueue, queue: UserQueue, app: App, ask: Ask) -> None:
         apps = queue.by_ask[ask]

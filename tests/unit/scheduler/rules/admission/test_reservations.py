@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from scheduler.model.commands import ConfigureCluster, EndedExecutor, HoldApp, KillApp, ReprioritizeApp
+from scheduler.model.commands import (
+    Command,
+    ConfigureCluster,
+    EndedExecutor,
+    HoldApp,
+    KillApp,
+    ReleaseApp,
+    ReprioritizeApp,
+    ScaleApp,
+)
 from scheduler.model.events import Event, ReservationLapsed, RoomReserved
 from scheduler.rules.snapshot_records import lines, restored
 from tests.property.given import Cluster, submission
@@ -72,3 +81,21 @@ def test_a_reservation_is_renewed_once_nobody_waits_who_came_before_it_lapsed() 
         assert cluster.turn(after_s=31) == [ReservationLapsed(app="a1"), ReservationLapsed(app="b1")]
         assert RoomReserved(app="a1") in cluster.turn(command, after_s=10)
         assert again(cluster) == []
+
+
+def test_neither_a_changed_request_nor_a_hold_undoes_a_lapse() -> None:
+    """Semantics C7: else an app would keep its company's room for ever."""
+    ways: list[list[Command]] = [[ScaleApp(app="a1", executors=3)], [HoldApp(app="a1"), ReleaseApp(app="a1")]]
+    for commands in ways:
+        cluster = Cluster({"quota_patience_s": 3})
+        cluster.company("acme", 16, 16384)
+        cluster.worker("w1", 64)
+        for app, cores, user in (("x", 8, "eve"), ("a1", 16, "ann"), ("b1", 16, "bob")):
+            cluster.turn(submission(app, cores, company="acme", user=user))
+        cluster.turn(after_s=10)
+        cluster.turn(after_s=31)
+        for command in commands:
+            cluster.turn(command, after_s=10)
+        assert [event for event in cluster.turn(KillApp(app="x"), after_s=10) if isinstance(event, RoomReserved)] == []
+        cluster.state = restored(lines(cluster.state))
+        assert RoomReserved(app="a1") in cluster.turn(KillApp(app="b1"), after_s=10)
