@@ -402,19 +402,9 @@ def _too_little_left(app: App, size: Resources) -> Told:
 
 def _for_placement(state: ClusterState, app: App) -> Wait:
     """A preferred host (L5), a worker that is large enough, or room on one (P1)."""
-    settings, each = state.settings, app.spec.cores_per_task
-    match app.sizing:
-        case Fixed(each=size):
-            pass
-        case OnePerWorker(memory_mb=memory_mb, others=others):
-            size = Resources(each, memory_mb, others)
-        case Computed(memory_per_task_mb=per_task) as sizing:
-            cores = smallest_cores(settings, each)
-            computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task, each)
-            others = for_tasks(sizing.per_task, cores // each)
-            size = Resources(cores, computed_mb or settings.min_executor_memory_mb, others)
     kept = kept_from(state, app, state.at)
     with state.seen_by(app, kept):
+        size = _smallest(state, app)
         room = state.fleet.has_room(size)
     if room:
         if app.demand.wanted:
@@ -423,6 +413,21 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
     return _barred(state, app, size, kept) or _for_its_hold(state, app) or _for_full_workers(state, app, size)
+
+
+def _smallest(state: ClusterState, app: App) -> Resources:
+    """The smallest executor of the app that placement would try now (A7, S3)."""
+    settings, each = state.settings, app.spec.cores_per_task
+    match app.sizing:
+        case Fixed(each=size):
+            return size
+        case OnePerWorker(memory_mb=memory_mb, others=others):
+            return Resources(each, memory_mb, others)
+        case Computed(memory_per_task_mb=per_task) as sizing:
+            cores = smallest_cores(settings, each)
+            computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task, each)
+            others = for_tasks(sizing.per_task, cores // each)
+            return Resources(cores, computed_mb or settings.min_executor_memory_mb, others)
 
 
 def _for_its_hold(state: ClusterState, app: App) -> Wait | None:

@@ -37,7 +37,7 @@ from scheduler.rules.entities import Allocation, App, Demand
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.kinds import amounts_named
 from scheduler.rules.placement.delay import served_by
-from scheduler.rules.placement.sizing import requested_resources
+from scheduler.rules.placement.sizing import requested_resources, size_now
 from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.programs import resized
 from scheduler.rules.state import ClusterState
@@ -448,7 +448,7 @@ def _others_wait(state: ClusterState, app: App) -> bool:
     if state.queue.has_pending(app.spec.company):
         return True
     return any(
-        need.least.cores and not state.fleet.has_room(need.least) and positions != [app.admitted]
+        need.least.cores and not state.fleet.has_room(size_now(state.fleet, need)) and positions != [app.admitted]
         for (company, need, holder, _), positions in state.owed.lists.items()
         if company == app.spec.company and not (holder and state.fits_where_held(state.apps[holder]))
     )

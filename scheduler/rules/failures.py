@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Event, ExecutorRemoved, WorkerCleared, WorkerProbed, WorkerSuspected
+from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.trouble import exclude_after, excluded, suspect_failures
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def kept_from(state: ClusterState, app: App, at: int) -> Collection[str]:
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
     """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
     if not app.troubles:
-        return state.fleet.has_room(app.need.least)
+        return state.fleet.has_room(size_now(state.fleet, app.need))
     with state.seen_by(app, kept_from(state, app, at)):
-        return state.fleet.has_room(app.need.least)
+        return state.fleet.has_room(size_now(state.fleet, app.need))
 
 
 def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:

@@ -15,6 +15,7 @@ from scheduler.rules.holds import ended_by_grant, void
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.drivers import place_drivers, within_driver_limits
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.placement.sizing import size_now
 
 if TYPE_CHECKING:
     from scheduler.model.events import AppAdmitted, Event, ExecutorAllocated
@@ -165,7 +166,7 @@ def fill(state: ClusterState) -> AppAdmitted | None:
 
 def _could_use(state: ClusterState, need: Need) -> bool:
     """Whether placement would grant an executor to an app of that need if it were admitted now."""
-    if need.executor.cores and not state.fleet.has_room(need.least):
+    if need.executor.cores and not state.fleet.has_room(size_now(state.fleet, need)):
         return False
     if not need.driver.cores:
         return bool(need.executor.cores)

@@ -132,8 +132,17 @@ def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
 
 def could_use(state: ClusterState, app: App) -> bool:
     """Whether each of what the app needs of a worker fits on a live one now."""
-    executor = reference.asks_executors(state, app) and has_room(state, reference.smallest(state, app, 256))
+    executor = reference.asks_executors(state, app) and has_room(state, smallest_now(state, app))
     return executor and (app.spec.driver is None or driver_fits(state, app))
+
+
+def smallest_now(state: ClusterState, app: App) -> tuple[int, int]:
+    """The smallest executor that placement tries now: the least free memory sizes one that states none (S1, S3)."""
+    least, cores = reference.smallest(state, app, 256), state.settings.min_executor_cores
+    rooms = [worker.open_to(None) for worker in reference.live(state)]
+    usable = [one for one in rooms if one.cores >= cores and one.memory_mb >= state.settings.min_executor_memory_mb]
+    free_mb = min((room.memory_mb for room in usable if room.cores >= least[0]), default=None)
+    return reference.smallest(state, app, 256 if free_mb is not None and free_mb <= 256 * least[0] else 512)
 
 
 def driver_fits(state: ClusterState, app: App) -> bool:

@@ -9,6 +9,7 @@ from scheduler.model.resources import Resources
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, PerTask
     from scheduler.model.resources import Amounts
+    from scheduler.rules.entities import Need
     from scheduler.rules.fleet import Fleet
 
 MEMORY_STEP_MB = 256
@@ -72,6 +73,15 @@ def executor_memory_mb(
     if memory_mb <= settings.max_executor_memory_mb or cores == smallest_cores(settings, cores_per_task):
         return memory_mb
     return None
+
+
+def size_now(fleet: Fleet, need: Need) -> Resources:
+    """The smallest executor that placement tries now: the workers' free memory sizes one that states none (S3)."""
+    least = need.least
+    if least == need.executor:
+        return least
+    free_mb = fleet.least_memory_mb(least.cores)
+    return least if free_mb is not None and free_mb <= 256 * least.cores else need.executor
 
 
 def memory_for(settings: ClusterConfigured, number: int, each_mb: int) -> int:

@@ -232,3 +232,19 @@ def test_a_claim_whose_losses_would_be_unlawful_in_the_end_is_told_so() -> None:
         "10240 MiB and 2 gpu without taking from a company what it is assured"
     )
     assert waits(cluster, "y") == ("reclaim-unlawful", "E4", text)
+
+
+def test_a_claimant_whose_memory_is_worked_out_waits_for_its_claim() -> None:
+    """Semantics S3, E5: with the room that is held for it in view, it needs 512 MiB a core, which is not there yet."""
+    cluster = Cluster()
+    for command in (
+        RegisterCompany(company="a"),
+        RegisterCompany(company="b"),
+        RegisterWorker(worker="w1", node="n1", host="h1", cores=20, memory_mb=10240),
+        replace(submit("x", "a", 12), executor_memory_mb=2304),
+        SubmitApp(app="y", company="b", user="u", command=("true",), cores=8, tasks=1),
+    ):
+        cluster.turn(command)
+    found = explain(facts(cluster), "y")
+    assert found["claims"] != []
+    assert found["waitsFor"]["cause"] == "claim"
