@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -168,10 +170,26 @@ class LazyGroup(VerbGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's order
+    if not wanted or ctx.resilient_parsing:
+        return
+    rules = find_spec("scheduler.rules.state")
+    compiled = rules is not None and not str(rules.origin).endswith(".py")
+    click.echo(f"fairlog {version('fairlog')}{' (compiled)' if compiled else ''}")
+    ctx.exit()
+
+
 @click.group(
     "fairlog", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(package_name="fairlog", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_tell_version,
+    help="Show the version, and whether the rules are compiled, and exit.",
+)
 @target_options(from_environment=True)
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -812,8 +812,9 @@ class ClusterState:
         app = self.apps[event.app]
         if not app.admitted and app.ready:
             self.queue.reprioritize(app, event.priority)
-        app.priority = event.priority
-        self.holders.move(app)
+        else:
+            app.priority = event.priority
+            self.holders.move(app)
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
         app = self.apps[event.app]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -57,9 +58,13 @@ def test_the_page_of_verbs_says_how_completion_is_switched_on() -> None:
     assert 'eval "$(_FAIRLOG_COMPLETE=bash_source fairlog)"' in (ROOT / "docs" / "cli.md").read_text()
 
 
-def test_the_group_says_its_version() -> None:
+@pytest.mark.parametrize(("origin", "build"), [("state.py", ""), ("state.cpython-311.so", " (compiled)")])
+def test_the_group_says_its_version_and_whether_the_rules_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, origin: str, build: str
+) -> None:
+    monkeypatch.setattr("fairlog.cli.main.find_spec", lambda _: SimpleNamespace(origin=origin))
     answer = run("--version")
-    assert (answer.exit_code, answer.output) == (0, f"fairlog {version('fairlog')}\n")
+    assert (answer.exit_code, answer.output) == (0, f"fairlog {version('fairlog')}{build}\n")
 
 
 def test_help_lists_every_verb_in_order() -> None:
