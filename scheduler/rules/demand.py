@@ -444,8 +444,8 @@ def _with_limit(app: App, limit: int) -> AppChanged:
 
 
 def _others_wait(state: ClusterState, app: App) -> bool:
-    """Whether another app of the company is pending, has a reservation, or fits nowhere now (semantics L6)."""
-    if state.queue.has_pending(app.spec.company):
+    """Whether another app of the company waits to enter, or is owed what fits nowhere now (semantics L6)."""
+    if state.queue.has_head(app.spec.company):
         return True
     return any(
         need.least.cores and not state.fleet.has_room(size_now(state.fleet, need)) and positions != [app.admitted]

@@ -239,6 +239,16 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
     return state
 
 
+def _restore_hold(state: ClusterState, hold: Hold) -> None:
+    """Within a turn its app or its worker may be gone, and the hold not ended yet."""
+    state.holds[hold.id] = hold
+    if (app := state.apps.get(hold.app)) is not None:
+        app.holds = app.holds or {}
+        app.holds[hold.id] = hold
+    if (worker := state.workers.get(hold.worker)) is not None:
+        worker.holds[hold.id] = hold
+
+
 def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN401, C901, PLR0912 - one case a kind
     """Add the record's facts to the state."""
     values = asdict(record)
@@ -267,10 +277,7 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             held = state.drivers[record.id] = _allocation_of(values)
             state.apps[held.app].driver = state.workers[held.worker].drivers[held.id] = held
         case "holds":
-            hold = state.holds[record.id] = Hold(**values)
-            app = state.apps[hold.app]
-            app.holds = app.holds or {}
-            state.workers[hold.worker].holds[hold.id] = app.holds[hold.id] = hold
+            _restore_hold(state, Hold(**values))
         case "limits":
             state.limits.restore((record.company, record.user), record.values)
         case "buckets":

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.model.errors import CommandRejected
@@ -20,6 +20,7 @@ from tests.property.histories import HISTORIES, History, command_for, played, se
 
 
 @given(HISTORIES, st.integers(0, 1 << 16))
+@example(seeded(75328, 15, later=True), 104)  # a worker has left, and the hold on it ends with the next event
 @examples(120)
 def test_a_state_read_back_and_then_the_tail_is_the_full_replay(history: History, cut: int) -> None:
     cluster = played(history)

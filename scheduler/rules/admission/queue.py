@@ -239,9 +239,12 @@ class AppQueue:
         self.lapsed[app.id] = position
         self._note(name, company)
 
-    def has_pending(self, company: str) -> bool:
-        """Whether an app of the company is pending."""
-        return bool(self.companies[company].asks)
+    def has_head(self, name: str) -> bool:
+        """Whether the company has a head that no limit keeps out, or an app with a reservation (semantics L6)."""
+        self._settle()
+        company = self.companies[name]
+        which = int(company.borrows)
+        return bool(company.limit.reservations) or any(heads[which] is not None for heads in company.order)
 
     def add_company(
         self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0, standing: Standing | None = None

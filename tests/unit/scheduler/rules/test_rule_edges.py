@@ -273,3 +273,24 @@ def test_no_room_is_held_where_drivers_leave_too_little() -> None:
     (driver,) = [one["worker"] for one in decisions if "driver" in one]
     assert [worker for worker in said(decisions, "held") if worker == driver] == []
     assert said(decisions, "held") != []
+
+
+def test_an_app_that_cannot_enter_stops_no_elastic_app_of_its_company() -> None:
+    """Semantics L6: neither one beyond its company's part alone, nor one that no worker hosts, nor one at a limit."""
+    limit = {"op": "limit", "scope": "user", "company": "a", "user": "bob", "name": "max_running_apps", "value": 0}
+    for before, about in (
+        ([], {"cores": 32}),
+        ([{"op": "settings", "never_fits": "wait"}], {"cores": 64, **fixed(64)}),
+        ([limit], {"cores": 4}),
+    ):
+        decisions = run(
+            company("a", part="1/2"),
+            company("b"),
+            worker("w1", 32),
+            *before,
+            submit("e", elastic=[1, 4], tasks=100),
+            {**submit("x", **about), "user": "bob"},
+            {"op": "executor_running", "executor": "e.0", "at": 10_000},
+        )
+        assert said(decisions, "admitted") == ["e"]
+        assert said(decisions, "granted") == ["e"] * 4
