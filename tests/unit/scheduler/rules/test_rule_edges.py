@@ -213,7 +213,7 @@ def test_the_time_of_an_executor_counts_that_starts_after_it_was_told_to_leave()
     assert said(decisions, "expired") == ["x"]
 
 
-def test_who_has_a_hold_claims_on_its_worker_however_many_executors_there_are_elsewhere() -> None:
+def test_who_has_a_hold_claims_there_however_many_executors_are_elsewhere() -> None:
     """Semantics E1, E4: those are not looked at. 288 executors of a core fill all workers; b1 needs one whole."""
     fill, names = range(288), [f"w{number:02}" for number in range(18)]
     decisions = run(
@@ -234,7 +234,7 @@ def ended(executor: str, *, done: bool) -> dict[str, Any]:
     return {"op": "executor_ended", "executor": executor, "done": done, "reason": "exited" if done else "killed"}
 
 
-def test_what_is_done_comes_back_only_as_far_as_a_hard_quota_or_a_limit_lets_the_company_claim_it() -> None:
+def test_what_is_done_comes_back_only_within_a_hard_quota_and_limits() -> None:
     """Semantics S6, C4, N2, L1: of 16 cores x holds 4 and 12 are done; y entered with these 12 meanwhile."""
     most = {"op": "limit", "scope": "user", "company": "a", "user": "*", "name": "max_cores", "value": 16}
     for bought, limit in (({"cores": 16, "memory_mb": 65536}, ()), ({}, (most,))):
