@@ -109,13 +109,13 @@ def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | No
     """What a demand of so many executors requests now: less at once, more as far as there is room later (L1, S5)."""
     most = MAX_EXECUTORS if sizing.counted else (app.spec.cores or 0) // sizing.each.cores
     target = most if executors is None else min(executors, most)
-    stated = min(_stated(app, sizing), most)
+    stated, driver = min(_stated(app, sizing), most), 0 if app.spec.driver is None else app.spec.driver.cores
     changes: dict[str, Any] = {"done_cores": 0, "target": None}
     limit = executors
     if app.admitted:
-        stated -= _not_owed_again(state, app) // sizing.each.cores
+        if done := _not_owed_again(state, app):
+            stated = min(stated, (app.requested.cores - driver - done) // sizing.each.cores)
     else:
-        driver = 0 if app.spec.driver is None else app.spec.driver.cores
         stated = max(stated, (most_app_cores(state.limits, app.spec) - driver) // sizing.each.cores)
     if target > stated and state.settings.admission == "fair":
         limit = stated

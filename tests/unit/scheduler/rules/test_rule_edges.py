@@ -254,6 +254,21 @@ def test_what_is_done_comes_back_only_within_a_hard_quota_and_limits() -> None:
         assert said(run(*begin, {"op": "finish", "app": "y"}, ended("x.3", done=False)), "granted")[-4:] == ["x"] * 4
 
 
+def test_a_demand_is_nothing_at_first_where_all_is_done_and_nothing_may_be_claimed() -> None:
+    """Semantics S6, L1: the request is larger than one executor, which was the limit."""
+    decisions = run(
+        company("a", cores=16, memory_mb=65536),
+        worker("w1", 32),
+        submit("x", cores=16, executor_limit=1),
+        ended("x.0", done=True),
+        submit("y", cores=16, **fixed(4)),
+        {"op": "scale", "app": "x", "executors": 8},
+        ended("y.0", done=True),
+    )
+    assert [one["cores"] for one in decisions if "requested" in one] == [0, 4]
+    assert said(decisions, "granted")[-1] == "x"
+
+
 def test_no_room_is_held_where_drivers_leave_too_little() -> None:
     """Semantics P8, E2: drivers stay, so nothing that ends there would make the room."""
     driven: dict[str, Any] = {"driver": True, "cores": 0, "tasks": 0}
