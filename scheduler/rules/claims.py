@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.entities import Need
 from scheduler.rules.ledger import Standing, Standings, sums
 from scheduler.rules.placement.sizing import for_tasks, memory_for, smallest_cores
@@ -240,14 +240,21 @@ class Claims:
         self._count(app, change)
         return change
 
-    def rise(self, app: App, memory_mb: int) -> Resources:
-        """How much more an app of growing executors would claim if it requested that much more memory (A8, S5)."""
-        need, left_mb = app.need, app.left_executor_memory_mb + memory_mb
-        each = need.executor
-        if not need.hostable or not each.cores or left_mb < each.memory_mb or app.left_executors <= 0:
-            return NOTHING
-        cores = app.left_cores // each.cores * each.cores
-        more = Resources(cores, left_mb).combined(self._fleet.total, min) if cores else NOTHING
+    def rise(self, app: App, left: Resources, executors: int = 0) -> Resources:
+        """How much more an admitted app would claim with that much, and so many executors, more left to it (A8)."""
+        need, size = app.need, app.need.executor
+        cores, memory_mb = app.left_cores + left.cores, app.left_executor_memory_mb + left.memory_mb
+        others = {kind: app.left_of(kind) + left.amount(kind) for kind, _ in size.others}
+        more = NOTHING
+        if need.hostable and size.cores and app.left_executors + executors > 0 and memory_mb >= size.memory_mb:
+            number = min([cores // size.cores, *[others[kind] // each for kind, each in size.others]])
+            if not need.growing:
+                more = size * max(
+                    0, min(number, memory_mb // size.memory_mb, app.left_executors + executors, need.most)
+                )
+            elif number > 0:
+                most = Resources(cores // size.cores * size.cores, memory_mb, amounts_of(others))
+                more = most.combined(self._fleet.total, min)
         return more + need.driver - app.more
 
     def _count(self, app: App, change: Resources) -> None:

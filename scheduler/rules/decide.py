@@ -361,7 +361,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
     if app.spec.programs and reason == "exited" and not revoked and app.ended is None and not app.expired_at:
         events += gave_back(app)
     elif app.ended is None and not done and not app.expired_at:
-        events += [] if revoked else after_removal(state, [app])
+        events += [] if revoked else after_removal(state, {app.id: [executor]})
         failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
@@ -558,8 +558,15 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         facts.ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    concerned = {executor.app: None for executor in worker.executors.values() if executor.status != "stopping"}
-    return [*events, *after_removal(state, [app for name in concerned if not (app := state.apps[name]).over])]
+    ended: dict[str, list[Allocation]] = {
+        executor.app: []
+        for executor in worker.executors.values()
+        if executor.status != "stopping" and not state.apps[executor.app].over
+    }
+    for executor in worker.executors.values():
+        if executor.app in ended:
+            ended[executor.app].append(executor)
+    return [*events, *after_removal(state, ended)]
 
 
 def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:

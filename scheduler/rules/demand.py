@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from scheduler.model.events import (
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources
 from scheduler.rules.admission.limits import most_app_cores
 from scheduler.rules.admission.queue import CompanyQueue
-from scheduler.rules.entities import Allocation, App, Demand
+from scheduler.rules.entities import EMPTY, Allocation, App, Demand
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.kinds import amounts_named
 from scheduler.rules.placement.delay import served_by
@@ -171,44 +171,54 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
     return sizing
 
 
-def after_removal(state: ClusterState, apps: Iterable[App]) -> list[Event]:
-    """The apps' demands once executors of theirs, whose tasks are not all done, have ended.
+def after_removal(state: ClusterState, ended: Mapping[str, Sequence[Allocation]]) -> list[Event]:
+    """The demands of apps once these executors of theirs, whose tasks are not all done, have ended.
 
     The cores that were done before are owed again (semantics S6).
     """
     events: list[Event] = []
-    again: dict[str, Resources] = {}
-    for app in apps:
-        if app.done_cores:
-            besides = again.get(app.spec.company, NOTHING)
-            done = _not_owed_again(state, app, besides)
-            if done < app.done_cores:
-                again[app.spec.company] = besides + _executors_of(app, app.done_cores - done)
-                events.append(demand(app, done_cores=done))
+    besides: dict[tuple[str, str], Resources] = {}
+    for name, executors in ended.items():
+        app = state.apps[name]
+        done = _not_owed_again(state, app, executors, besides)
+        if done < app.done_cores:
+            events.append(demand(app, done_cores=done))
+        if len(ended) > 1:
+            rise = _rise(state, app, app.done_cores - done, executors)
+            for holder in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
+                besides[holder] = besides.get(holder, NOTHING) + rise
     return events
 
 
-def _executors_of(app: App, cores: int) -> Resources:
-    """What the app claims with so many cores more, in whole smallest executors (semantics A8)."""
-    size = app.need.executor
-    return Resources(cores) if app.need.growing or not size.cores else size * (cores // size.cores)
+def _rise(state: ClusterState, app: App, again: int, ended: Sequence[Allocation]) -> Resources:
+    """How much more the app claims once these executors are gone and so many of its done cores are owed again (A8)."""
+    gone = sum((one.resources for one in ended), Resources(again))
+    live = sum((one.resources for one in ended if state.workers[one.worker].status == "alive"), NOTHING)
+    return state.claims.rise(app, gone, len(ended)) - live
 
 
-def _not_owed_again(state: ClusterState, app: App, besides: Resources = NOTHING) -> int:
+def _not_owed_again(
+    state: ClusterState,
+    app: App,
+    ended: Sequence[Allocation] = (),
+    besides: Mapping[tuple[str, str], Resources] = EMPTY,
+) -> int:
     """The done cores of the app that stay done when others would be owed again (semantics S6).
 
     Those, in whole smallest executors, by which its company would claim more than amounts or a part that it may not
-    pass (C4), or it or its user more than a limit (N2). `besides` is what the company claims more already.
+    pass (C4), or it or its user more than a limit (N2). These executors have `ended`; `besides` is what companies and
+    their users claim more already.
     """
     cores, company = app.need.executor.cores, state.queue.companies[app.spec.company]
     hard = company.limit.limited or _is_hard(company)
     if not hard or not app.done_cores or not cores or not app.admitted or state.settings.admission == "open":
         return 0
+    others = [besides.get((app.spec.company, user), NOTHING) for user in ("", app.spec.user)]
     number = app.done_cores // cores
     owed = bisect_left(
         range(1, number + 1),
         1,
-        key=lambda more: not _passes(company, app, besides + _executors_of(app, more * cores)),
+        key=lambda more: not _passes(company, app, _rise(state, app, more * cores, ended), *others),
     )
     return 0 if owed == number else app.done_cores - owed * cores
 
@@ -218,12 +228,17 @@ def _is_hard(company: CompanyQueue) -> bool:
     return company.limit.stops_idle and not company.borrows
 
 
-def _passes(company: CompanyQueue, app: App, added: Resources) -> bool:
-    """Whether the app may claim that much more by a quota that its company may not pass and by the limits (C4, N2)."""
-    quota = company.limit
-    if _is_hard(company) and not quota.admits(added, lent=False):
+def _passes(company: CompanyQueue, app: App, added: Resources, of_company: Resources, of_user: Resources) -> bool:
+    """Whether the app may claim that much more by a quota that its company may not pass and by the limits (C4, N2).
+
+    Besides, the company and the user claim that much more.
+    """
+    quota, user = company.limit, app.spec.user
+    if _is_hard(company) and not quota.admits(added + of_company, lent=False):
         return False
-    return not quota.limited or quota.broken(app.spec.user, added, 0) is None
+    if user in quota.ceilings and quota.ceilings[user][0].broken(quota.ceilings[user][1], added + of_user, 0):
+        return False
+    return quota.ceiling is None or quota.ceiling.broken(quota.tenant.standing, added + of_company, 0) is None
 
 
 def gave_back(app: App) -> list[Event]:
@@ -401,7 +416,7 @@ def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
     more = 0
     while asked + more < state.fleet.live:
         memory = (more + 1) * memory_mb
-        rise = Resources(0, memory) if served else state.claims.rise(app, memory)
+        rise = Resources(0, memory) if served else state.claims.rise(app, Resources(0, memory))
         if not (beyond or quota.admits(rise, lent=False)):
             break
         more += 1
@@ -440,7 +455,8 @@ def raised_by_return(app: App) -> Iterator[AppChanged]:
 
 def _with_limit(app: App, limit: int) -> AppChanged:
     request = _request(app, app.sizing, limit) if isinstance(app.sizing, Fixed) else app.requested
-    return demand(app, executor_limit=limit, next_step=1, target=None, done_cores=0, requested=request)
+    done = max(0, app.done_cores - max(0, app.requested.cores - request.cores))
+    return demand(app, executor_limit=limit, next_step=1, target=None, done_cores=done, requested=request)
 
 
 def _others_wait(state: ClusterState, app: App) -> bool:

@@ -416,6 +416,8 @@ class ClusterState:
             app.need = self.claims.need_of(app)
             if app.spec.owner_timeout_s is not None and app.ended is None:
                 self.owned[app.id] = app
+            if app.demand.target is not None and not app.over:
+                self.wishes[app.id] = app
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         ready = sorted((app for app in pending if app.ready), key=lambda app: app.ready_position)
         for app in ready:
@@ -438,8 +440,6 @@ class ClusterState:
         self.queue.companies[app.spec.company].admitted += 1
         if not app.next_executor and not app.tries.next_driver:
             self.claims.await_grant(app)
-        if app.demand.target is not None and not app.expired_at:
-            self.wishes[app.id] = app
         if app.spec.driver is not None and app.driver is None and not app.expired_at:
             self._let_driver_wait(app, waits=True)
         if app.spec.elastic is not None and not app.expired_at:

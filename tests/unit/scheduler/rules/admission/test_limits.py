@@ -300,10 +300,11 @@ def test_a_pending_app_asks_for_no_more_than_the_limit_of_one_app() -> None:
     cluster.turn(submission("c1", 4), HoldApp(app="c1"))
     cluster.turn(ScaleApp(app="c1", executors=8))
     assert (apps["c1"].requested.cores, apps["c1"].demand.target) == (16, 8)
+    cluster.state = restored(lines(cluster.state))
     cluster.turn(KillApp(app="a1"), KillApp(app="p1"), ReleaseApp(app="c1"))
-    assert apps["c1"].granted.cores == 16
+    assert cluster.state.apps["c1"].granted.cores == 16
     cluster.turn(limited("max_app_cores", 24))
-    assert apps["c1"].granted.cores == 24
+    assert cluster.state.apps["c1"].granted.cores == 24
 
 
 def test_an_app_whose_first_executor_is_beyond_the_limit_of_one_app_is_told_so() -> None:

@@ -96,6 +96,6 @@ def test_neither_a_changed_request_nor_a_hold_undoes_a_lapse() -> None:
         cluster.turn(after_s=31)
         for command in commands:
             cluster.turn(command, after_s=10)
-        assert [event for event in cluster.turn(KillApp(app="x"), after_s=10) if isinstance(event, RoomReserved)] == []
         cluster.state = restored(lines(cluster.state))
+        assert [event for event in cluster.turn(KillApp(app="x"), after_s=10) if isinstance(event, RoomReserved)] == []
         assert RoomReserved(app="a1") in cluster.turn(KillApp(app="b1"), after_s=10)
