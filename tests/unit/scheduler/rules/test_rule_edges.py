@@ -282,17 +282,34 @@ def test_of_several_apps_that_lose_a_worker_each_regards_what_the_others_are_owe
         {
             "commands": [
                 company("a", cores=32, memory_mb=65536),
-                worker("w1", 16),
-                worker("w2", 48),
+                worker("w1", 32),
                 *(submit(name, cores=16, **fixed(4)) for name in ("p", "q")),
                 *(ended(f"{name}.{number}", done=True) for name in ("p", "q") for number in range(3)),
+                worker("w2", 48),
                 submit("r", cores=16, **fixed(4)),
                 {"op": "worker_lost", "worker": "w1"},
-            ],
-            "settings": {"placement": "pack", "worker_selection": "cores-free-asc"},
+            ]
         }
     )["final"]["companies"]["a"]
     assert final["claim"] == final["granted"] == [32, 8192]
+
+
+def test_a_backlog_brings_back_only_what_a_hard_quota_lets_the_company_claim() -> None:
+    """Semantics S6, L6, C4: e holds 4 cores of 16 and 12 are done, with which y entered; its tasks call for 8."""
+    final = run_scenario(
+        {
+            "commands": [
+                company("a", cores=16, memory_mb=65536),
+                *(worker(name, 16) for name in ("w1", "w2")),
+                submit("e", elastic=[1, 4], tasks=100),
+                {"op": "executor_running", "executor": "e.0", "at": 60_000},
+                *(ended(f"e.{number}", done=True) for number in range(3)),
+                submit("y", cores=12, **fixed(4)),
+                {"op": "backlog", "executor": "e.3", "waiting": 0, "running": 8, "idle": False},
+            ]
+        }
+    )["final"]["companies"]["a"]
+    assert final["claim"][0] == final["granted"][0] == 16
 
 
 def test_the_end_of_an_executor_on_a_draining_worker_counts_before_what_is_done_comes_back() -> None:
@@ -358,6 +375,7 @@ def test_no_room_is_held_where_drivers_leave_too_little() -> None:
         {"op": "executor_running", "executor": "x.0", "at": 20_000},
         {"op": "executor_ended", "executor": "x.13", "done": True},
         hold_patience_s=5,
+        placement="pack",
         reclaim="none",
         max_driver_share="1/1",
     )
