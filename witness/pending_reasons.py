@@ -540,7 +540,7 @@ def _smallest_executors(state: ClusterState, parts: Sequence[Resources]) -> tupl
 
 
 def _parts(state: ClusterState, company: str) -> Told:
-    """The parts of all active companies, each at least one smallest executor, are more than the cluster has."""
+    """The parts of all active companies, each at least one smallest executor, against what there is."""
     parts, total, mine = state.queue.parts_of_active(), state.fleet.total, state.queue.part(company)
     together = sum(parts, NOTHING)
     assured, fit = _smallest_executors(state, parts)

@@ -77,6 +77,8 @@ class UserQueue:
     """The first one at all."""
     heads: Heads = (None, None)
     """What the two ask."""
+    foremost: tuple[App | None, App | None] = (None, None)
+    """The two, be they kept out now by a limit or not (semantics N2)."""
     placed: tuple[Heads, UserKey] | None = None
 
     @property
@@ -192,8 +194,7 @@ class AppQueue:
     def to_reserve(self, name: str, at: int) -> list[str]:
         """The company's apps that have been held back for too long by `at` (ms), the longest first (semantics C7).
 
-        Not one whose reservation lapsed before every app of the company's other users that was submitted by then was
-        admitted or removed.
+        Not one whose reservation lapsed while an app of another user still waits that was submitted before.
         """
         company = self.companies[name]
         held = sorted([(since, app.submitted, app) for since, app in company.limit.held()])
@@ -243,7 +244,7 @@ class AppQueue:
         """Whether the company has a head that no limit keeps out, or an app with a reservation (semantics L6)."""
         self._settle()
         company = self.companies[name]
-        which = int(company.borrows)
+        which = int(self._borrows_now(name, company))
         return bool(company.limit.reservations) or any(heads[which] is not None for heads in company.order)
 
     def add_company(
@@ -301,22 +302,18 @@ class AppQueue:
             company.all_moved = True
             company.part_version = -1
             limit.review(self.basis.at)
-            for ask, fits in fitted.items():
-                if fits != limit.fits_alone(ask.request):
-                    self._rejudge(company, ask)
+            self._rejudge(company, [ask for ask, fits in fitted.items() if fits != limit.fits_alone(ask.request)])
             self._note(name, company)
 
     def rejudge(self, need: Need) -> None:
         """Live workers that are large enough for apps of that need came or went (semantics N3)."""
         for name, company in self.companies.items():
-            for ask in company.asks:
-                if ask.need is need:
-                    self._rejudge(company, ask)
+            self._rejudge(company, [ask for ask in company.asks if ask.need is need])
             self._note(name, company)
 
-    def _rejudge(self, company: CompanyQueue, ask: Ask) -> None:
-        """Whether apps of that ask can be heads is another answer."""
-        for user in company.asks[ask]:
+    def _rejudge(self, company: CompanyQueue, asks: Iterable[Ask]) -> None:
+        """Whether apps of those asks can be heads is another answer."""
+        for user in {user: None for ask in asks for user in company.asks[ask]}:
             self._set_heads(company, company.users[user])
             company.moved[user] = None
 
@@ -388,7 +385,7 @@ class AppQueue:
         self._take_out(company, queue, app, ask_of(app))
         queue.by_readiness.remove(app)
         self.arrivals.leave(app.id)
-        if app is queue.first or app is queue.head or company.limits is not None:
+        if app in queue.foremost or not queue.by_ask:
             self._set_heads(company, queue)
         if company.limit.reservations:
             self._release(company, app)
@@ -724,10 +721,10 @@ class AppQueue:
         """
         limit = company.limit
         if limit.ceiling is not None:
-            for ask in company.asks:
-                if limit.passes_over(ask.request) != (ask in company.passed_over):
-                    _mark(company.passed_over, ask, marked=ask not in company.passed_over)
-                    self._rejudge(company, ask)
+            over = [ask for ask in company.asks if limit.passes_over(ask.request) != (ask in company.passed_over)]
+            for ask in over:
+                _mark(company.passed_over, ask, marked=ask not in company.passed_over)
+            self._rejudge(company, over)
         for user in company.to_recheck:
             if user in limit.ceilings:
                 self._set_heads(company, company.users[user])
@@ -735,15 +732,17 @@ class AppQueue:
         company.to_recheck.clear()
 
     def _is_behind(self, company: CompanyQueue, queue: UserQueue, app: App) -> bool:
-        """Whether an app comes after both of its user's heads, which no limit keeps out."""
-        if queue.first is None or queue.head is None or company.limits is not None:
+        """Whether an app changes none of its user's heads, because it comes after both."""
+        head, first = queue.foremost
+        if first is None or self._place(app) < self._place(first):
             return False
-        return self._place(app) > max(self._place(queue.first), self._place(queue.head))
+        fits = company.limit.fits_alone(app.requested)
+        return not fits or (head is not None and self._place(head) < self._place(app))
 
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
         limit, place = company.limit, self._place
         if not queue.by_ask:
-            queue.first, queue.heads = None, (None, None)
+            queue.first, queue.heads, queue.foremost = None, (None, None), (None, None)
             self._set_head(limit, queue, None)
             return
         if len(queue.by_ask) == 1 and company.limits is None:  # most users: save the comparisons
@@ -751,6 +750,7 @@ class AppQueue:
             foremost = apps.items[apps.begin] if ask.need.hostable else None
             fits = foremost is not None and limit.fits_alone(ask.request)
             queue.first, queue.heads = foremost, (ask if fits else None, ask if foremost is not None else None)
+            queue.foremost = (foremost if fits else None), foremost
             self._set_head(limit, queue, foremost if fits else None)
             return
         head: App | None = None
@@ -769,6 +769,7 @@ class AppQueue:
             if limit.fits_alone(ask.request):
                 head, of_head = front, ask
                 break
+        queue.foremost = head, first
         if limited:
             first, of_first = _unless_broken(limit, user, first, of_first)
             head, of_head = _unless_broken(limit, user, head, of_head)

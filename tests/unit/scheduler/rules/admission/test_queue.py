@@ -124,6 +124,18 @@ def test_an_app_beyond_its_companys_quota_alone_is_no_head() -> None:
     assert first(queue) == "large"
 
 
+def test_an_app_that_comes_between_a_users_two_heads_is_its_head() -> None:
+    """Semantics C4, Q2: the first at all is beyond the quota by itself; the third comes before the second."""
+    large, second = pending("large", 1, request=LARGE), pending("second", 2)
+    third = pending("third", 3, request=Resources(4, 1024))
+    large.priority, third.priority = 5, 2
+    queue, _ = queue_of(large, second, third, c=8)
+    user = queue.companies["c"].users["u"]
+    assert (user.first, user.head) == (large, third)
+    queue.remove(third)
+    assert (user.first, user.head) == (large, second)
+
+
 def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
     """Semantics C1."""
     queue, _ = queue_of(pending("large", 1, request=LARGE), pending("other", 2, company="d", request=LARGE), c=8, d=64)
