@@ -243,10 +243,12 @@ class Claims:
     def rise(self, app: App, left: Resources, executors: int = 0) -> Resources:
         """How much more an admitted app would claim with that much, and so many executors, more left to it (A8)."""
         need, size = app.need, app.need.executor
+        if not need.hostable:
+            return -app.more
         cores, memory_mb = app.left_cores + left.cores, app.left_executor_memory_mb + left.memory_mb
         others = {kind: app.left_of(kind) + left.amount(kind) for kind, _ in size.others}
         more = NOTHING
-        if need.hostable and size.cores and app.left_executors + executors > 0 and memory_mb >= size.memory_mb:
+        if size.cores and app.left_executors + executors > 0 and memory_mb >= size.memory_mb:
             number = min([cores // size.cores, *[others[kind] // each for kind, each in size.others]])
             if not need.growing:
                 more = size * max(

@@ -182,7 +182,7 @@ class _Reclaiming:
             self._shared = search
         self.unlawful = False
         found = self._first(app, search, larger=False)
-        if found is None and (search.refused or self.unlawful):
+        if found is None and search.refused:
             found = self._first(app, _Search(self._gathered(app, larger=True)), larger=True)
         if plain and found is None:
             self.in_vain.add(like)

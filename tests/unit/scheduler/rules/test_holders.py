@@ -38,6 +38,9 @@ def test_the_order_is_that_of_a_sort_whatever_changes_and_however_often_it_is_as
                 key=lambda one: (sum(when > after for when in one.losses) >= TURNS, one.priority, -one.admitted),
             )
             assert list(holders.in_order("acme", after, TURNS)) == ranked
+            some = {str(one.admitted): one for one in chance.sample(list(apps.values()), len(apps) // 2)}
+            kept = [one for one in ranked if str(one.admitted) in some]
+            assert list(holders.in_order("acme", after, TURNS, some)) == kept
 
 
 def test_a_company_without_executors_is_not_among_those_that_could_lose_one() -> None:

@@ -402,3 +402,16 @@ def test_an_app_that_cannot_enter_stops_no_elastic_app_of_its_company() -> None:
         )
         assert said(decisions, "admitted") == ["e"]
         assert said(decisions, "granted") == ["e"] * 4
+
+
+def test_a_company_within_its_part_may_lose_an_executor_if_a_further_kind_still_reaches_it() -> None:
+    """Semantics E2, C8, R4: a holds the GPU that it is assured, and no more than its part of anything."""
+    decisions = run(
+        company("a"),
+        company("b"),
+        worker("w1", 16, resources={"gpu": ["0", "1"]}),
+        submit("g", cores=1, executor_resources={"gpu": 1}, **fixed(1)),
+        submit("x", cores=4, **fixed(4, 31_744)),
+        submit("b1", of="b", cores=4, **fixed(4, 40_000)),
+    )
+    assert [(one["revoked"], one["rule"]) for one in decisions if "revoked" in one] == [("x.0", "E2")]
