@@ -276,7 +276,7 @@ def test_what_is_done_comes_back_to_each_user_within_its_own_limit() -> None:
     assert final["claim"] == final["granted"] == [32, 8192]
 
 
-def test_of_several_apps_that_lose_a_worker_each_regards_what_the_others_are_owed_again() -> None:
+def test_apps_that_lose_a_worker_regard_what_the_others_are_owed_again() -> None:
     """Semantics S6, C4: eight cores are free of the quota, and twelve are done in each of two apps."""
     final = run_scenario(
         {
@@ -312,7 +312,7 @@ def test_a_backlog_brings_back_only_what_a_hard_quota_lets_the_company_claim() -
     assert final["claim"][0] == final["granted"][0] == 16
 
 
-def test_the_end_of_an_executor_on_a_draining_worker_counts_before_what_is_done_comes_back() -> None:
+def test_an_end_on_a_draining_worker_counts_before_what_is_done_comes_back() -> None:
     """Semantics S6, A8, N2: it was no claim there, and is owed on other workers."""
     most = {"op": "limit", "scope": "user", "company": "a", "user": "*", "name": "max_cores", "value": 12}
     final = run_scenario(
@@ -404,7 +404,7 @@ def test_an_app_that_cannot_enter_stops_no_elastic_app_of_its_company() -> None:
         assert said(decisions, "granted") == ["e"] * 4
 
 
-def test_a_company_within_its_part_may_lose_an_executor_if_a_further_kind_still_reaches_it() -> None:
+def test_a_company_within_its_part_may_lose_what_a_further_kind_makes_up_for() -> None:
     """Semantics E2, C8, R4: a holds the GPU that it is assured, and no more than its part of anything."""
     decisions = run(
         company("a"),
