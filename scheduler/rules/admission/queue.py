@@ -601,9 +601,12 @@ class AppQueue:
         return None
 
     def asks(self) -> Iterator[Ask]:
-        """What the heads ask, each once for a company."""
+        """What heads and apps with a reservation that counts ask, that of heads once for a company."""
         self._settle()
         for _, _, _, name in self._order:
+            limit = self.companies[name].limit
+            if limit.reservations and (reserver := limit.reserver()) is not None:
+                yield ask_of(reserver)
             for capped, free in self.companies[name].order:
                 if capped is not None:
                     yield capped
@@ -814,7 +817,7 @@ class AppQueue:
             concerned.update(self._idle_borrowers)
         for name in concerned:
             company = self.companies[name]
-            active = company.tenant.quota if company.admitted or (company.order and self._takes_part(name)) else None
+            active = company.tenant.quota if company.admitted or (company.placed and self._takes_part(name)) else None
             if active is not company.active and active != company.active:
                 if company.active is not None:
                     self.parts.remove(company.active)
@@ -828,7 +831,8 @@ class AppQueue:
             self._settle_user(company, company.users[user])
         company.moved.clear()
         company.all_moved = False
-        has_head, limit = bool(company.order), company.limit
+        limit = company.limit
+        has_head = bool(company.order) or (bool(limit.reservations) and limit.reserver() is not None)
         if has_head:
             self._within[name] = None
         else:

@@ -136,6 +136,23 @@ def test_an_app_that_comes_between_a_users_two_heads_is_its_head() -> None:
     assert (user.first, user.head) == (large, second)
 
 
+def test_an_app_that_room_is_reserved_for_counts_though_another_is_its_users_head() -> None:
+    """Semantics C1, C7, A9: what it asks is asked, and it is next once nothing is claimed."""
+    large, other = pending("large", 1, request=LARGE), pending("other", 2)
+    queue, _ = queue_of(large, c=16)
+    occupy(queue, "c", SMALL)
+    assert queue.first() is None
+    queue.reserve(large, 10)
+    other.priority = 5
+    queue.push(other)
+    assert queue.companies["c"].users["u"].head is other
+    assert [ask.request for ask in queue.asks()][:2] == [LARGE, SMALL]
+    occupy(queue, "c", NOTHING)
+    assert first(queue) == "large"
+    queue.remove(other)
+    assert first(queue) == "large"
+
+
 def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
     """Semantics C1."""
     queue, _ = queue_of(pending("large", 1, request=LARGE), pending("other", 2, company="d", request=LARGE), c=8, d=64)
