@@ -444,11 +444,17 @@ def lowered_by_loss(app: App) -> Iterator[AppChanged]:
     yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
 
 
-def raised_by_return(app: App) -> Iterator[AppChanged]:
-    """The elastic app keeps an executor that it was to lose (semantics E7); no more than it has or its tasks need."""
+def raised_by_return(state: ClusterState, app: App) -> Iterator[AppChanged]:
+    """The elastic app keeps an executor that it was to lose (semantics E7); no more than it has or its tasks need.
+
+    More than it has only as far as a quota that may not be passed, and limits, let it claim that (C4, N2).
+    """
     most = app.spec.elastic.most if app.spec.elastic is not None else 0
     executors = sum(one.status != "stopping" for one in app.executors.values())
     limit = min(most, (app.executor_limit or 0) + 1, max(executors, app.demand.backlog_executors or 0))
+    company, size = state.queue.companies[app.spec.company], app.need.executor
+    if limit > executors and not _passes(company, app, state.claims.rise(app, size, executors=1), NOTHING, NOTHING):
+        limit = executors
     if limit > (app.executor_limit or 0):
         yield _with_limit(app, limit)
 

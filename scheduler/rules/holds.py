@@ -45,7 +45,7 @@ def end(state: ClusterState, hold: Hold, reason: Ending) -> Iterator[Event]:
         if not app.over:
             yield RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)
             if hold.within:
-                yield from raised_by_return(app)
+                yield from raised_by_return(state, app)
 
 
 def _why_void(state: ClusterState, hold: Hold, at: int) -> Ending | None:

@@ -415,3 +415,20 @@ def test_a_company_within_its_part_may_lose_what_a_further_kind_makes_up_for() -
         submit("b1", of="b", cores=4, **fixed(4, 40_000)),
     )
     assert [(one["revoked"], one["rule"]) for one in decisions if "revoked" in one] == [("x.0", "E2")]
+
+
+def test_a_loss_that_is_withdrawn_raises_no_request_beyond_a_hard_quota() -> None:
+    """Semantics E7, C4: e holds 3 executors of 4 cores when p has got its own elsewhere, and its tasks need more."""
+    scenario = [
+        *(worker(name, 8) for name in ("w1", "w2")),
+        company("a", cores=16, memory_mb=32_768),
+        submit("e", elastic=[1, 6], tasks=40, **fixed(4)),
+        {"op": "backlog", "executor": "e.0", "waiting": 30, "running": 4, "idle": False},
+        {"op": "settings", "at": 10_000},
+        {**submit("p", cores=4, **fixed(4)), "user": "bob"},
+        {"op": "executor_ended", "executor": "e.0", "reason": "failed", "exit_code": 1},
+        worker("w3", 4, at=20_000),
+    ]
+    outcome = run_scenario({"commands": scenario})
+    assert said(outcome["decisions"], "withdrawn") == ["e.3"]
+    assert outcome["final"]["companies"]["a"]["claim"] == outcome["final"]["companies"]["a"]["granted"] == [16, 4096]
