@@ -377,9 +377,8 @@ def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
     company = state.queue.companies[app.spec.company]
     if not app.need.hostable:
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
-    if company.limit.limited and (over := company.limit.broken(app.spec.user, size, 0)) is not None:
-        return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
-    if (over := over_app_cores(state.limits, app.spec, app.requested.cores, size.cores)) is not None:
+    over = company.limit.broken(app.spec.user, size, 0)
+    if over := over or over_app_cores(state.limits, app.spec, app.requested.cores, size.cores):
         return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
     if not state.queue.may_borrow(app.spec.company) and not company.limit.admits(size, lent=False):
         return Wait("quota", "C6" if company.borrows else "C4", partial(_over_quota, company, size))

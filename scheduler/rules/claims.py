@@ -10,10 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
-from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Need
 from scheduler.rules.ledger import Standing, Standings, sums
-from scheduler.rules.placement.sizing import for_tasks, memory_for, smallest_cores
+from scheduler.rules.placement.sizing import (
+    LEAST_MB_PER_CORE,
+    MOST_MB_PER_CORE,
+    for_tasks,
+    memory_for,
+    smallest_cores,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,10 +27,6 @@ if TYPE_CHECKING:
     from scheduler.model.events import AppRegistered
     from scheduler.rules.entities import Allocation, App
     from scheduler.rules.fleet import Fleet
-
-COMPUTED_MB_PER_CORE = 512
-"""The most memory a core that S3 gives an executor of an app that stated none."""
-LEAST_MB_PER_CORE = 256
 
 
 def usable_executors(app: App) -> int:
@@ -41,15 +43,24 @@ def usable_executors(app: App) -> int:
     if cores < size.cores:
         return 0
     memory_mb = app.requested.memory_mb - app.granted.memory_mb if simple else app.left_executor_memory_mb
+    return _fitting(app, cores, memory_mb)
+
+
+def _fitting(app: App, cores: int, memory_mb: int, besides: Resources = NOTHING, executors: int = 0) -> int:
+    """The same where so many cores and so much memory are left to the app.
+
+    Of further kinds `besides` is left, and of its bound so many executors, more than it has left.
+    """
+    size = app.need.executor
     number, by_memory = cores // size.cores, memory_mb // size.memory_mb
-    if by_memory <= 0 or (size.others and not app.affords(size)):
+    if by_memory <= 0:
         return 0
-    if need.growing:
-        return number * size.cores if app.left_executors > 0 else 0
-    number = min(number, by_memory)
-    if size.others:
-        number = min(number, app.affords(size))
-    return number if app.executor_limit is None else max(0, min(number, app.left_executors))
+    by_kind = [(app.left_of(kind) + besides.amount(kind)) // each for kind, each in size.others] if size.others else ()
+    if app.need.growing:
+        may = app.left_executors + executors > 0 and all(fit > 0 for fit in by_kind)
+        return max(0, number) * size.cores if may else 0
+    number = min(number, by_memory, *by_kind)
+    return max(0, number if app.executor_limit is None else min(number, app.left_executors + executors))
 
 
 class Claims:
@@ -137,7 +148,7 @@ class Claims:
         per_task, settings = sizing.memory_per_task_mb, self._settings
         cores = smallest_cores(settings, cores_per_task)
         if per_task is None:
-            amounts = [memory_for(settings, cores, each_mb) for each_mb in (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE)]
+            amounts = [memory_for(settings, cores, each_mb) for each_mb in (MOST_MB_PER_CORE, LEAST_MB_PER_CORE)]
         else:
             amounts = [memory_for(settings, cores // cores_per_task, per_task)] * 2
         others = for_tasks(sizing.per_task, cores // cores_per_task)
@@ -242,22 +253,12 @@ class Claims:
 
     def rise(self, app: App, left: Resources, executors: int = 0) -> Resources:
         """How much more an admitted app would claim with that much, and so many executors, more left to it (A8)."""
-        need, size = app.need, app.need.executor
+        need = app.need
         if not need.hostable:
             return -app.more
         cores, memory_mb = app.left_cores + left.cores, app.left_executor_memory_mb + left.memory_mb
-        others = {kind: app.left_of(kind) + left.amount(kind) for kind, _ in size.others}
-        more = NOTHING
-        if size.cores and app.left_executors + executors > 0 and memory_mb >= size.memory_mb:
-            number = min([cores // size.cores, *[others[kind] // each for kind, each in size.others]])
-            if not need.growing:
-                more = size * max(
-                    0, min(number, memory_mb // size.memory_mb, app.left_executors + executors, need.most)
-                )
-            elif number > 0:
-                most = Resources(cores // size.cores * size.cores, memory_mb, amounts_of(others))
-                more = most.combined(self._fleet.total, min)
-        return more + need.driver - app.more
+        usable = _fitting(app, cores, memory_mb, left, executors) if need.executor.cores else 0
+        return need.used(app, usable, self._fleet, left) - app.more
 
     def _count(self, app: App, change: Resources) -> None:
         """The app claims that much more."""

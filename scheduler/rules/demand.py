@@ -109,7 +109,7 @@ def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | No
     """What a demand of so many executors requests now: less at once, more as far as there is room later (L1, S5)."""
     most = MAX_EXECUTORS if sizing.counted else (app.spec.cores or 0) // sizing.each.cores
     target = most if executors is None else min(executors, most)
-    stated, driver = min(_stated(app, sizing), most), 0 if app.spec.driver is None else app.spec.driver.cores
+    stated, driver = min(_stated(app, sizing), most), (app.spec.driver or NOTHING).cores
     changes: dict[str, Any] = {"done_cores": 0, "target": None}
     limit = executors
     if app.admitted:
@@ -125,7 +125,7 @@ def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | No
 
 def _stated(app: App, sizing: Fixed) -> int:
     """How many executors of that size the app requests now."""
-    requested = app.requested if app.spec.driver is None else app.requested - app.spec.driver
+    requested = app.requested - (app.spec.driver or NOTHING)
     number = requested.cores // app.need.executor.cores if app.need.executor.cores else 0
     if app.executor_limit is not None:
         number = app.executor_limit
@@ -213,13 +213,14 @@ def _not_owed_again(
     hard = company.limit.limited or _is_hard(company)
     if not hard or not app.done_cores or not cores or not app.admitted or state.settings.admission == "open":
         return 0
-    others = [besides.get((app.spec.company, user), NOTHING) for user in ("", app.spec.user)]
-    number = app.done_cores // cores
-    owed = bisect_left(
-        range(1, number + 1),
-        1,
-        key=lambda more: not _passes(company, app, _rise(state, app, more * cores, ended), *others),
-    )
+    user, number = app.spec.user, app.done_cores // cores
+    of_company, of_user = [besides.get((app.spec.company, holder), NOTHING) for holder in ("", user)]
+
+    def exceeds(more: int) -> bool:
+        rise = _rise(state, app, more * cores, ended)
+        return not _passes(company, user, of_company + rise, of_user + rise)
+
+    owed = bisect_left(range(1, number + 1), 1, key=exceeds)
     return 0 if owed == number else app.done_cores - owed * cores
 
 
@@ -228,17 +229,12 @@ def _is_hard(company: CompanyQueue) -> bool:
     return company.limit.stops_idle and not company.borrows
 
 
-def _passes(company: CompanyQueue, app: App, added: Resources, of_company: Resources, of_user: Resources) -> bool:
-    """Whether the app may claim that much more by a quota that its company may not pass and by the limits (C4, N2).
-
-    Besides, the company and the user claim that much more.
-    """
-    quota, user = company.limit, app.spec.user
-    if _is_hard(company) and not quota.admits(added + of_company, lent=False):
+def _passes(company: CompanyQueue, user: str, of_company: Resources, of_user: Resources) -> bool:
+    """Whether both may claim that much more by a quota that the company may not pass and by the limits (C4, N2)."""
+    quota = company.limit
+    if _is_hard(company) and not quota.admits(of_company, lent=False):
         return False
-    if user in quota.ceilings and quota.ceilings[user][0].broken(quota.ceilings[user][1], added + of_user, 0):
-        return False
-    return quota.ceiling is None or quota.ceiling.broken(quota.tenant.standing, added + of_company, 0) is None
+    return quota.broken(user, of_user, 0, of_company=of_company) is None
 
 
 def gave_back(app: App) -> list[Event]:
@@ -452,8 +448,8 @@ def raised_by_return(state: ClusterState, app: App) -> Iterator[AppChanged]:
     most = app.spec.elastic.most if app.spec.elastic is not None else 0
     executors = sum(one.status != "stopping" for one in app.executors.values())
     limit = min(most, (app.executor_limit or 0) + 1, max(executors, app.demand.backlog_executors or 0))
-    company, size = state.queue.companies[app.spec.company], app.need.executor
-    if limit > executors and not _passes(company, app, state.claims.rise(app, size, executors=1), NOTHING, NOTHING):
+    company, rise = state.queue.companies[app.spec.company], state.claims.rise(app, app.need.executor, executors=1)
+    if limit > executors and not _passes(company, app.spec.user, rise, rise):
         limit = executors
     if limit > (app.executor_limit or 0):
         yield _with_limit(app, limit)

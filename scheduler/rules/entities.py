@@ -258,13 +258,18 @@ class Need:
         """What the app can still use, at most the live cluster (semantics A8)."""
         if not self.hostable or not app.admitted or app.ended is not None or app.expired_at:
             return NOTHING
+        return self.used(app, app.usable, fleet)
+
+    def used(self, app: App, usable: int, fleet: Fleet, besides: Resources = NOTHING) -> Resources:
+        """What so many executors, or cores of growing ones, and the driver claim where `besides` is left to the app."""
         if self.growing:
-            left = Resources(app.usable, app.left_executor_memory_mb) if app.usable else NOTHING
-            if self.executor.others and app.usable:
-                left += Resources(others=amounts_of({kind: app.left_of(kind) for kind, _ in self.executor.others}))
+            left = Resources(usable, app.left_executor_memory_mb + besides.memory_mb) if usable else NOTHING
+            if self.executor.others and usable:
+                others = {kind: app.left_of(kind) + besides.amount(kind) for kind, _ in self.executor.others}
+                left += Resources(others=amounts_of(others))
             more = left.combined(fleet.total, min)
         else:
-            number = min(app.usable, self.most)
+            number = min(usable, self.most)
             more = self.executor * number if number else NOTHING
         return more + self.driver if self.driver.cores else more
 

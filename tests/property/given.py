@@ -13,6 +13,7 @@ from msgspec.json import decode, encode
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
+    DecommissionWorker,
     EndedExecutor,
     Private,
     RegisterCompany,
@@ -169,6 +170,18 @@ class Cluster:
         return self.turn(
             EndedExecutor(executor=executor, reason="failed" if failed else "exited", exit_code=int(failed), done=done)
         )
+
+
+def rests(commands: Iterable[Command]) -> bool:
+    """Whether a turn with these commands may decide nothing: a decommission starts no placement (semantics W6)."""
+    return any(isinstance(command, DecommissionWorker) for command in commands)
+
+
+def decides_nothing_more(state: ClusterState) -> None:
+    """Fail if a second turn at the same time, without an input, decides anything (semantics E6)."""
+    again = Turn(state, state.at)
+    again.settle()
+    assert not again.entries, f"semantics E6: a second turn without an input decides {again.entries[0].event}"
 
 
 def recorded(cluster: Cluster) -> list[Record]:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import (
     Command,
-    DecommissionWorker,
     RegisterCompany,
     RegisterKind,
     RegisterWorker,
@@ -35,9 +34,8 @@ from scheduler.rules.entities import App
 from scheduler.rules.invariants import check
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
 from tests.property import reference
-from tests.property.given import Cluster
+from tests.property.given import Cluster, decides_nothing_more, rests
 from tests.property.histories import HISTORIES, WHAT, History, Step, command_for
 
 KINDS = ("gpu", "gpu.a100", "fpga")
@@ -132,7 +130,7 @@ def played(history: History, settings: dict[str, object]) -> Cluster:
         commands = [with_kinds(command_for(cluster.state, step), step.how + step.whom) for step in turn]
         with suppress(CommandRejected):
             cluster.turn(*commands)
-        if not any(isinstance(command, DecommissionWorker) for command in commands):  # it starts no placement (W6)
+        if not rests(commands):
             at_rest(cluster.state)
     return cluster
 
@@ -144,9 +142,7 @@ def at_rest(state: ClusterState) -> None:
             if state.wants_executors(app) and not app.demand.wanted and (size := smallest(state, app)):
                 trusted = (one for one in reference.live(state) if one.suspicion is None and one.id not in app.troubles)
                 assert not any(one.open_to(app.id).covers(size) for one in trusted), f"{app.id} is owed an executor"
-    again = Turn(state, state.at)
-    again.settle()
-    assert not again.entries, f"semantics E6: a second turn without an input decides {again.entries[0].event}"
+    decides_nothing_more(state)
 
 
 def smallest(state: ClusterState, app: App) -> Resources | None:

@@ -8,15 +8,14 @@ from fractions import Fraction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.model.commands import Command, DecommissionWorker, EndedExecutor, RegisterCompany
+from scheduler.model.commands import Command, EndedExecutor, RegisterCompany
 from scheduler.model.errors import CommandRejected
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
 from tests.property import reference
-from tests.property.given import Cluster, examples, submission, worker
+from tests.property.given import Cluster, decides_nothing_more, examples, rests, submission, worker
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for, seeded
 
 CHOICES = st.fixed_dictionaries(
@@ -93,14 +92,12 @@ class Watched:
         """Take the commands that are not refused; nothing is left to decide then (semantics Z1)."""
         with suppress(CommandRejected):
             self.cluster.turn(*commands)
-        if any(isinstance(command, DecommissionWorker) for command in commands):
-            return  # it starts no placement (W6)
+        if rests(commands):
+            return
         state = self.cluster.state
         self.past.note(state)
         nothing_is_idle(state, self.past)
-        again = Turn(state, state.at)
-        again.settle()
-        assert not again.entries, f"semantics E6: a second turn without an input decides {again.entries[0].event}"
+        decides_nothing_more(state)
 
 
 def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from hypothesis import example, given
 
-from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppExpired,
@@ -22,7 +21,7 @@ from scheduler.model.events import (
     ExecutorRemoved,
 )
 from scheduler.model.ids import app_of
-from tests.property.given import Cluster, examples
+from tests.property.given import Cluster, examples, rests
 from tests.property.histories import BUILD_UP, HISTORIES, History, Step, command_for
 
 
@@ -102,5 +101,5 @@ def test_an_app_runs_as_long_as_it_may_and_no_longer(history: History) -> None:
             cluster.turn(*commands)
         for event, at, *_ in cluster.log[began:]:
             clock.hear(event, at)
-        if not any(isinstance(command, DecommissionWorker) for command in commands):  # it decides nothing (W6)
+        if not rests(commands):
             clock.check(cluster.state.at)

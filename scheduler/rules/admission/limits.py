@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scheduler.model.events import AppRegistered, LimitSet
     from scheduler.model.resources import Resources
     from scheduler.rules.ledger import Standing
@@ -165,14 +167,20 @@ def over_app_cores(limits: Limits, app: AppRegistered, requests: int, more: int)
 
     The holder is the user, or "" for the company.
     """
-    for user in (app.user, ""):
-        limit = limits.of((app.company, user), "max_app_cores")
-        if limit is not None and requests + more > limit:
+    for user, limit in _app_cores(limits, app):
+        if requests + more > limit:
             return user, Broken("max_app_cores", requests, limit, more)
     return None
 
 
 def most_app_cores(limits: Limits, app: AppRegistered) -> int:
     """The most cores that the app may request by the limits of its user and company (semantics N2, L6)."""
-    known = [limits.of((app.company, user), "max_app_cores") for user in (app.user, "")]
-    return min((limit for limit in known if limit is not None), default=HIGHEST)
+    return min((limit for _, limit in _app_cores(limits, app)), default=HIGHEST)
+
+
+def _app_cores(limits: Limits, app: AppRegistered) -> Iterator[tuple[str, int]]:
+    """The limits of one app's cores, the user's before the company's, each after its holder."""
+    for user in (app.user, ""):
+        limit = limits.of((app.company, user), "max_app_cores")
+        if limit is not None:
+            yield user, limit

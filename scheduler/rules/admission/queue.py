@@ -832,7 +832,8 @@ class AppQueue:
         company.moved.clear()
         company.all_moved = False
         limit = company.limit
-        has_head = bool(company.order) or (bool(limit.reservations) and limit.reserver() is not None)
+        reserves = bool(limit.reservations) and limit.reserver() is not None
+        has_head = bool(company.order) or reserves
         if has_head:
             self._within[name] = None
         else:
@@ -844,9 +845,7 @@ class AppQueue:
                 insort(self._order, placed)
             company.placed = placed
         company.passes = has_head and limit.lets_through()
-        takes = company.passes or (
-            self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
-        )
+        takes = company.passes or (self._reservations_count and reserves)
         idle = has_head and company.borrows and not company.admitted
         if idle != (name in self._idle_borrowers):
             _mark(self._idle_borrowers, name, marked=idle)

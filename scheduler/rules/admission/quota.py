@@ -66,15 +66,19 @@ class QuotaLimit:
         """Whether there is any limit by which apps are passed over."""
         return self.ceiling is not None or bool(self.ceilings)
 
-    def broken(self, user: str, request: Resources, apps: int = 1) -> tuple[str, Broken] | None:
+    def broken(
+        self, user: str, request: Resources, apps: int = 1, *, of_company: Resources | None = None
+    ) -> tuple[str, Broken] | None:
         """The limit that keeps an app of the user with that request out now, after its holder (semantics N2).
 
-        The holder is the user, or "" for the company. With 0 `apps`, the limit against more for an admitted app.
+        The holder is the user, or "" for the company. With 0 `apps`, the limit against more for an admitted app. What
+        the company is asked for is `of_company`, if others of its users ask besides.
         """
         own = self.ceilings.get(user)
         if own is not None and (broken := own[0].broken(own[1], request, apps)) is not None:
             return user, broken
-        if self.ceiling is None or (broken := self.ceiling.broken(self.tenant.standing, request, apps)) is None:
+        together = request if of_company is None else of_company
+        if self.ceiling is None or (broken := self.ceiling.broken(self.tenant.standing, together, apps)) is None:
             return None
         return "", broken
 

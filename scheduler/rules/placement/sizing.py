@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from scheduler.rules.fleet import Fleet
 
 MEMORY_STEP_MB = 256
+LEAST_MB_PER_CORE, MOST_MB_PER_CORE = 256, 512
+"""The memory a core that S3 gives an executor of an app that stated none."""
 
 
 def round_up(amount: int, multiple: int) -> int:
@@ -64,10 +66,10 @@ def executor_memory_mb(
     latter does not apply to the smallest executor of the app (S4).
     """
     if memory_per_task_mb is None:
-        least = fleet.least_memory_mb(cores)
-        if least is None:
+        per_core = mb_per_core(fleet, cores)
+        if per_core is None:
             return None
-        memory_mb = memory_for(settings, cores, 256 if least <= 256 * cores else 512)
+        memory_mb = memory_for(settings, cores, per_core)
     else:
         memory_mb = memory_for(settings, cores // cores_per_task, memory_per_task_mb)
     if memory_mb <= settings.max_executor_memory_mb or cores == smallest_cores(settings, cores_per_task):
@@ -80,8 +82,18 @@ def size_now(fleet: Fleet, need: Need) -> Resources:
     least = need.least
     if least == need.executor:
         return least
-    free_mb = fleet.least_memory_mb(least.cores)
-    return least if free_mb is not None and free_mb <= 256 * least.cores else need.executor
+    return least if mb_per_core(fleet, least.cores) == LEAST_MB_PER_CORE else need.executor
+
+
+def mb_per_core(fleet: Fleet, cores: int) -> int | None:
+    """Memory in MiB a core of an executor of that many cores whose app stated none (semantics S3).
+
+    None if no usable worker has that many cores free.
+    """
+    free_mb = fleet.least_memory_mb(cores)
+    if free_mb is None:
+        return None
+    return LEAST_MB_PER_CORE if free_mb <= LEAST_MB_PER_CORE * cores else MOST_MB_PER_CORE
 
 
 def memory_for(settings: ClusterConfigured, number: int, each_mb: int) -> int:

@@ -230,6 +230,12 @@ def test_who_has_a_hold_claims_there_however_many_executors_are_elsewhere() -> N
     assert len(said(decisions, "revoked")) == 16
 
 
+def ledgers(*commands: dict[str, Any]) -> dict[str, Any]:
+    """What company a claims and is granted in the end."""
+    found: dict[str, Any] = run_scenario({"commands": list(commands)})["final"]["companies"]["a"]
+    return found
+
+
 def ended(executor: str, *, done: bool) -> dict[str, Any]:
     return {"op": "executor_ended", "executor": executor, "done": done, "reason": "exited" if done else "killed"}
 
@@ -247,7 +253,7 @@ def test_what_is_done_comes_back_only_within_a_hard_quota_and_limits() -> None:
             submit("y", cores=12, **fixed(4)),
         )
         for back in (ended("x.3", done=False), {"op": "scale", "app": "x", "executors": 4}):
-            final = run_scenario({"commands": [*begin, back]})["final"]["companies"]["a"]
+            final = ledgers(*begin, back)
             assert final["claim"] == final["granted"] == [16, 4096]
         later = run(*begin, {"op": "scale", "app": "x", "executors": 4}, {"op": "finish", "app": "y"})
         assert said(later, "granted")[-3:] == ["x", "x", "x"]
@@ -257,78 +263,62 @@ def test_what_is_done_comes_back_only_within_a_hard_quota_and_limits() -> None:
 def test_what_is_done_comes_back_to_each_user_within_its_own_limit() -> None:
     """Semantics S6, N2: a worker is lost on which apps of two users have executors."""
     most = {"op": "limit", "scope": "user", "company": "a", "user": "*", "name": "max_cores", "value": 16}
-    final = run_scenario(
-        {
-            "commands": [
-                company("a"),
-                worker("w1", 16),
-                worker("w2", 16),
-                most,
-                submit("p", cores=16, **fixed(4)),
-                {**submit("q", cores=16, **fixed(4)), "user": "bob"},
-                ended("p.0", done=True),
-                ended("q.0", done=True),
-                worker("w3", 32),
-                {"op": "worker_lost", "worker": "w1"},
-            ]
-        }
-    )["final"]["companies"]["a"]
+    final = ledgers(
+        company("a"),
+        worker("w1", 16),
+        worker("w2", 16),
+        most,
+        submit("p", cores=16, **fixed(4)),
+        {**submit("q", cores=16, **fixed(4)), "user": "bob"},
+        ended("p.0", done=True),
+        ended("q.0", done=True),
+        worker("w3", 32),
+        {"op": "worker_lost", "worker": "w1"},
+    )
     assert final["claim"] == final["granted"] == [32, 8192]
 
 
 def test_apps_that_lose_a_worker_regard_what_the_others_are_owed_again() -> None:
     """Semantics S6, C4: eight cores are free of the quota, and twelve are done in each of two apps."""
-    final = run_scenario(
-        {
-            "commands": [
-                company("a", cores=32, memory_mb=65536),
-                worker("w1", 32),
-                *(submit(name, cores=16, **fixed(4)) for name in ("p", "q")),
-                *(ended(f"{name}.{number}", done=True) for name in ("p", "q") for number in range(3)),
-                worker("w2", 48),
-                submit("r", cores=16, **fixed(4)),
-                {"op": "worker_lost", "worker": "w1"},
-            ]
-        }
-    )["final"]["companies"]["a"]
+    final = ledgers(
+        company("a", cores=32, memory_mb=65536),
+        worker("w1", 32),
+        *(submit(name, cores=16, **fixed(4)) for name in ("p", "q")),
+        *(ended(f"{name}.{number}", done=True) for name in ("p", "q") for number in range(3)),
+        worker("w2", 48),
+        submit("r", cores=16, **fixed(4)),
+        {"op": "worker_lost", "worker": "w1"},
+    )
     assert final["claim"] == final["granted"] == [32, 8192]
 
 
 def test_a_backlog_brings_back_only_what_a_hard_quota_lets_the_company_claim() -> None:
     """Semantics S6, L6, C4: e holds 4 cores of 16 and 12 are done, with which y entered; its tasks call for 8."""
-    final = run_scenario(
-        {
-            "commands": [
-                company("a", cores=16, memory_mb=65536),
-                *(worker(name, 16) for name in ("w1", "w2")),
-                submit("e", elastic=[1, 4], tasks=100),
-                {"op": "executor_running", "executor": "e.0", "at": 60_000},
-                *(ended(f"e.{number}", done=True) for number in range(3)),
-                submit("y", cores=12, **fixed(4)),
-                {"op": "backlog", "executor": "e.3", "waiting": 0, "running": 8, "idle": False},
-            ]
-        }
-    )["final"]["companies"]["a"]
+    final = ledgers(
+        company("a", cores=16, memory_mb=65536),
+        *(worker(name, 16) for name in ("w1", "w2")),
+        submit("e", elastic=[1, 4], tasks=100),
+        {"op": "executor_running", "executor": "e.0", "at": 60_000},
+        *(ended(f"e.{number}", done=True) for number in range(3)),
+        submit("y", cores=12, **fixed(4)),
+        {"op": "backlog", "executor": "e.3", "waiting": 0, "running": 8, "idle": False},
+    )
     assert final["claim"][0] == final["granted"][0] == 16
 
 
 def test_an_end_on_a_draining_worker_counts_before_what_is_done_comes_back() -> None:
     """Semantics S6, A8, N2: it was no claim there, and is owed on other workers."""
     most = {"op": "limit", "scope": "user", "company": "a", "user": "*", "name": "max_cores", "value": 12}
-    final = run_scenario(
-        {
-            "commands": [
-                company("a"),
-                worker("w1", 4),
-                worker("w2", 32),
-                submit("p", cores=16, **fixed(4)),
-                ended("p.0", done=True),
-                most,
-                {"op": "drain", "worker": "w1"},
-                ended("p.3", done=False),
-            ]
-        }
-    )["final"]["companies"]["a"]
+    final = ledgers(
+        company("a"),
+        worker("w1", 4),
+        worker("w2", 32),
+        submit("p", cores=16, **fixed(4)),
+        ended("p.0", done=True),
+        most,
+        {"op": "drain", "worker": "w1"},
+        ended("p.3", done=False),
+    )
     assert final["claim"] == final["granted"] == [12, 3072]
 
 
