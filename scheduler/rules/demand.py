@@ -174,14 +174,19 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
 def after_removal(state: ClusterState, ended: Mapping[str, Sequence[Allocation]]) -> list[Event]:
     """The demands of apps once these executors of theirs, whose tasks are not all done, have ended.
 
-    The cores that were done before are owed again (semantics S6).
+    The cores that were done before are owed again (semantics S6). An elastic app asks for fewer executors instead of
+    leaving some done, so that its steps bring them back (L6).
     """
     events: list[Event] = []
     besides: dict[tuple[str, str], Resources] = {}
     for name, executors in ended.items():
         app = state.apps[name]
         done = _not_owed_again(state, app, executors, besides)
-        if done < app.done_cores:
+        if done and app.elastic and isinstance(app.sizing, Fixed):
+            limit = (app.executor_limit or 0) - done // app.sizing.each.cores
+            request = _request(app, app.sizing, limit)
+            events.append(demand(app, executor_limit=limit, requested=request, done_cores=0))
+        elif done < app.done_cores:
             events.append(demand(app, done_cores=done))
         if len(ended) > 1:
             rise = _rise(state, app, app.done_cores - done, executors)

@@ -306,6 +306,27 @@ def test_a_backlog_brings_back_only_what_a_hard_quota_lets_the_company_claim() -
     assert final["claim"][0] == final["granted"][0] == 16
 
 
+def test_an_elastic_app_grows_back_to_its_backlog_once_its_hard_quota_has_room() -> None:
+    """Semantics S6, L6, C4: its tasks called for four executors all the time."""
+    begin = (
+        company("a", cores=16, memory_mb=65536),
+        *(worker(name, 16) for name in ("w1", "w2")),
+        submit("e", elastic=[1, 4], tasks=40, **fixed(4)),
+        {"op": "backlog", "executor": "e.0", "waiting": 30, "running": 4, "idle": False},
+        {"op": "settings", "at": 10_000},
+        *(ended(f"e.{number}", done=True) for number in (2, 3)),
+        submit("q", cores=8, **fixed(4)),
+        ended("e.1", done=False),
+    )
+    while_full = ledgers(*begin, {"op": "settings", "at": 20_000})
+    assert while_full["claim"] == while_full["granted"] == [16, 4096]
+    room = ({"op": "finish", "app": "q", "at": 30_000}, {"op": "settings", "at": 40_000})
+    decisions = run(*begin, *room)
+    assert said(decisions, "admitted") == ["e", "q"]
+    assert said(decisions, "granted")[-2:] == ["e", "e"]
+    assert ledgers(*begin, *room)["granted"] == [16, 4096]
+
+
 def test_an_end_on_a_draining_worker_counts_before_what_is_done_comes_back() -> None:
     """Semantics S6, A8, N2: it was no claim there, and is owed on other workers."""
     most = {"op": "limit", "scope": "user", "company": "a", "user": "*", "name": "max_cores", "value": 12}
