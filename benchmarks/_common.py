@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -50,6 +51,24 @@ def endings(app: str, executors: list[str]) -> Iterator[Command]:
 def oldest_endings(state: ClusterState, apps: int) -> list[Command]:
     """The reports that the oldest `apps` admitted apps have finished."""
     return [end for name, app in islice(state.waiting.items(), apps) for end in endings(name, list(app.executors))]
+
+
+def arguments(about: str | None, **defaults: float) -> list[Any]:
+    """The numbers that were typed, in this order, or their defaults, whose types they have; `--help` prints `about`.
+
+    Raises: SystemExit with a sentence for anything else.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        parser.add_argument(name.upper(), nargs="?", type=type(default), default=default)
+    return list(vars(parser.parse_args()).values())
+
+
+def words(about: str | None, name: str) -> list[str]:
+    """The words that were typed, which the usage calls `name`; `--help` prints `about`."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar=name)
+    return list(parser.parse_args().words)
 
 
 def wait_for(condition: Callable[[], object], what: str, within_s: float = 300) -> None:

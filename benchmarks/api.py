@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from benchmarks._common import show, submission, wait_for
+from benchmarks._common import arguments, show, submission, wait_for
 from benchmarks.throughput import APP_CORES, lone_submits, prepare, serve, sustained
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
@@ -84,7 +84,7 @@ def cluster() -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 20
+    (seconds,) = arguments(__doc__, seconds=20.0)
     with cluster() as (store, api):
         lone = {"store": lone_submits(store), "api": lone_submits(api, "door")}
         read = beside_readers(api)

@@ -10,7 +10,6 @@ and at the end.
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks._common import show
+from benchmarks._common import arguments, show
 from benchmarks.throughput import prepare, serve, sustained
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.archive import archived_to
@@ -67,8 +66,7 @@ def _per_app(rounds: list[dict[str, Any]], name: str) -> float:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
-    number = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    seconds, number = arguments(__doc__, seconds=60.0, rounds=2)
     without: list[dict[str, Any]] = []
     beside: list[dict[str, Any]] = []
     for _ in range(number):

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from benchmarks._common import show, wait_for
+from benchmarks._common import arguments, show, wait_for
 from benchmarks.replay import QUEUED, WORKERS, History, write
 from fairlog.client import StoreClient
 from fairlog.local.store import EmbeddedStore
@@ -102,7 +102,7 @@ def _measured(url: str, lease_s: float) -> dict[str, object]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    (events,) = arguments(__doc__, events=1_000_000)
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         connection, keys = connect(store.url), Keys()
         log, history = EventLog(connection, keys), History(workers=WORKERS, queued=QUEUED)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import resource
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +27,7 @@ import msgspec
 import psutil
 import uvloop
 
-from benchmarks._common import show, wait_for
+from benchmarks._common import arguments, show, wait_for
 from benchmarks.hostile import beside, cluster, set_up
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
@@ -160,9 +159,7 @@ def measured(
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    number, seconds, per_s = (
-        int(sys.argv[place]) if len(sys.argv) > place else most for place, most in ((1, 1_000), (2, 20), (3, 100))
-    )
+    number, seconds, per_s = arguments(__doc__, streams=1_000, seconds=20, events=100)
     _allow_files(number)
     context = multiprocessing.get_context("spawn")
     with cluster() as running:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import fairlog
+from benchmarks._common import arguments
 
 CALLS, ROUNDS, CORES = 3_000, 5, 2
 
@@ -43,6 +44,7 @@ def measured(api: str) -> dict[str, float]:
 
 def main() -> None:
     """Measure on a cluster of its own."""
+    arguments(__doc__)
     with TemporaryDirectory() as home:
         environment, data = {**os.environ, "HOME": home, "XDG_DATA_HOME": home}, Path(home) / "up"
 

@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks._common import companies, show, submission, wait_for, worker
+from benchmarks._common import arguments, companies, show, submission, wait_for, worker
 from benchmarks.api import serve_api
 from benchmarks.throughput import lone_submits
 from fairlog.local.store import EmbeddedStore
@@ -212,8 +212,8 @@ def _lose(client: Client, agents: Agents, number: int) -> dict[str, float]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
-    apps = int(sys.argv[2]) if len(sys.argv) > 2 else 10 * number
+    number, apps = arguments(__doc__, agents=1_000, apps=0)
+    apps = apps or 10 * number
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 2 * number + OTHER_FILES), most))
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:

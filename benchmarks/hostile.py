@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import httpx
 import structlog
 
-from benchmarks._common import show, wait_for, worker
+from benchmarks._common import arguments, show, wait_for, worker
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.api.serve import Where, run_api
@@ -150,9 +150,7 @@ def cluster() -> Iterator[Running]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    junk, reads = (
-        int(sys.argv[place]) if len(sys.argv) > place else most for place, most in ((1, 300_000), (2, 10_000))
-    )
+    junk, reads = arguments(__doc__, commands=300_000, reads=10_000)
     context = multiprocessing.get_context("spawn")
     with cluster() as running:
         path, client = running.path, running.client

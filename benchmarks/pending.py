@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks._common import companies, oldest_endings, show, submission, worker
+from benchmarks._common import arguments, companies, oldest_endings, show, submission, worker
 from recovery.replay.rebuild import unhindered
 from scheduler.model.commands import Command, read_command, write_command
 from scheduler.rules.snapshot_records import lines, restored
@@ -147,7 +147,7 @@ def _measured(apps: int, companies_with_apps: int) -> dict[str, object]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    apps = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    (apps,) = arguments(__doc__, apps=100_000)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
         of_80_users = processes.submit(_measured, apps, 8).result()
         of_one_user = processes.submit(_measured, apps, 1).result()

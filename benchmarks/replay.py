@@ -26,7 +26,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks._common import companies, oldest_endings, show, submission, worker
+from benchmarks._common import arguments, companies, oldest_endings, show, submission, worker
 from fairlog.local.store import EmbeddedStore
 from recovery.replay import snapshot
 from recovery.replay.rebuild import rebuild, unhindered
@@ -275,7 +275,7 @@ def _replayed_by_eventsourcing(events: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    (events,) = arguments(__doc__, events=1_000_000)
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         whole = _whole_logs(store.url, events)
         by_spans = _audited_by_spans(store.url, min(4 * events, 1_000_000))

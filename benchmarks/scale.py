@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns
 
-from benchmarks._common import COMPANIES, companies, endings, oldest_endings, show, submission, worker
+from benchmarks._common import COMPANIES, companies, endings, oldest_endings, show, submission, words, worker
 from scheduler.model.commands import Command, ConfigureCluster, EndedExecutor, SetLimit, SubmitApp
+from scheduler.model.errors import CommandRejected
 from scheduler.model.events import ExecutorRevoked
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -181,9 +182,23 @@ def _growth(small: list[float], large: list[float]) -> float:
     return round(median(most / least for most, least in zip(large, small, strict=True)), 3)
 
 
+def _settings() -> dict[str, str]:
+    """Those that were typed. Raises: SystemExit if a word is none."""
+    stated = words(__doc__, "NAME=VALUE")
+    for word in stated:
+        if "=" not in word:
+            raise SystemExit(f"a setting is NAME=VALUE, such as placement=pack, not {word!r}")
+    settings = dict(word.split("=", 1) for word in stated)
+    try:
+        Cluster(1, load=0.0, settings=settings).join()
+    except CommandRejected as refusal:
+        raise SystemExit(str(refusal)) from None
+    return settings
+
+
 def main() -> None:
     """Run the benchmark and print the figures."""
-    settings = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    settings = _settings()
     by_workers = [Cluster(workers, load=0.5, settings=settings) for workers in (100, 1_000, 10_000)]
     by_pending = [Cluster(1_000, load=1.0, queued=queued, settings=settings) for queued in (100, 10_000)]
     regulated = [Cluster(workers, load=0.5, settings=settings, regulated=True) for workers in (100, 10_000)]

@@ -18,6 +18,7 @@ from typing import Any
 
 import fakeredis
 
+from benchmarks._common import arguments
 from fairlog.watch.auditor import Auditor
 from fairlog.watch.metrics import Metrics, standing_of
 from fairlog.watch.tally import Tally
@@ -133,4 +134,5 @@ def of_the_auditor() -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     print(json.dumps({"master": of_a_master(), "api": of_an_api(), "auditor": of_the_auditor()}, indent=2))

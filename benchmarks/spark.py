@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks._common import arguments
 from fairlog.engines.spark.driver import NoSpark, home_of_spark
 
 ROUNDS = 3
@@ -42,6 +43,7 @@ def pi(environment: dict[str, str], folder: Path, *options: str) -> float:
 
 def main() -> None:
     """Measure on a cluster of its own."""
+    arguments(__doc__)
     try:
         home = home_of_spark()
     except NoSpark as error:

@@ -22,7 +22,7 @@ from typing import Any
 from redis import Redis
 from rq import Queue, Worker
 
-from benchmarks._common import show, wait_for
+from benchmarks._common import arguments, show, wait_for
 from fairlog.client import StoreClient
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, SubmitApp
@@ -129,8 +129,7 @@ def plain_rq_tasks(folder: Path, tasks: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
-    cores = int(sys.argv[2]) if len(sys.argv) > 2 else 512
+    tasks, cores = arguments(__doc__, tasks=2_000, cores=512)
     with tempfile.TemporaryDirectory(prefix="fairlog-tasks-") as folder:
         where = Path(folder)
         plain = fairlog_tasks(where / "plain", tasks, cores, "plain")

@@ -30,7 +30,7 @@ import structlog
 from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
 
-from benchmarks._common import companies, endings, show, submission, wait_for, worker
+from benchmarks._common import arguments, companies, endings, show, submission, wait_for, worker
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.local.store import EmbeddedStore
@@ -234,8 +234,7 @@ def _latency(times_ms: list[float]) -> dict[str, float]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
-    window = int(sys.argv[2]) if len(sys.argv) > 2 else WINDOW
+    seconds, window = arguments(__doc__, seconds=60.0, window=WINDOW)
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         master = multiprocessing.get_context("spawn").Process(target=serve, args=(store.url,), daemon=True)
         master.start()

@@ -7,13 +7,12 @@ what companies occupy, or are granted, below their entitlements.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks._common import show
+from benchmarks._common import show, words
 from recovery.replay.rebuild import unhindered
 from witness.swf import read_trace
 from witness.whatif import OtherWorld, Rules
@@ -59,7 +58,10 @@ def _figures(file: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Run the traces and print their figures."""
-    show(**{Path(name).name: _figures(Path(name)) for name in sys.argv[1:]})
+    files = [Path(word) for word in words(__doc__, "FILE.swf")]
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise SystemExit(f"no such file: {', '.join(missing)}; name traces in the Standard Workload Format")
+    show(**{file.name: _figures(file) for file in files})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from functools import partial
@@ -22,7 +21,7 @@ import msgspec
 import psutil
 import uvloop
 
-from benchmarks._common import show
+from benchmarks._common import arguments, show
 from benchmarks.followers import APPS, change, measured
 from benchmarks.hostile import beside, cluster, set_up
 from fairlog.api.addresses import UNIX
@@ -127,9 +126,7 @@ async def _look(path: str, tokens: list[str], number: int, told: Connection) -> 
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    number, seconds, per_s = (
-        int(sys.argv[place]) if len(sys.argv) > place else most for place, most in ((1, 50), (2, 30), (3, 100))
-    )
+    number, seconds, per_s = arguments(__doc__, viewers=50, seconds=30, events=100)
     context = multiprocessing.get_context("spawn")
     with cluster() as running:
         ann, eves = set_up(running.client)
