@@ -211,6 +211,15 @@ class Worker:
         held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
         return (self.free - held).at_least(NOTHING)
 
+    def to_come(self, app: str | None) -> Resources:
+        """What is free once all that leaves is gone, less what is held but for a hold of that app's own (E1, E4)."""
+        if self.shut:
+            return NOTHING
+        if not self.holds:
+            return self.free + self.leaving
+        kept = [hold.amounts for hold in self.holds.values() if hold.app != app or hold.reason == "reclaim"]
+        return self.free + self.leaving - sum(kept, NOTHING)
+
     @property
     def beside_drivers(self) -> Resources:
         """What it offers, less what drivers hold there."""

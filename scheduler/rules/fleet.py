@@ -73,8 +73,6 @@ class Fleet:
         """What the live workers offer together."""
         self.live = 0
         """Number of live workers."""
-        self.leaving: dict[str, None] = {}
-        """The live workers on which executors or drivers were told to stop."""
         self._offers: dict[Resources, int] = {}
         """What a live worker offers -> how many offer that."""
         self._workers: dict[Shape, tuple[int, list[str]]] = {}
@@ -211,13 +209,6 @@ class Fleet:
             fitting = [shape for shape in fitting if _spare([kind for kind, _ in shape.others], size) == spare]
         for _, alike in groupby(fitting, _RANKS[by]):
             yield from self._of_shapes(list(alike), largest_first=largest_first)
-
-    def by_room(self) -> Iterator[str]:
-        """The live workers with the most free cores first, then memory, then by id (semantics P8)."""
-        if self._moved:
-            self._sync()
-        for _, shapes in groupby(reversed(self._by_cores), key=lambda shape: (shape.cores, shape.memory_mb)):
-            yield from merge(*[self._workers[shape][1] for shape in shapes])
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""

@@ -84,12 +84,15 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
     though the offer of some live worker would suffice. At most a quarter of the live workers have such a hold.
     """
     settings = state.settings
-    waiting = state.timers.due(at, "hold") if settings.admission == "fair" else ()
+    waiting = [state.apps[app] for app in state.timers.due(at, "hold")] if settings.admission == "fair" else ()
     number = sum(hold.reason == "hold" for hold in state.holds.values()) if waiting else 0
-    for name in waiting:
+    in_vain: set[tuple[str, int]] = set()
+    for app in waiting:
         if number >= max(1, state.fleet.live // 4):
             return
-        app = state.apps[name]
+        like = app.spec.company, id(app.need)
+        if like in in_vain and not app.troubles:
+            continue
         since = state.short_since(app.spec.company)
         if (
             since is None
@@ -100,7 +103,11 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
         worker = _worker_for(state, app, at)
         if worker is not None:
             number += 1
-            yield RoomHeld(worker=worker, app=name, amounts=app.need.executor, reason="hold")
+            in_vain.clear()
+            yield RoomHeld(worker=worker, app=app.id, amounts=app.need.executor, reason="hold")
+        elif not app.troubles:
+            in_vain.add(like)
+    state.rooms.forget_unasked()
 
 
 def _worker_for(state: ClusterState, app: App, at: int) -> str | None:
@@ -113,19 +120,7 @@ def _worker_for(state: ClusterState, app: App, at: int) -> str | None:
         return None
     if has_room_now(state, app, at):
         return None
-    kept = kept_from(state, app, at)
-    for worker in state.fleet.by_room():
-        known = state.workers[worker]
-        if known.suspicion is not None or worker in kept:
-            continue
-        if known.beside_drivers.covers(need.executor) and not known.holds and not _one_would_do(known, need.executor):
-            return worker
-    return None
-
-
-def _one_would_do(worker: Worker, size: Resources) -> bool:
-    """Whether a single executor that ends would make the room."""
-    return any((worker.free + executor.resources).covers(size) for executor in worker.executors.values())
+    return state.rooms.first(need.executor, kept_from(state, app, at))
 
 
 def claims_of(app: App) -> list[Hold]:

@@ -15,6 +15,7 @@ from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.owed import Key, key_of
+from scheduler.rules.rooms import could_gather
 from scheduler.rules.timers import Timer
 from scheduler.rules.trouble import suspicion_timers
 
@@ -47,6 +48,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _needs(state)
     yield from _numbers(state)
     yield from _holds(state)
+    yield from _rooms(state)
     yield from _holders(state)
     yield from _growing(state)
     yield from _parts(state)
@@ -284,8 +286,6 @@ def _holds(state: ClusterState) -> Iterator[str]:
         stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
         if worker.leaving != _sum(stopping):
             yield f"worker {worker.id!r} counts {worker.leaving} as leaving, but {_sum(stopping)} is"
-        if (worker.id in state.fleet.leaving) != (worker.leaving != NOTHING and worker.status == "alive"):
-            yield f"worker {worker.id!r} is wrongly in or missing from the workers with leaving executors"
         if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
             yield f"the holds on worker {worker.id!r} are not those of the state"
     for name, app in state.apps.items():
@@ -295,6 +295,18 @@ def _holds(state: ClusterState) -> Iterator[str]:
         leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
         if hold.leaving.keys() != leaving:
             yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
+
+
+def _rooms(state: ClusterState) -> Iterator[str]:
+    """What is to come on live workers, and where more can be gathered (semantics E1, P8)."""
+    live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    coming, gatherable = state.rooms.known()
+    if coming != {worker.id: worker.to_come(None) for worker in live if worker.leaving != NOTHING}:
+        yield "the room to come differs from what leaves the live workers"
+    for size, ranks in gatherable.items():
+        found = [worker for worker in live if could_gather(worker, size)]
+        if ranks != sorted((-worker.free.cores, -worker.free.memory_mb, worker.id) for worker in found):
+            yield f"room for {size} can be gathered on {[worker.id for worker in found]}, but the index differs"
 
 
 def _holders(state: ClusterState) -> Iterator[str]:

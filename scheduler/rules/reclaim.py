@@ -158,11 +158,10 @@ class _Reclaiming:
         state, size = self.state, app.need.least
         if has_room_now(state, app, self.at):
             return False
-        leaving = [worker for worker in state.fleet.leaving if worker not in kept_from(state, app, self.at)]
-        if any(_room_to_come(state.workers[worker], app).covers(size) for worker in leaving):
+        if state.rooms.will_have(size, kept_from(state, app, self.at)):
             return False
         return not any(
-            _room_to_come(state.workers[hold.worker], app).covers(size)
+            state.workers[hold.worker].to_come(app.id).covers(size)
             for hold in app.holds.values()
             if hold.reason == "hold" and hold.worker in state.workers
         )
@@ -193,7 +192,7 @@ class _Reclaiming:
         size = app.need.executor
         for worker, losses, number, room in search:
             if room.covers(size):
-                needed = _needed(losses[:number], _room_to_come(worker, app), size)
+                needed = _needed(losses[:number], worker.to_come(app.id), size)
                 lawful = (
                     self._rule(app, loss.executor, worker, [one for one in needed if one is not loss], larger=larger)
                     for loss in needed
@@ -224,7 +223,7 @@ class _Reclaiming:
                 continue
             losses.append(Loss(executor, rule))
             loser.lose(executor.resources)
-            yield _Step(worker, losses, len(losses), _room_to_come(worker, app) + _sum(losses))
+            yield _Step(worker, losses, len(losses), worker.to_come(app.id) + _sum(losses))
 
     def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
         """The same by losses of elastic apps of the claimant's company, which keep their least number (semantics E7).
@@ -255,7 +254,7 @@ class _Reclaiming:
                 continue
             losses.append(Loss(executor, "E7"))
             beyond[number] -= 1
-            room = _room_to_come(worker, app)
+            room = worker.to_come(app.id)
             if (room + _sum(losses)).covers(size):
                 return worker, _needed(losses, room, size)
         return None
@@ -286,7 +285,7 @@ class _Reclaiming:
             return None
         if not self._worked_out(loser) and self._held(claimant.spec.company) != NOTHING:
             return None
-        needs = aligned(claimant.need.executor, _room_to_come(worker, claimant), held, part)
+        needs = aligned(claimant.need.executor, worker.to_come(claimant.id), held, part)
         return "E3" if all(need <= mine - assured for need, room, mine, assured in needs if need > room) else None
 
     def _worked_out(self, app: App) -> bool:
@@ -410,14 +409,6 @@ def _needed(losses: list[Loss], room: Resources, size: Resources) -> list[Loss]:
         if (room + _sum(without)).covers(size):
             needed = without
     return needed
-
-
-def _room_to_come(worker: Worker, app: App) -> Resources:
-    """What is free, with what was told to leave, less what is held there but for a hold of the app's own (E1, E4)."""
-    if worker.shut:
-        return NOTHING
-    kept = (hold.amounts for hold in worker.holds.values() if hold.app != app.id or hold.reason == "reclaim")
-    return worker.free + worker.leaving - sum(kept, NOTHING)
 
 
 def _beyond_least(app: App) -> int:

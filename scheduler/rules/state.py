@@ -4,9 +4,9 @@ Two states that folded the same events are equal and have the same digest, on an
 
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
-- An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `claims`, `places`, `timers`, `owed`, `holders`, `followers`, `waiting_drivers`, `dependents`, `suspects`, `probes`,
-  `owned`.
+- An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `rooms`,
+  `queue`, `claims`, `places`, `timers`, `owed`, `holders`, `followers`, `waiting_drivers`, `dependents`, `suspects`,
+  `probes`, `owned`.
   `invariants` recomputes all.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
@@ -75,6 +75,7 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
+from scheduler.rules.rooms import Rooms
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
 from scheduler.rules.trouble import failures_in_a_row, is_quick, restart_after, suspect_failures, suspicion_timers
@@ -131,6 +132,7 @@ class ClusterState:
         """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
+        self.rooms = Rooms(self.workers)
         self.claims = Claims(self.fleet)
         self.limits = Limits()
         self.accounts = Accounts()
@@ -672,6 +674,7 @@ class ClusterState:
         """Bring what follows from a suspicion up to date; `before` was open to new executors."""
         if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.open_to(None))
+        self.rooms.touch(worker)
         self._set_suspicion(worker)
 
     def _set_suspicion(self, worker: Worker) -> None:
@@ -688,10 +691,7 @@ class ClusterState:
             return
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.open_to(None))
-        if now and worker.leaving != NOTHING:
-            self.fleet.leaving[worker.id] = None
-        else:
-            self.fleet.leaving.pop(worker.id, None)
+        self.rooms.touch(worker)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         move = self.places.join if now else self.places.leave
@@ -1051,6 +1051,7 @@ class ClusterState:
         if app.owed:
             self.owed.add(app)
         self.fleet.move(worker.id, before, worker.open_to(None))
+        self.rooms.touch(worker)
         self._timers.changed[app.submitted] = app
 
     def _hold_ended(self, event: events.HoldEnded) -> None:
@@ -1062,6 +1063,7 @@ class ClusterState:
             del worker.holds[event.hold]
             if worker.status == "alive":
                 self.fleet.move(worker.id, before, worker.open_to(None))
+            self.rooms.touch(worker)
         if app is not None:
             if app.owed:
                 self.owed.remove(app)
@@ -1109,10 +1111,7 @@ class ClusterState:
     def _count_leaving(self, allocation: Allocation, change: Resources) -> None:
         worker = self.workers[allocation.worker]
         worker.leaving += change
-        if worker.leaving != NOTHING and worker.status == "alive":
-            self.fleet.leaving[worker.id] = None
-        else:
-            self.fleet.leaving.pop(worker.id, None)
+        self.rooms.touch(worker)
 
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
@@ -1223,6 +1222,8 @@ class ClusterState:
         if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
             change = self.claims.update(app, grant)
+            if self.rooms.watching:
+                self.rooms.touch(worker)
         else:
             app.standings[1].stranded += grant
             change = self.claims.update(app)
