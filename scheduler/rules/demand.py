@@ -518,7 +518,7 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """
     if most <= 0 or state.settings.admission == "open":
         return max(0, most)
-    if not app.need.hostable:
+    if not (app.need.hostable and state.fleet.could_host(sizing.each)):  # who asks for none needs none
         return 0
     company, claims, total = app.spec.company, state.claims, state.fleet.total
     beyond = state.queue.may_borrow(company)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    DrainWorker,
     EndedExecutor,
     KillApp,
     KillExecutors,
@@ -19,6 +20,7 @@ from scheduler.model.commands import (
     ScaleApp,
     StartedExecutor,
     SubmitApp,
+    UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import (
@@ -134,6 +136,14 @@ class TestScale:
         cluster.submit("a1", 8)
         cluster.turn(scale("a1", 4))
         assert asked(cluster.turn(LoseWorker(worker="w1"))) == []
+
+    def test_nor_does_one_that_was_none_before(self) -> None:
+        cluster = cluster_of(offer("w1", 16))
+        cluster.submit("a1", 16)
+        cluster.turn(scale("a1", 0))
+        cluster.turn(DrainWorker(worker="w1"))
+        assert asked(cluster.turn(scale("a1", 5))) == [(0, 0)]
+        assert asked(cluster.turn(UndrainWorker(worker="w1"))) == [(4, 16)]
 
     def test_a_demand_of_none_gives_the_request_back_once_all_have_ended(self) -> None:
         cluster = cluster_of(offer("w1", 16))
