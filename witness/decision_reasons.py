@@ -105,7 +105,7 @@ def _within_part(state: ClusterState, company: CompanyQueue, app: App) -> Reason
     name, standing = app.spec.company, company.tenant.standing
     part = state.queue.part(name)
     claimed = standing.claimed - standing.lent
-    if part.covers(claimed + app.requested):
+    if (part - claimed).suffices_for(app.requested):
         return _reason("A3", f"{name} claimed {claimed} of its part, {part}, so the app was within it")
     if claimed == NOTHING and company.limit.admits(app.requested):
         return _reason("A3", f"{name} claimed nothing, and the app was within its quota")

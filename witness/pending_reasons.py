@@ -157,7 +157,7 @@ def _over_limit(company: str, user: str, over: Broken) -> Told:
 def _over_quota(company: CompanyQueue, request: Resources) -> Told:
     quota, claimed, name = company.tenant.quota, company.tenant.standing.claimed, company.tenant.company
     cores, memory = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
-    others = {kind: exact(quota.amount.amount(kind), quota.denominator) for kind in _limited(quota, request + claimed)}
+    others = {kind: exact(quota.amount.amount(kind), quota.denominator) for kind in _limited(quota, request)}
     bought = " and ".join(
         (f"its quota of {cores} cores", f"{memory} MiB", *(f"{n} {kind}" for kind, n in others.items()))
     )

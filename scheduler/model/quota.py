@@ -58,11 +58,14 @@ class Quota:
     denominator: int = 1
     named: tuple[str, ...] | None = None
 
-    def covers(self, held: Resources, more: Resources = NOTHING) -> bool:
-        """Whether both amounts together stay within the quota in every kind (semantics C4, R4)."""
+    def covers(self, held: Resources, more: Resources) -> bool:
+        """Whether both amounts together stay within the quota in cores, memory and the kinds of which `more` has any.
+
+        A company beyond its quota of a kind may still ask for others (semantics C4, R4).
+        """
         most, times = self.amount, self.denominator
-        if held.others or more.others:
-            return most.covers(self._limited((held + more) * times))
+        if more.others:
+            return (most - held * times).suffices_for(self._limited(more * times))
         cores, memory_mb = held.cores + more.cores, held.memory_mb + more.memory_mb
         return cores * times <= most.cores and memory_mb * times <= most.memory_mb
 

@@ -80,6 +80,12 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
             amount >= other.amount(kind) for kind, amount in self.others
         )
 
+    def suffices_for(self, more: Resources) -> bool:
+        """Whether `more` fits into this amount in cores, memory and the further kinds of which it has any."""
+        if more.cores > self.cores or more.memory_mb > self.memory_mb:
+            return False
+        return not more.others or all(self.amount(kind) >= amount for kind, amount in more.others)
+
     def fits(self, room: Resources) -> bool:
         """Whether it is an amount, nothing of it negative, that `room` covers."""
         if self.others or room.others:

@@ -533,7 +533,7 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
             break
         if quota.limited and quota.broken(app.spec.user, added, 0) is not None:
             break
-        if not part.covers(claimed + added) and not _within(cluster + added, total, added):
+        if not (part - claimed).suffices_for(added) and not _within(cluster + added, total, added):
             break
         more += 1
     return more

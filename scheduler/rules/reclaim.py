@@ -145,7 +145,7 @@ class _Reclaiming:
 
     def _within_part(self, app: App) -> bool:
         held, part = self._held(app.spec.company), self.parts[app.spec.company]
-        return self._to_part(app) and (part - held).covers(app.need.executor)
+        return self._to_part(app) and (part - held).suffices_for(app.need.executor)
 
     def _to_part(self, app: App) -> bool:
         company = app.spec.company

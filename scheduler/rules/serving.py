@@ -93,7 +93,7 @@ def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> 
 
     def wanted(app: App) -> bool:
         size = app.need.executor
-        stays = size.cores and parts[app.spec.company].has_room(app.standings[1].held, size)
+        stays = size.cores and (parts[app.spec.company] - app.standings[1].held).suffices_for(size)
         return bool(stays) and has_room(state, app)
 
     for app in state.owed.serve(wanted):

@@ -13,7 +13,7 @@ from msgspec import convert
 
 from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedExecutor, RegisterCompany
 from scheduler.model.events import AppAdmitted, ExecutorAllocated
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.invariants import check
@@ -266,4 +266,4 @@ def _may_ever(state: ClusterState, rival: int, cores: int) -> bool:
     """Whether the rival's apps fit the quota of the company alone."""
     company = state.companies[_named(rival % 3)].spec
     bought = company.amounts is not None or company.part is not None
-    return not bought or state.quota(_named(rival % 3)).covers(Resources(cores, cores * 512))
+    return not bought or state.quota(_named(rival % 3)).covers(NOTHING, Resources(cores, cores * 512))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.quota import Quota, Share
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.placement.sizing import round_up
 
 AMOUNTS = st.integers(0, 1 << 40)
@@ -33,7 +33,7 @@ def test_a_quota_gives_the_dominant_share_and_covers_up_to_a_share_of_1(
     quota = Quota(Resources(cores, memory_mb), denominator)
     exact = max(Fraction(held_cores * denominator, cores), Fraction(held_mb * denominator, memory_mb))
     assert quota.share_of(Resources(held_cores, held_mb)) == Share(exact.numerator, exact.denominator)
-    assert quota.covers(Resources(held_cores, held_mb)) == (exact <= 1)
+    assert quota.covers(NOTHING, Resources(held_cores, held_mb)) == (exact <= 1)
 
 
 @given(AMOUNTS, st.integers(1, 1 << 20))

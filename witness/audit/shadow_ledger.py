@@ -106,11 +106,11 @@ class ShadowLedger:
         spec = company.spec
         if event.lent or spec.may_borrow or (has := self.held(event.company)) == NOTHING:
             return True
-        held = self._apps[event.app].requested + has
+        request = self._apps[event.app].requested
         if spec.amounts is not None:
-            return Quota(spec.amounts, named=spec.kinds).covers(held)
+            return Quota(spec.amounts, named=spec.kinds).covers(has, request)
         part, of = map(int, spec.part.split("/")) if spec.part else (1, len(self._companies))
-        return (self._live * part).covers(held * of)
+        return Quota(self._live * part, of).covers(has, request)
 
     def held(self, company: str) -> Resources:
         """What the company is granted on live workers."""

@@ -531,7 +531,7 @@ class AppQueue:
             return False
         if not (limit.admits(request, lent=False) or company.borrows):
             return True
-        return full and not filling and not self.part(app.spec.company).covers(standing.claimed + request)
+        return full and not filling and not (self.part(app.spec.company) - standing.claimed).suffices_for(request)
 
     def next_within(self) -> App | None:
         """The app to admit next among those that keep their company within its part (semantics A3, C8, C, U, F)."""
@@ -640,7 +640,7 @@ class AppQueue:
         if claimed == NOTHING:
             return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
         room = part - claimed
-        return lambda ask: room.covers(ask.request)
+        return lambda ask: room.suffices_for(ask.request)
 
     def _first_of(self, name: str, company: CompanyQueue, test: Test, *, able: Test | None = None) -> App | None:
         """The company's next app of those that pass the test: the reserved one, else its first user's (C7, U1, U2)."""

@@ -105,7 +105,7 @@ class QuotaLimit:
 
     def fits_alone(self, request: Resources) -> bool:
         """Whether a request would pass if the company claimed nothing; else its app is no head (semantics C4)."""
-        return not self.stops_idle or self.tenant.quota.covers(request)
+        return not self.stops_idle or self.tenant.quota.covers(NOTHING, request)
 
     def enter(self, head: App, at: int) -> None:
         """Add a head at `at` (ms)."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler.model.quota import Quota, Share
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
 from scheduler.rules.admission.quota import QuotaLimit
 from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
@@ -82,16 +82,16 @@ def test_equal_shares_are_equal_whatever_their_terms() -> None:
 
 def test_a_quota_covers_what_stays_within_it_in_both_dimensions() -> None:
     quota = Quota(Resources(8, 4096))
-    assert quota.covers(Resources(8, 4096))
-    assert not quota.covers(Resources(9, 4096))
-    assert not quota.covers(Resources(8, 4097))
+    assert quota.covers(NOTHING, Resources(8, 4096))
+    assert not quota.covers(NOTHING, Resources(9, 4096))
+    assert not quota.covers(NOTHING, Resources(8, 4097))
 
 
 def test_a_quota_that_is_a_part_is_never_rounded() -> None:
     third_of_10 = Quota(Resources(10, 10_000), denominator=3)
-    assert third_of_10.covers(Resources(3, 3333))
-    assert not third_of_10.covers(Resources(4, 3333))
-    assert not third_of_10.covers(Resources(3, 3334))
+    assert third_of_10.covers(NOTHING, Resources(3, 3333))
+    assert not third_of_10.covers(NOTHING, Resources(4, 3333))
+    assert not third_of_10.covers(NOTHING, Resources(3, 3334))
 
 
 def test_resources_cover_what_fits_in_both_dimensions() -> None:
@@ -144,17 +144,18 @@ def test_a_share_is_the_largest_over_the_kinds_that_the_quota_limits() -> None:
 def test_amounts_do_not_limit_a_kind_that_they_do_not_name() -> None:
     """Semantics R4."""
     many = Resources.of(1, 1, gpu=100)
-    assert Quota(Resources(8, 8), named=()).covers(many)
-    assert not Quota(Resources(8, 8), named=("gpu",)).covers(many)
-    assert not Quota(Resources(8, 8)).covers(many)
+    assert Quota(Resources(8, 8), named=()).covers(NOTHING, many)
+    assert not Quota(Resources(8, 8), named=("gpu",)).covers(NOTHING, many)
+    assert not Quota(Resources(8, 8)).covers(NOTHING, many)
     assert not Quota(Resources(8, 8), named=()).covers(many, Resources(8))
 
 
 def test_quotas_and_ledgers_take_a_further_kind_without_a_word_of_it() -> None:
     third = Quota(Resources.of(30, 30_000, gpu=6), denominator=3)
     two, three = (Resources.of(1, 1, gpu=number) for number in (2, 3))
-    assert third.covers(two)
-    assert not third.covers(three)
+    assert third.covers(NOTHING, two)
+    assert not third.covers(NOTHING, three)
+    assert third.covers(three, Resources(1, 1))
     assert str(third.share_of(two)) == "1/1"
     accounts = Balance(), Balance(), Balance()
     add_request(accounts, three)

@@ -29,6 +29,7 @@ from scheduler.model.events import (
     DriverAllocated,
     Event,
     ExecutorAllocated,
+    ExecutorRevoked,
     Fixed,
     KindRegistered,
     WorkerChanged,
@@ -271,6 +272,32 @@ def test_a_quota_limits_the_kinds_that_it_names() -> None:
     assert admitted(made.turn(of("any", "x", 3))) == ["x"]
     assert admitted(made.turn(of("few", "y", 1))) == ["y"]
     assert admitted(made.turn(of("few", "z", 1))) == []
+
+
+def test_who_is_beyond_its_quota_of_a_kind_may_ask_for_others() -> None:
+    """Semantics C4, R4: the quota of GPUs was lowered while one app held two."""
+    made = cluster(gpus("w1", "0", "1"))
+    made.turn(RegisterCompany(company="few", cores=16, memory_mb=65536, resources={"gpu": 2}))
+    fields: dict[str, Any] = {"company": "few", "user": "u", "cores": 4, "executor_cores": 4}
+    made.turn(SubmitApp(app="x", executor_resources={"gpu": 2}, **fields))
+    made.turn(ChangeCompany(company="few", cores=16, memory_mb=65536, resources={"gpu": 1}))
+    assert admitted(made.turn(SubmitApp(app="plain", **fields))) == ["plain"]
+    assert admitted(made.turn(SubmitApp(app="y", executor_resources={"gpu": 1}, **fields))) == []
+
+
+@pytest.mark.parametrize("reclaim", ["none", "gentle"])
+@pytest.mark.parametrize("others", [28, 24])
+def test_who_holds_a_kind_that_is_not_assured_to_it_gets_its_part_of_others(others: int, reclaim: str) -> None:
+    """Semantics A3, P6, R4: a is assured 16 cores and no GPU; b, which came first, may have the rest."""
+    made = cluster(gpus("w1", "0", cores=32), reclaim=reclaim)
+    made.turn(RegisterCompany(company="a", cores=16, memory_mb=65536))
+    fields: dict[str, Any] = {"user": "u", "executor_cores": 4}
+    made.turn(SubmitApp(app="a1", company="a", cores=4, executor_resources={"gpu": 1}, **fields))
+    first = SubmitApp(app="b1", company="acme", cores=others, **fields)
+    events = made.turn(first, SubmitApp(app="a2", company="a", cores=12, **fields))
+    assert admitted(events) == ["b1", "a2"]
+    assert made.state.claims.of("a").held.cores == 16
+    assert not [event for event in events if isinstance(event, ExecutorRevoked)]
 
 
 def test_a_quota_is_changed_in_full() -> None:
