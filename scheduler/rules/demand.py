@@ -452,7 +452,7 @@ def raised_by_return(state: ClusterState, app: App) -> Iterator[AppChanged]:
     """
     most = app.spec.elastic.most if app.spec.elastic is not None else 0
     executors = sum(one.status != "stopping" for one in app.executors.values())
-    limit = min(most, (app.executor_limit or 0) + 1, max(executors, app.demand.backlog_executors or 0))
+    limit = min(most, (app.executor_limit or 0) + 1, app.demand.backlog_executors or 0)
     company, rise = state.queue.companies[app.spec.company], state.claims.rise(app, app.need.executor, executors=1)
     if limit > executors and not _passes(company, app.spec.user, rise, rise):
         limit = executors

@@ -184,7 +184,7 @@ class AppQueue:
         if company is None:
             return []
         found: list[tuple[int, What]] = []
-        if (since := company.limit.held_longest()) is not None:
+        if (since := company.limit.held_longest(self._barred(company) if self.lapsed else None)) is not None:
             found.append((since + self._delay_ms + 1, "reservation"))
         if company.reserved and self._delay_ms:
             found.append((min(company.reserved.values()) + LAPSES_AFTER * self._delay_ms, "lapse"))
@@ -199,15 +199,23 @@ class AppQueue:
         company = self.companies[name]
         held = sorted([(since, app.submitted, app) for since, app in company.limit.held()])
         due = [app for since, _, app in held if since + self._delay_ms < at]
-        return [app.id for app in due if app.id not in self.lapsed or not self._before_lapse(company, app)]
+        barred = self._barred(company)
+        return [app.id for app in due if not barred(app)]
 
-    def _before_lapse(self, company: CompanyQueue, app: App) -> bool:
-        lapsed = self.lapsed[app.id]
-        return any(
-            queue.by_readiness and queue.by_readiness.items[queue.by_readiness.begin].ready_position < lapsed
-            for user, queue in company.users.items()
-            if user != app.spec.user
-        )
+    def _barred(self, company: CompanyQueue) -> Callable[[App], bool]:
+        """Whether the reservation of an app of the company lapsed and may not be renewed yet (semantics C7)."""
+        first: list[tuple[int, str]] = []
+
+        def barred(app: App) -> bool:
+            lapsed = self.lapsed.get(app.id)
+            if lapsed is None:
+                return False
+            if not first:
+                lines = [(user, queue.by_readiness) for user, queue in company.users.items() if queue.by_readiness]
+                first.extend(sorted([(line.items[line.begin].ready_position, user) for user, line in lines])[:2])
+            return any(position < lapsed for position, user in first if user != app.spec.user)
+
+        return barred
 
     def to_lapse(self, name: str, at: int) -> list[str]:
         """The company's apps whose reservation has lasted too long by `at` (ms) (semantics C7)."""

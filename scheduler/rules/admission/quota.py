@@ -13,7 +13,7 @@ apps that would not pass even if the company occupied nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -149,15 +149,18 @@ class QuotaLimit:
                 for since, head in group.heads.values():
                     yield max(since, group.held_since), head
 
-    def held_longest(self) -> int | None:
-        """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
+    def held_longest(self, but: Callable[[App], bool] | None = None) -> int | None:
+        """The earliest time (ms) since which an app without a reservation is held back, `but` those; None if none."""
         if not self.holding:
             return None
         longest: int | None = None
         for group in self.groups.values():
-            if group.held_since is not None and group.heads:
-                since = max(next(iter(group.heads.values()))[0], group.held_since)
-                longest = since if longest is None else min(longest, since)
+            if group.held_since is not None:
+                for since, head in group.heads.values():
+                    if but is None or not but(head):
+                        held = max(since, group.held_since)
+                        longest = held if longest is None else min(longest, held)
+                        break
         return longest
 
     def is_held(self, app: App) -> bool:

@@ -443,3 +443,39 @@ def test_a_loss_that_is_withdrawn_raises_no_request_beyond_a_hard_quota() -> Non
     outcome = run_scenario({"commands": scenario})
     assert said(outcome["decisions"], "withdrawn") == ["e.3"]
     assert outcome["final"]["companies"]["a"]["claim"] == outcome["final"]["companies"]["a"]["granted"] == [16, 4096]
+
+
+def test_a_loss_that_is_withdrawn_raises_no_request_beyond_what_tasks_need() -> None:
+    """Semantics E7, L6: e needs one executor by now, and y gets room for which e's second was to leave."""
+    outcome = run_scenario(
+        {
+            "commands": [
+                company("a"),
+                worker("w1", 12),
+                submit("e", elastic=[1, 2], tasks=8),
+                {**submit("x", cores=4, **fixed(4)), "at": 5000},
+                {"op": "backlog", "executor": "e.1", "waiting": 1, "running": 0, "idle": False, "at": 6000},
+                {**submit("y", cores=4, **fixed(4)), "user": "bob", "at": 7000},
+                {"op": "finish", "app": "x", "at": 8000},
+                {"op": "settings", "at": 20_000},
+            ]
+        }
+    )
+    assert said(outcome["decisions"], "withdrawn") == ["e.1"]
+    assert [one["cores"] for one in outcome["decisions"] if one.get("requested") == "e"] == [8, 4]
+
+
+def test_an_app_is_held_back_for_as_long_beside_one_whose_reservation_lapsed() -> None:
+    """Semantics C7, Z4: what was asked meanwhile, and changes nothing, decides nothing either."""
+    begin = (
+        company("a", cores=4, memory_mb=262_144, borrow=True),
+        worker("w1", 8),
+        submit("a4", cores=12),
+        {**submit("a6", cores=4), "user": "bob"},
+        {"op": "kill", "app": "a4"},
+        submit("a10", tasks=10, cores=8, cores_per_task=2),
+        {**submit("a12", cores=4), "at": 1_203_363},
+    )
+    room = {**worker("w3", 3), "at": 1_551_880}
+    for between in ((), ({"op": "settings", "at": 1_300_000},)):
+        assert said(run(*begin, *between, room, quota_patience_s=5), "admitted") == ["a4", "a6"]
