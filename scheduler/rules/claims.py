@@ -22,11 +22,15 @@ from scheduler.rules.placement.sizing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from scheduler.model.events import AppRegistered
     from scheduler.rules.entities import Allocation, App
     from scheduler.rules.fleet import Fleet
+
+
+NEEDS = 1_000
+"""How many needs may be known before those are forgotten that no app has."""
 
 
 def usable_executors(app: App) -> int:
@@ -66,13 +70,16 @@ def _fitting(app: App, cores: int, memory_mb: int, besides: Resources = NOTHING,
 class Claims:
     """The claims of the cluster, its companies and their users, and the needs of their apps."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, apps: Mapping[str, App]) -> None:
         self.total = Standing()
         self.companies: dict[str, Standing] = {}
         self.users: dict[tuple[str, str], Standing] = {}
         self._levels: dict[tuple[str, str], Standings] = {}
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
+        self._many = NEEDS
+        """How many needs are looked through for those that no app has any more."""
         self._fleet = fleet
+        self._apps = apps
         self._settings = ClusterConfigured()
         self.counts_unserved = False
         """Whether what is unserved is counted, because the order of companies or of users regards it."""
@@ -159,9 +166,18 @@ class Claims:
         key = executor, driver, least, growing
         need = self.needs.get(key)
         if need is None:
+            if len(self.needs) >= self._many:
+                self._forget_needs()
             need = self.needs[key] = Need(*key)
             self._judge(need)
         return need
+
+    def _forget_needs(self) -> None:
+        """Keep those of apps: submissions that were refused, and apps that are forgotten, have left others."""
+        used = {id(app.need) for app in self._apps.values()}
+        self.needs = {key: need for key, need in self.needs.items() if id(need) in used}
+        self._alone.clear()
+        self._many = max(NEEDS, 2 * len(self.needs))
 
     def _judge(self, need: Need) -> None:
         fleet = self._fleet

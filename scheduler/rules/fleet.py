@@ -11,6 +11,7 @@ and would be faster above 10,000.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
 from itertools import chain, groupby, repeat
@@ -81,6 +82,8 @@ class Fleet:
         self._by_memory: list[tuple[int, Shape]] = []
         self.offering: dict[str, tuple[str, ...]] = {}
         """Worker -> the further kinds that it offers, of those that offer any; a shape names them all, even with 0."""
+        self._offered: Counter[tuple[str, ...]] = Counter()
+        """How many workers offer the same kinds."""
         self._moved: dict[str, tuple[Shape, Shape]] = {}
         """Worker -> (indexed shape, current shape); applied by `_sync`."""
         self.configure(sizes, minimum)
@@ -103,7 +106,8 @@ class Fleet:
         self.total += offer
         self._offers[offer] = self._offers.get(offer, 0) + 1
         if offer.others:
-            self.offering[worker] = tuple(kind for kind, _ in offer.others)
+            kinds = self.offering[worker] = tuple([kind for kind, _ in offer.others])
+            self._offered[kinds] += 1
         self._insert(worker, self._shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
@@ -115,7 +119,10 @@ class Fleet:
             del self._offers[offer]
         kept, _ = self._moved.pop(worker, (self._shape(worker, free),) * 2)
         self._delete(worker, kept)
-        self.offering.pop(worker, None)
+        if (kinds := self.offering.pop(worker, None)) is not None:
+            self._offered[kinds] -= 1
+            if not self._offered[kinds]:
+                del self._offered[kinds]
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""
@@ -187,8 +194,7 @@ class Fleet:
             self._sync()
         if not sparing or not self.offering:
             return self._in_order(size, selection)
-        offered = {self.offering.get(worker, ()) for worker in self.offering}
-        spare = sorted({0, *[_spare(kinds, size) for kinds in offered]})
+        spare = sorted({0, *[_spare(kinds, size) for kinds in self._offered]})
         return chain.from_iterable([self._in_order(size, selection, spare=number) for number in spare])
 
     def spare_kinds(self, worker: str, size: Resources) -> int:

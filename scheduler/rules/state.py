@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from hashlib import blake2b
+from itertools import takewhile
 from sys import intern
 from typing import Any
 
@@ -105,7 +106,7 @@ class ClusterState:
         self.workers: dict[str, Worker] = {}
         self.apps: dict[str, App] = {}
         self.lost: dict[str, LostWorker] = {}
-        """The workers that were lost and are still remembered (semantics N3)."""
+        """The workers that were lost and are still remembered, in the order of their loss (semantics N3)."""
         self.offers: dict[Resources, int] = {}
         """What a worker offers that is registered, or lost and remembered -> how many offer that."""
         self.waiting: dict[str, App] = {}
@@ -133,7 +134,7 @@ class ClusterState:
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.rooms = Rooms(self.workers)
-        self.claims = Claims(self.fleet)
+        self.claims = Claims(self.fleet, self.apps)
         self.limits = Limits()
         self.accounts = Accounts()
         self.closed = False
@@ -262,8 +263,8 @@ class ClusterState:
             changed.clear()
         if self._stepped_at != self.at:
             self._stepped_at = self.at
-            for app in list(self.steppers.values()):
-                self._set_timers(app)
+            for name in self._timers.due(self.at, "growth"):
+                self._set_timers(self.apps[name])
         return self._timers
 
     def any_due(self, at: int) -> bool:
@@ -568,7 +569,8 @@ class ClusterState:
     def _worker_registered(self, event: events.WorkerRegistered) -> None:
         offer = event.offer
         if event.worker in self.lost:
-            self._forget_lost(event.worker)
+            self._offer(self.lost.pop(event.worker).offer, -1)
+            self._wait_to_forget()
         self._offer(offer, 1)
         worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         worker.addresses = event.addresses
@@ -621,15 +623,12 @@ class ClusterState:
         """The workers lost so long before `at` (ms) that they are remembered no longer (semantics N3)."""
         if not self.lost:
             return []
-        remembered_ms = self.settings.remember_lost_s * 1000
-        return [worker.id for worker in self.lost.values() if worker.at + remembered_ms <= at]
+        lost_by = at - self.settings.remember_lost_s * 1000
+        return [worker.id for worker in takewhile(lambda worker: worker.at <= lost_by, self.lost.values())]
 
     def _lost_workers_forgotten(self, event: events.LostWorkersForgotten) -> None:
         for worker in event.workers:
-            self._forget_lost(worker)
-
-    def _forget_lost(self, worker: str) -> None:
-        self._offer(self.lost.pop(worker).offer, -1)
+            self._offer(self.lost.pop(worker).offer, -1)
         self._wait_to_forget()
 
     def _offer(self, offer: Resources, change: int) -> None:
@@ -638,9 +637,9 @@ class ClusterState:
             self.offers[offer] = number
 
     def _wait_to_forget(self) -> None:
-        first = min((worker.at for worker in self.lost.values()), default=None)
+        first = next(iter(self.lost.values()), None)
         remembered_ms = self.settings.remember_lost_s * 1000
-        self._timers.set("", 0, () if first is None else ((first + remembered_ms, "lost"),))
+        self._timers.set("", 0, () if first is None else ((first.at + remembered_ms, "lost"),))
 
     def _trust(self, worker: Worker) -> None:
         """Nothing is known against a worker that is not live (semantics W8)."""

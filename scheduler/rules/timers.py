@@ -1,7 +1,6 @@
-"""Everything that waits for a time, in one table of (when, what, for whom) (semantics T1).
+"""Everything that waits for a time, as (when, what, for whom) (semantics T1).
 
-The table is an index: what stands in it follows from the facts, and whoever changes a fact sets anew what waits
-because of it.
+It is an index: what stands in it follows from the facts, and whoever changes a fact sets anew what waits because of it.
 """
 
 from __future__ import annotations
@@ -48,15 +47,20 @@ class Timer(NamedTuple):
 
 
 class Timers:
-    """The table, in the order of time."""
+    """A table for each kind of thing that is due, in the order of time: who asks for one passes none of another."""
 
     def __init__(self) -> None:
-        self.table: list[Timer] = []
         self.changed: dict[int, App] = {}
         """The apps that may wait for another time since somebody last asked, by the position of their submission."""
         self.short: dict[str, None] = {}
         """The companies of which the table tells when they will have been short for too long (semantics P8)."""
+        self._tables: dict[What, list[Timer]] = {}
         self._of: dict[tuple[str, int], tuple[tuple[int, What], ...]] = {}
+
+    @property
+    def table(self) -> list[Timer]:
+        """All of them, in the order of time."""
+        return sorted([timer for table in self._tables.values() for timer in table])
 
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
@@ -71,9 +75,10 @@ class Timers:
         if before == after:
             return
         for when, what in before:
-            del self.table[bisect_left(self.table, (when, order, whom, what))]
+            table = self._tables[what]
+            del table[bisect_left(table, (when, order, whom, what))]
         for when, what in after:
-            insort(self.table, Timer(when, order, whom, what))
+            insort(self._tables.setdefault(what, []), Timer(when, order, whom, what))
         if after:
             self._of[key] = after
         else:
@@ -81,18 +86,21 @@ class Timers:
 
     def next(self, after: int) -> int | None:
         """The first time (ms), later than `after`, at which something is due; None if nothing is (semantics Z4)."""
-        index = bisect_left(self.table, (after + 1,))
-        return self.table[index].when if index < len(self.table) else None
+        first: int | None = None
+        for table in self._tables.values():
+            index = bisect_left(table, (after + 1,))
+            if index < len(table) and (first is None or table[index].when < first):
+                first = table[index].when
+        return first
 
     def any_due(self, at: int) -> bool:
         """Whether anything is due by `at` (ms)."""
-        return bool(self.table) and self.table[0].when <= at
+        return any(table and table[0].when <= at for table in self._tables.values())
 
-    def due(self, at: int, *what: What) -> list[str]:
-        """For whom one of these is due by `at` (ms), each once, in their order."""
-        if not self.table or self.table[0].when > at:
+    def due(self, at: int, what: What) -> list[str]:
+        """For whom that is due by `at` (ms), each once, in their order."""
+        table = self._tables.get(what)
+        if not table or table[0].when > at:
             return []
-        past = self.table[: bisect_left(self.table, (at + 1,))]
-        return list(
-            dict.fromkeys([whom for _, whom in sorted([(one.order, one.whom) for one in past if one.what in what])])
-        )
+        past = table[: bisect_left(table, (at + 1,))]
+        return list(dict.fromkeys([whom for _, whom in sorted([(one.order, one.whom) for one in past])]))

@@ -17,9 +17,12 @@ from scheduler.model.commands import (
     SetLimit,
     SubmitApp,
 )
-from scheduler.model.errors import InvalidCommand, LimitExceeded
+from scheduler.model.errors import InvalidCommand, LimitExceeded, NeverFits
 from scheduler.model.sender import By, local
 from scheduler.rules import limiting
+from scheduler.rules.claims import NEEDS
+from scheduler.rules.decide import decide
+from scheduler.rules.invariants import check
 from scheduler.rules.snapshot_records import lines, restored
 from tests.property.given import Cluster
 
@@ -124,3 +127,15 @@ def test_without_accounts_pending_apps_are_not_limited(monkeypatch: pytest.Monke
     monkeypatch.setattr(limiting, "PENDING_OF_USER", 1)
     cluster = cluster_of(*map(submission, "abc"))
     assert len(cluster.state.apps) == 3
+
+
+def test_submissions_that_are_refused_leave_nothing() -> None:
+    cluster = cluster_of(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=65536), submission("a"))
+    for number in range(2 * NEEDS):
+        large = SubmitApp(
+            app="b", company="acme", user="ann", cores=64, executor_cores=64, executor_memory_mb=1024 + number
+        )
+        with pytest.raises(NeverFits):
+            decide(cluster.state, large, 1)
+    assert len(cluster.state.claims.needs) <= NEEDS
+    check(cluster.state)
