@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,6 +87,8 @@ class _Reclaiming:
         """Positions of admission of the apps for which nothing could be taken since the last claim."""
         self.in_vain: set[tuple[str, int]] = set()
         """Company and need of apps for which nothing could be taken since the last claim: nor can it for apps alike."""
+        self.no_lent: set[tuple[str, int]] = set()
+        """The same of what elastic apps of their company are lent (semantics E7)."""
         self.unlawful = False
         """Whether losses were given up because one would be unlawful in the end."""
         self._losers: tuple[str, ...] | None = None
@@ -119,13 +122,14 @@ class _Reclaiming:
     def _pass(self, wanted: Callable[[App], bool], *, once: bool = False, within: bool = False) -> Iterator[Event]:
         for app in self.state.owed.serve(wanted):
             while self.number < CLAIMS_A_TURN and wanted(app) and self._may_claim(app, again=within):
-                found = self._gather_lent(app) if within else self._find(app)
+                found = self._find_lent(app) if within else self._find(app)
                 if found is None:
                     self.failed |= set() if within else {app.admitted}
                     break
                 self.number += 1
                 self.failed.clear()  # what is claimed on one worker leads the search to others
                 self.in_vain.clear()
+                self.no_lent.clear()
                 yield from self._claim(app, *found, within=within)
                 if once:
                     break
@@ -225,38 +229,50 @@ class _Reclaiming:
             loser.lose(executor.resources)
             yield _Step(worker, losses, len(losses), worker.to_come(app.id) + _sum(losses))
 
-    def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
-        """The same by losses of elastic apps of the claimant's company, which keep their least number (semantics E7).
+    def _find_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
+        """The same by losses of elastic apps of the claimant's company (semantics E7)."""
+        like = app.spec.company, id(app.need)
+        plain = not (app.holds or app.troubles)
+        if plain and like in self.no_lent:
+            return None
+        found = self._gather_lent(app)
+        if plain and found is None:
+            self.no_lent.add(like)
+        return found
 
-        From the app with the most beyond its least first, ties by admission, the last one first; worked out anew after
-        each loss. Whether one may be taken is judged against what was gathered on the same worker (semantics E4).
+    def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
+        """What is gathered of elastic apps of the claimant's company, which keep their least number (semantics E7).
+
+        Idle executors first, then from the app with the most beyond its least, ties by admission, the last one first;
+        worked out anew after each loss. Whether one may be taken is judged against what was gathered on the same worker
+        (semantics E4).
         """
         state, size = self.state, app.need.executor
         only = _only_on(state, app)
-        elastics = {one.admitted: one for one in state.elastics.get(app.spec.company, {}).values() if one is not app}
-        lent = {number: more for number, one in elastics.items() if (more := _beyond_least(one)) > 0}
-        beyond = dict(lent)
-        executors = {number: iter(_last_granted(one, only)) for number, one in elastics.items()}
+        order: list[_Lent] = []
+        lent: dict[str, int] = {}
+        for one in state.elastics.get(app.spec.company, {}).values():
+            if one is not app and (more := _beyond_least(one)) > 0:
+                lent[one.id] = more
+                _offer(order, more, one.admitted, _last_granted(one, only)[::-1])
         gathered: defaultdict[str, list[Loss]] = defaultdict(list)
         for _ in range(LOOKED_AT):
-            number = max(beyond, key=lambda one: (beyond[one], one), default=None)
-            if number is None:
+            if not order:
                 return None
-            executor = next(executors[number], None)
-            if executor is None:
-                del beyond[number]
-                continue
+            _, beyond, number, executors = heappop(order)
+            executor = executors.pop()
             worker = state.workers[executor.worker]
-            if not self._may_be_taken(executor, worker, app):
-                continue
             losses = gathered[worker.id]
-            if sum(loss.executor.app == executor.app for loss in losses) == lent[number]:
-                continue
-            losses.append(Loss(executor, "E7"))
-            beyond[number] -= 1
-            room = worker.to_come(app.id)
-            if (room + _sum(losses)).covers(size):
-                return worker, _needed(losses, room, size)
+            taken = (
+                self._may_be_taken(executor, worker, app)
+                and [loss.executor.app for loss in losses].count(executor.app) < lent[executor.app]
+            )
+            _offer(order, -beyond - taken, -number, executors)
+            if taken:
+                losses.append(Loss(executor, "E7"))
+                room = worker.to_come(app.id)
+                if (room + _sum(losses)).covers(size):
+                    return worker, _needed(losses, room, size)
         return None
 
     def _may_be_taken(self, executor: Allocation, worker: Worker, claimant: App) -> bool:
@@ -348,6 +364,11 @@ class _Reclaiming:
                 yield from lowered_by_loss(state.apps[executor.app])
 
 
+_Lent = tuple[bool, int, int, list["Allocation"]]
+"""Whether the next executor of an elastic app has tasks, minus how many it has beyond its least, minus the position of
+its admission, and its executors, the next one last."""
+
+
 class _Step(NamedTuple):
     """The first `number` of these losses make that much room on the worker."""
 
@@ -409,6 +430,12 @@ def _needed(losses: list[Loss], room: Resources, size: Resources) -> list[Loss]:
         if (room + _sum(without)).covers(size):
             needed = without
     return needed
+
+
+def _offer(order: list[_Lent], beyond: int, number: int, rest: list[Allocation]) -> None:
+    """Put the app admitted at `number`, with so many beyond its least, into the order in which it may lose the rest."""
+    if rest:
+        heappush(order, (rest[-1].idle_since is None, -beyond, -number, rest))
 
 
 def _beyond_least(app: App) -> int:
