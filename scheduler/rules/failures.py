@@ -28,17 +28,17 @@ def left_out(state: ClusterState, app: App, size: Resources, at: int) -> Iterato
     """
     settings = state.settings
     recent_ms = at - settings.exclude_s * 1000
-    failed = [
-        worker
+    failed = {
+        worker: None
         for worker, trouble in app.troubles.items()
         if trouble.at > recent_ms and (trouble.unstartable or exclude_after(settings))
-    ]
+    }
     yield failed
     kept = excluded(app, settings, at)
     if len(kept) < len(failed):
         yield kept
     if kept and not could_host_elsewhere(state, size, kept):
-        unstartable = [worker for worker in kept if app.troubles[worker].unstartable]
+        unstartable = {worker: None for worker in kept if app.troubles[worker].unstartable}
         if len(unstartable) < len(kept):
             yield unstartable
         if unstartable and not could_host_elsewhere(state, size, unstartable):

@@ -27,6 +27,8 @@ LOOKED_AT = 256
 
 
 _SHARE = attrgetter("share")
+_Alike = tuple[str, int, str]
+"""Company and need of apps for which as much can be taken; and the app, if it has holds or is excluded anywhere."""
 
 
 class Loss(NamedTuple):
@@ -83,11 +85,9 @@ class _Reclaiming:
         self.claimed = claimed_by_company(state)
         self.leaving = leaving_by_company(state)
         self.number = 0
-        self.failed: set[int] = set()
-        """Positions of admission of the apps for which nothing could be taken since the last claim."""
-        self.in_vain: set[tuple[str, int]] = set()
-        """Company and need of apps for which nothing could be taken since the last claim: nor can it for apps alike."""
-        self.no_lent: set[tuple[str, int]] = set()
+        self.in_vain: set[_Alike] = set()
+        """The apps for which nothing could be taken since the last claim."""
+        self.no_lent: set[_Alike] = set()
         """The same of what elastic apps of their company are lent (semantics E7)."""
         self.unlawful = False
         """Whether losses were given up because one would be unlawful in the end."""
@@ -108,7 +108,8 @@ class _Reclaiming:
 
     def unlawful_for(self, app: App) -> bool:
         """Whether the app may claim, and what could be gathered for it would be unlawful (semantics E4)."""
-        return self._to_part(app) and self._may_claim(app, again=True) and self._find(app) is None and self.unlawful
+        may = self._to_part(app) and _may_claim(app) and self._will_fit_nowhere(app)
+        return may and self._find(app) is None and self.unlawful
 
     def may_be_lost(self, claimant: App, executor: Allocation, event: ExecutorRevoked) -> bool:
         """Whether the executor may leave for a claim whose room is held already (semantics E2, E3, E7)."""
@@ -120,15 +121,18 @@ class _Reclaiming:
         return event.rule == "E7" or self._rule(claimant, executor, worker, [], larger=event.rule == "E3") is not None
 
     def _pass(self, wanted: Callable[[App], bool], *, once: bool = False, within: bool = False) -> Iterator[Event]:
+        in_vain = self.no_lent if within else self.in_vain
         for app in self.state.owed.serve(wanted):
-            while self.number < CLAIMS_A_TURN and wanted(app) and self._may_claim(app, again=within):
-                found = self._find_lent(app) if within else self._find(app)
+            while self.number < CLAIMS_A_TURN and wanted(app) and _may_claim(app):
+                alike = app.spec.company, id(app.need), app.id if app.holds or app.troubles else ""
+                if alike in in_vain:
+                    break
+                found = self._sought(app, within=within) if self._will_fit_nowhere(app) else None
                 if found is None:
-                    self.failed |= set() if within else {app.admitted}
+                    in_vain.add(alike)
                     break
                 self.number += 1
-                self.failed.clear()  # what is claimed on one worker leads the search to others
-                self.in_vain.clear()
+                self.in_vain.clear()  # what is claimed on one worker leads the search to others
                 self.no_lent.clear()
                 yield from self._claim(app, *found, within=within)
                 if once:
@@ -155,10 +159,8 @@ class _Reclaiming:
         company = app.spec.company
         return bool(app.need.executor.cores) and not reached(self._held(company), self.parts[company])
 
-    def _may_claim(self, app: App, *, again: bool) -> bool:
-        """Whether the app is owed an executor that it does not claim and that will fit nowhere (semantics E1)."""
-        if (app.admitted in self.failed and not again) or not app.owed or app.claimable <= len(claims_of(app)):
-            return False
+    def _will_fit_nowhere(self, app: App) -> bool:
+        """Whether an executor of the app fits nowhere now, nor will once all that leaves is gone (semantics E1)."""
         state, size = self.state, app.need.least
         if has_room_now(state, app, self.at):
             return False
@@ -170,16 +172,16 @@ class _Reclaiming:
             if hold.reason == "hold" and hold.worker in state.workers
         )
 
+    def _sought(self, app: App, *, within: bool) -> tuple[Worker, list[Loss]] | None:
+        return self._gather_lent(app) if within else self._find(app)
+
     def _find(self, app: App) -> tuple[Worker, list[Loss]] | None:
         """Where room can be made for the app's smallest executor, and by which losses (semantics E2-E4).
 
         By E2 alone the same executors are gathered for every app that has no hold and is excluded nowhere, so what was
         gathered for one of them is remembered for the others.
         """
-        like = app.spec.company, id(app.need)
         plain = not (app.holds or app.troubles)
-        if plain and like in self.in_vain:
-            return None
         search = self._shared if plain and self._shared is not None else _Search(self._gathered(app, larger=False))
         if plain:
             self._shared = search
@@ -187,8 +189,6 @@ class _Reclaiming:
         found = self._first(app, search, larger=False)
         if found is None and search.refused:
             found = self._first(app, _Search(self._gathered(app, larger=True)), larger=True)
-        if plain and found is None:
-            self.in_vain.add(like)
         return found
 
     def _first(self, app: App, search: _Search, *, larger: bool) -> tuple[Worker, list[Loss]] | None:
@@ -228,17 +228,6 @@ class _Reclaiming:
             losses.append(Loss(executor, rule))
             loser.lose(executor.resources)
             yield _Step(worker, losses, len(losses), worker.to_come(app.id) + _sum(losses))
-
-    def _find_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
-        """The same by losses of elastic apps of the claimant's company (semantics E7)."""
-        like = app.spec.company, id(app.need)
-        plain = not (app.holds or app.troubles)
-        if plain and like in self.no_lent:
-            return None
-        found = self._gather_lent(app)
-        if plain and found is None:
-            self.no_lent.add(like)
-        return found
 
     def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
         """What is gathered of elastic apps of the claimant's company, which keep their least number (semantics E7).
@@ -436,6 +425,11 @@ def _offer(order: list[_Lent], beyond: int, number: int, rest: list[Allocation])
     """Put the app admitted at `number`, with so many beyond its least, into the order in which it may lose the rest."""
     if rest:
         heappush(order, (rest[-1].idle_since is None, -beyond, -number, rest))
+
+
+def _may_claim(app: App) -> bool:
+    """Whether the app is owed an executor that it does not claim (semantics E1)."""
+    return app.owed and app.claimable > len(claims_of(app))
 
 
 def _beyond_least(app: App) -> int:

@@ -47,9 +47,9 @@ def kept_until(trouble: Trouble, settings: ClusterConfigured) -> int:
     return trouble.at + settings.exclude_s * 1000 if excluded else 0
 
 
-def excluded(app: App, settings: ClusterConfigured, at: int) -> list[str]:
+def excluded(app: App, settings: ClusterConfigured, at: int) -> dict[str, None]:
     """The workers on which the app gets nothing at time `at` (ms) if others could host it (semantics W7, W9)."""
-    return [worker for worker, trouble in app.troubles.items() if at < kept_until(trouble, settings)]
+    return {worker: None for worker, trouble in app.troubles.items() if at < kept_until(trouble, settings)}
 
 
 def suspicion_timers(worker: Worker) -> list[tuple[int, What]]:
