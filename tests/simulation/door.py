@@ -145,6 +145,7 @@ class Door:
         self.rare = Random(f"rare {world.seed}")
         """What invitations and new keys are drawn from."""
         self.rotations = 0
+        self.settled = False
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Give the servers what is deterministic, and locks that other actors can wait for."""
@@ -193,7 +194,8 @@ class Door:
             self.rotate()
 
     def settle(self) -> None:
-        """Everything answers and arrives; every account has a new token."""
+        """Everything answers and arrives, and no caller brings a fault any more; every account has a new token."""
+        self.settled = True
         self.fates = (1, *(0 for _ in FATES[1:]))
         self.start_what_died()
         self.restore(*ACCOUNTS)
@@ -379,7 +381,7 @@ class Door:
         actor, answer = server.handle(request, late_ms)
         if fate == "doubled":
             server.handle(request, self.random.randrange(9_000))
-        if fault:
+        if fault and not self.settled:
             self.world._strike(actor)
         arrived = self.loom.wait(ANSWER_MS, lambda: bool(answer) or not server.actor.alive)
         if fate == "answer late":
