@@ -265,7 +265,7 @@ def gave_back(app: App) -> list[Event]:
 def backlog(state: ClusterState, app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
     """The demand of an elastic app whose executor reports its waiting and running tasks (semantics L6).
 
-    If they need fewer executors, the demand falls at once and the step returns to one.
+    If they need fewer executors, the demand falls at once. The first step is one, as it is when more become wanted anew.
     """
     check_range("waiting tasks", command.waiting, 0, MAX_TASKS)
     check_range("running tasks", command.running, 0, MAX_TASKS)
@@ -289,6 +289,8 @@ def backlog(state: ClusterState, app: App, executor: Allocation, command: Report
     if wanted <= limit:
         limit = wanted
         changes |= {"executor_limit": wanted, "next_step": 1, "target": None}
+    elif not app.wants_more:
+        changes["next_step"] = 1
     return [*events, demand(app, **changes, requested=_request(app, sizing, limit))]
 
 

@@ -375,6 +375,14 @@ class TestElastic:
         assert cluster.state.apps["e"].demand.next_step == 1
         assert asked(cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=5))) == []
 
+    def test_growth_starts_over_when_more_become_wanted_anew(self) -> None:
+        """Semantics L6: the last step before was a whole one, of four."""
+        cluster = cluster_of(offer("w1", 256))
+        cluster.turn(elastic("e", 1, 60, tasks=32))
+        assert [asked(wait(cluster, 1000)) for _ in range(4)] == [[(2, 8)], [(4, 16)], [(8, 32)], []]
+        cluster.turn(StartedExecutor(executor="e.0"), ReportBacklog(executor="e.0", waiting=100, running=32))
+        assert [asked(wait(cluster, 1000)) for _ in range(3)] == [[(9, 36)], [(11, 44)], [(15, 60)]]
+
     def test_idle_executors_are_returned_after_their_timeout_in_log_and_ledgers(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=60)
         cluster.turn(elastic("e", 1, 4, tasks=100))
