@@ -265,7 +265,7 @@ def gave_back(app: App) -> list[Event]:
 def backlog(state: ClusterState, app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
     """The demand of an elastic app whose executor reports its waiting and running tasks (semantics L6).
 
-    If they need fewer executors, the demand falls at once. The first step is one, as it is when more become wanted anew.
+    If they need fewer executors, the demand falls at once. Steps start over with one then, and when more become wanted.
     """
     check_range("waiting tasks", command.waiting, 0, MAX_TASKS)
     check_range("running tasks", command.running, 0, MAX_TASKS)
