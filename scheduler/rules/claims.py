@@ -77,7 +77,7 @@ class Claims:
         self._levels: dict[tuple[str, str], Standings] = {}
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._many = NEEDS
-        """How many needs are looked through for those that no app has any more."""
+        """At how many needs those are forgotten that no app has."""
         self._fleet = fleet
         self._apps = apps
         self._settings = ClusterConfigured()
@@ -173,7 +173,7 @@ class Claims:
         return need
 
     def _forget_needs(self) -> None:
-        """Keep those of apps: submissions that were refused, and apps that are forgotten, have left others."""
+        """Drop the needs that no app has: submissions that were refused, and apps that are forgotten, leave theirs."""
         used = {id(app.need) for app in self._apps.values()}
         self.needs = {key: need for key, need in self.needs.items() if id(need) in used}
         self._alone.clear()

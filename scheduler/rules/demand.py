@@ -185,7 +185,7 @@ def after_removal(state: ClusterState, ended: Mapping[str, Sequence[Allocation]]
         if done and app.elastic and isinstance(app.sizing, Fixed):
             limit = (app.executor_limit or 0) - done // app.sizing.each.cores
             request = _request(app, app.sizing, limit)
-            events.append(demand(app, executor_limit=limit, requested=request, done_cores=0))
+            events.append(demand(app, executor_limit=limit, next_step=1, requested=request, done_cores=0))
         elif done < app.done_cores:
             events.append(demand(app, done_cores=done))
         if len(ended) > 1:
@@ -520,7 +520,7 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """
     if most <= 0 or state.settings.admission == "open":
         return max(0, most)
-    if not (app.need.hostable and state.fleet.could_host(sizing.each)):  # who asks for none needs none
+    if not (app.need.hostable and state.fleet.could_host(sizing.each)):  # an app with a limit of 0 has an empty need
         return 0
     company, claims, total = app.spec.company, state.claims, state.fleet.total
     beyond = state.queue.may_borrow(company)

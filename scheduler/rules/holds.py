@@ -84,12 +84,13 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
     though the offer of some live worker would suffice. At most a quarter of the live workers have such a hold.
     """
     settings = state.settings
-    waiting = [state.apps[app] for app in state.timers.due(at, "hold")] if settings.admission == "fair" else ()
+    waiting = state.timers.due(at, "hold") if settings.admission == "fair" else ()
     number = sum(hold.reason == "hold" for hold in state.holds.values()) if waiting else 0
     in_vain: set[tuple[str, int]] = set()
-    for app in waiting:
+    for name in waiting:
         if number >= max(1, state.fleet.live // 4):
             return
+        app = state.apps[name]
         like = app.spec.company, id(app.need)
         if like in in_vain and not app.troubles:
             continue

@@ -120,6 +120,9 @@ def _needs(state: ClusterState) -> Iterator[str]:
         sizes = [size for size in (need.least, need.driver) if size.cores]
         if need.hostable != all(any(offer.covers(size) for offer in offers) for size in sizes):
             yield f"live workers could host {need.least} or not, against what they offer"
+    known = {id(need) for need in state.claims.needs.values()}
+    if strangers := sorted(app.id for app in state.apps.values() if id(app.need) not in known):
+        yield f"the needs of the apps {strangers} are not among those that are known"
 
 
 def _numbers(state: ClusterState) -> Iterator[str]:

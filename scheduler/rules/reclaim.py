@@ -28,7 +28,7 @@ LOOKED_AT = 256
 
 _SHARE = attrgetter("share")
 _Alike = tuple[str, int, str]
-"""Company and need of apps for which as much can be taken; and the app, if it has holds or is excluded anywhere."""
+"""Company and need of apps for which as much can be taken; and the app, if that differs for it alone."""
 
 
 class Loss(NamedTuple):
@@ -124,7 +124,8 @@ class _Reclaiming:
         in_vain = self.no_lent if within else self.in_vain
         for app in self.state.owed.serve(wanted):
             while self.number < CLAIMS_A_TURN and wanted(app) and _may_claim(app):
-                alike = app.spec.company, id(app.need), app.id if app.holds or app.troubles else ""
+                alone = app.holds or app.troubles or (within and app.elastic)  # what it is lent itself is not for it
+                alike = app.spec.company, id(app.need), app.id if alone else ""
                 if alike in in_vain:
                     break
                 found = self._sought(app, within=within) if self._will_fit_nowhere(app) else None
@@ -243,12 +244,12 @@ class _Reclaiming:
         for one in state.elastics.get(app.spec.company, {}).values():
             if one is not app and (more := _beyond_least(one)) > 0:
                 lent[one.id] = more
-                _offer(order, more, one.admitted, _last_granted(one, only)[::-1])
+                _line_up(order, more, one.admitted, _last_granted(one, only)[::-1])
         gathered: defaultdict[str, list[Loss]] = defaultdict(list)
         for _ in range(LOOKED_AT):
             if not order:
                 return None
-            _, beyond, number, executors = heappop(order)
+            _, less, minus_admitted, executors = heappop(order)
             executor = executors.pop()
             worker = state.workers[executor.worker]
             losses = gathered[worker.id]
@@ -256,7 +257,7 @@ class _Reclaiming:
                 self._may_be_taken(executor, worker, app)
                 and [loss.executor.app for loss in losses].count(executor.app) < lent[executor.app]
             )
-            _offer(order, -beyond - taken, -number, executors)
+            _line_up(order, -less - taken, -minus_admitted, executors)
             if taken:
                 losses.append(Loss(executor, "E7"))
                 room = worker.to_come(app.id)
@@ -421,10 +422,10 @@ def _needed(losses: list[Loss], room: Resources, size: Resources) -> list[Loss]:
     return needed
 
 
-def _offer(order: list[_Lent], beyond: int, number: int, rest: list[Allocation]) -> None:
-    """Put the app admitted at `number`, with so many beyond its least, into the order in which it may lose the rest."""
+def _line_up(order: list[_Lent], beyond: int, admitted: int, rest: list[Allocation]) -> None:
+    """Put the app of that admission, with so many beyond its least, where it may lose the next of its executors."""
     if rest:
-        heappush(order, (rest[-1].idle_since is None, -beyond, -number, rest))
+        heappush(order, (rest[-1].idle_since is None, -beyond, -admitted, rest))
 
 
 def _may_claim(app: App) -> bool:

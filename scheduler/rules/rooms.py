@@ -18,12 +18,16 @@ Rank = tuple[int, int, str]
 """Free cores and memory as negative numbers, then the id: workers with the most room come first (semantics P8)."""
 
 
+CHANGED_WORKERS = 1_000
+"""How many changed workers may be noted before they are looked at: a replay never asks, and would note every one."""
+
+
 class Rooms:
     """An index of the live workers, brought up to date when somebody asks."""
 
     def __init__(self, workers: Mapping[str, Worker]) -> None:
         self.watching = False
-        """Whether a worker that changes must be told."""
+        """Whether changes of workers matter, because anything leaves one or somebody has asked."""
         self._workers = workers
         self._changed: dict[str, None] = {}
         self._coming: dict[str, Resources] = {}
@@ -34,8 +38,10 @@ class Rooms:
         self._asked: dict[Resources, None] = {}
 
     def touch(self, worker: Worker) -> None:
-        """What it holds, what leaves it, what is held there or whether it is live has changed."""
+        """Note that what it holds, what leaves it, what is held there or whether it is live changes."""
         if self.watching or worker.leaving != NOTHING:
+            if len(self._changed) >= CHANGED_WORKERS:
+                self._update()
             self.watching = True
             self._changed[worker.id] = None
 
@@ -66,7 +72,7 @@ class Rooms:
         return found.first(without)
 
     def forget_unasked(self) -> None:
-        """Keep no size of which nobody asked since the last call."""
+        """Keep no size of which nobody asked since the last call, so that changes of workers cost nothing for it."""
         if len(self._asked) < len(self._gatherable):
             self._gatherable = {size: self._gatherable[size] for size in self._asked}
         self._asked.clear()

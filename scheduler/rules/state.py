@@ -1221,7 +1221,7 @@ class ClusterState:
         if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
             change = self.claims.update(app, grant)
-            if self.rooms.watching:
+            if self.rooms.watching:  # mostly not: save the call
                 self.rooms.touch(worker)
         else:
             app.standings[1].stranded += grant

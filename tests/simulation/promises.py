@@ -94,8 +94,9 @@ class Witness:
         self.torn: set[str] = set()
         """Executors and drivers whose grants were in a tail that was lost."""
         self.tails_lost = 0
-        self.masters: set[str] = set()
-        """All that were ever elected."""
+        self.elections = 0
+        self.asked: dict[str, int] = {}
+        """Command -> how many elections there had been when it was asked first, if that is known."""
         self.receipts: list[SignedReceipt] = []
         self.shown: set[str] = set()
         """The companies that have ever shown their apps to all their users."""
@@ -132,7 +133,7 @@ class Witness:
         for number, fact in enumerate(self._new_facts()):
             event = self._take(fact)
             if isinstance(event, MasterElected):
-                self.masters.add(master)
+                self.elections += 1
                 if number or event.master != master:
                     raise PromiseBroken(4, f"{master} wrote that {event.master} was elected")
             elif self.state.master != master:
@@ -162,7 +163,7 @@ class Witness:
     def answered(self, command: str, receipt: Receipt) -> None:
         """Check that the log holds a command that a client was told is executed."""
         before = self.told.setdefault(command, receipt.seq)
-        late = not receipt.seq and len(self.masters) > 1  # a deposed master's, about a copy that changed nothing
+        late = not receipt.seq and self.asked.get(command, 0) < self.elections  # of a copy that changed nothing
         self.told[command] = before if late else receipt.seq
         if command in self.excused:
             return

@@ -433,6 +433,7 @@ class World:
             self.door.ask(command, identity, fault=fault)
             return
         self.sent[identity] = command
+        self.witness.asked.setdefault(identity, self.witness.elections)
 
         def live() -> None:
             client = Client(self.store.client, KEYS.cluster, timeout_s=20)

@@ -383,6 +383,24 @@ class TestElastic:
         cluster.turn(StartedExecutor(executor="e.0"), ReportBacklog(executor="e.0", waiting=100, running=32))
         assert [asked(wait(cluster, 1000)) for _ in range(3)] == [[(9, 36)], [(11, 44)], [(15, 60)]]
 
+    def test_what_a_full_quota_had_kept_back_comes_back_by_steps_from_one_on(self) -> None:
+        """Semantics S6, L6: the last step before was of eight."""
+        cluster = cluster_of(*(offer(f"w{number}", 16) for number in range(8)))
+        cluster.company("initech", 64, 64 * GIB)
+        fixed: dict[str, Any] = {"executor_cores": 4, "executor_memory_mb": 1024}
+        cluster.turn(replace(elastic("e", 1, 16, tasks=64, **fixed), company="initech"))
+        for _ in range(5):
+            wait(cluster, 1000)
+        cluster.turn(StartedExecutor(executor="e.0"), ReportBacklog(executor="e.0", waiting=60, running=4))
+        for number in range(4, 14):
+            cluster.ended(f"e.{number}", done=True)
+        cluster.turn(SubmitApp(app="q", company="initech", user="bob", cores=40, command=("true",), **fixed))
+        assert asked(cluster.ended("e.1")) == [(6, 24)]
+        cluster.turn(KillApp(app="q"))
+        first = cluster.turn(*(EndedExecutor(executor=f"q.{number}", reason="killed") for number in range(10)))
+        later = [asked(wait(cluster, 1000)) for _ in range(3)]
+        assert [asked(first), *later] == [[(7, 28)], [(9, 36)], [(13, 52)], [(16, 64)]]
+
     def test_idle_executors_are_returned_after_their_timeout_in_log_and_ledgers(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=60)
         cluster.turn(elastic("e", 1, 4, tasks=100))

@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Allocation, Hold, Worker
-from scheduler.rules.rooms import Rooms, could_gather
+from scheduler.rules.rooms import CHANGED_WORKERS, Rooms, could_gather
 
 SIZES = [Resources(cores, 1024) for cores in (2, 6, 12)]
 
@@ -105,3 +105,14 @@ def test_workers_are_followed_only_while_somebody_asks() -> None:
         rooms.forget_unasked()
         assert not rooms.will_have(SIZES[0], ())
     assert followed == [False, True, False]
+
+
+def test_where_nobody_asks_workers_that_changed_are_not_noted_without_end() -> None:
+    workers = Counted()
+    rooms, leaving = Rooms(workers), idle("a")
+    leaving.leaving = SIZES[0]
+    rooms.touch(leaving)
+    for number in range(3 * CHANGED_WORKERS):
+        rooms.touch(idle(f"w{number}"))
+    assert workers.looked >= CHANGED_WORKERS
+    assert rooms.known() == ({}, {})

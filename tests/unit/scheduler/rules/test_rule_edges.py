@@ -479,3 +479,36 @@ def test_an_app_is_held_back_for_as_long_beside_one_whose_reservation_lapsed() -
     room = {**worker("w3", 3), "at": 1_551_880}
     for between in ((), ({"op": "settings", "at": 1_300_000},)):
         assert said(run(*begin, *between, room, quota_patience_s=5), "admitted") == ["a4", "a6"]
+
+
+def test_of_what_apps_of_a_company_are_lent_an_idle_executor_leaves_first() -> None:
+    """Semantics E7, E4: e and f are both one beyond their least, and f was admitted last."""
+    decisions = run(
+        company("a"),
+        worker("w1", 8),
+        submit("e", elastic=[0, 1], tasks=8),
+        {"op": "backlog", "executor": "e.0", "waiting": 0, "running": 0, "idle": True},
+        submit("f", elastic=[0, 1], tasks=8),
+        {**submit("x", cores=4, **fixed(4)), "user": "bob"},
+    )
+    assert [(one["revoked"], one["rule"]) for one in decisions if "revoked" in one] == [("e.0", "E7")]
+
+
+def test_an_elastic_app_takes_what_another_one_alike_could_not() -> None:
+    """Semantics E7: both entered on what l was lent; x alone has more than its least, which y may have."""
+    decisions = run(
+        company("a"),
+        worker("w0", 16),
+        submit("l", elastic=[1, 4], tasks=100),
+        {"op": "settings", "at": 10_000},
+        submit("x", elastic=[1, 3], tasks=100),
+        submit("y", elastic=[2, 3], tasks=100),
+        *({"op": "executor_ended", "executor": f"l.{number}", "reason": "killed"} for number in (3, 2, 1)),
+        {"op": "kill", "app": "l"},
+        {"op": "executor_ended", "executor": "l.0", "reason": "killed"},
+        worker("w1", 8, at=20_000),
+        {"op": "settings", "at": 40_000},
+        {"op": "worker_lost", "worker": "w1"},
+    )
+    lost = [(one["revoked"], one["claimant"]) for one in decisions if "revoked" in one]
+    assert lost == [("l.3", "x"), ("l.2", "y"), ("l.1", "y"), ("x.1", "y")]
