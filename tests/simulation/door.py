@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from fairlog.api.handlers import Handlers, Viewed
+from fairlog.api.handlers import Handlers
 from fairlog.api.past import NotReady
 from fairlog.api.questions import PAGE
 from fairlog.api.replica import NotThatLong, Replica
@@ -404,10 +404,12 @@ class Door:
 
     # What callers see
 
-    def _shown(self, server: Server, viewed: Viewed) -> Any:
-        """The body of an answer that shows the present state."""
-        self.world.witness.read_at(server.name, viewed.seen.seq, server.shown)
-        server.shown = viewed.seen.seq
+    def _shown(self, server: Server, by: By, view: str, params: dict[str, Any]) -> Any:
+        """The body of an answer that shows the present state: none before what was shown when it was asked for."""
+        before = server.shown
+        viewed = server.handlers.view(by, view, params)
+        self.world.witness.read_at(server.name, viewed.seen.seq, before)
+        server.shown = max(server.shown, viewed.seen.seq)
         if isinstance(viewed.body, list):
             return [json.loads(bytes(item)) for item in viewed.body]
         return json.loads(bytes(viewed.body))
@@ -415,7 +417,7 @@ class Door:
     def _sees_apps(self, server: Server, by: By) -> None:
         witness = self.world.witness
         at_end = server.replica._follower.position == witness.position
-        items = self._shown(server, server.handlers.view(by, "apps", {}))
+        items = self._shown(server, by, "apps", {})
         witness.saw(by, "an app", [(item["company"], item["user"]) for item in items])
         token = witness.state.accounts.tokens.get(by.token)
         whole = by.role in ("operator", "auditor") and token is not None and "read" in token.scopes
@@ -423,13 +425,13 @@ class Door:
             raise PromiseBroken(2, f"{server.name} shows {items} at {server.shown}, and the log has others")
 
     def _sees_an_app(self, server: Server, by: By) -> None:
-        item = self._shown(server, server.handlers.view(by, "app", {"app": self._any_app()}))
+        item = self._shown(server, by, "app", {"app": self._any_app()})
         self.world.witness.saw(by, "an app", [(item["company"], item["user"])])
 
     def _sees_accounts(self, server: Server, by: By) -> None:
         kind = by.account.partition("/")[0]
         for view in ("accounts", "tokens"):
-            for item in self._shown(server, server.handlers.view(by, view, {})):
+            for item in self._shown(server, by, view, {}):
                 mine = item["account"] == by.account or by.role == "operator"
                 if not mine and not (by.role == "admin" and item["account"].startswith(f"{kind}/")):
                     raise PromiseBroken(9, f"{by.account} as {by.role} sees {view} of {item['account']}")

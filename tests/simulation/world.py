@@ -156,8 +156,7 @@ class World:
             loom.wait(500)
             if tick % 20 == 10:
                 self._let_apps_run()
-            if self._is_quiet():
-                loom.wait(1_100)
+            if self._stays_quiet():
                 return
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
 
@@ -251,6 +250,13 @@ class World:
         for _, flat in self.store.ask("XRANGE", KEYS.dead, "-", "+"):
             pairs = iter(flat)
             yield dict(zip(pairs, pairs, strict=True))
+
+    def _stays_quiet(self) -> bool:
+        """Whether nothing is left to do, and no copy of a request comes late."""
+        if not self._is_quiet():
+            return False
+        self.loom.wait(1_100)
+        return self._is_quiet()
 
     def _is_quiet(self) -> bool:
         witness = self.witness
