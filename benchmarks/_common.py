@@ -58,7 +58,7 @@ def arguments(about: str | None, **defaults: float) -> list[Any]:
 
     Raises: SystemExit with a sentence for anything else.
     """
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _parser(about)
     for name, default in defaults.items():
         parser.add_argument(name.upper(), nargs="?", type=type(default), default=default)
     return list(vars(parser.parse_args()).values())
@@ -66,9 +66,13 @@ def arguments(about: str | None, **defaults: float) -> list[Any]:
 
 def words(about: str | None, name: str) -> list[str]:
     """The words that were typed, which the usage calls `name`; `--help` prints `about`."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _parser(about)
     parser.add_argument("words", nargs="*", metavar=name)
     return list(parser.parse_args().words)
+
+
+def _parser(about: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def wait_for(condition: Callable[[], object], what: str, within_s: float = 300) -> None:

@@ -448,7 +448,7 @@ def lowered_by_loss(app: App) -> Iterator[AppChanged]:
 
 
 def raised_by_return(state: ClusterState, app: App) -> Iterator[AppChanged]:
-    """The elastic app keeps an executor that it was to lose (semantics E7); no more than it has or its tasks need.
+    """The elastic app keeps an executor that it was to lose (semantics E7); no more than its tasks need.
 
     More than it has only as far as a quota that may not be passed, and limits, let it claim that (C4, N2).
     """

@@ -11,15 +11,15 @@ and would be faster above 10,000.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
 from itertools import chain, groupby, repeat
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 
+K = TypeVar("K")
 Shape = Resources
 """What a worker has free."""
 
@@ -66,6 +66,13 @@ def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: s
     return iter(fitting)
 
 
+def tally(numbers: dict[K, int], key: K, change: int) -> None:
+    """Count so many more of `key`; what there is none of is not kept."""
+    number = numbers.pop(key, 0) + change
+    if number:
+        numbers[key] = number
+
+
 class Fleet:
     """Live workers (registered, not lost, not draining: semantics A4), indexed by free resources."""
 
@@ -82,7 +89,7 @@ class Fleet:
         self._by_memory: list[tuple[int, Shape]] = []
         self.offering: dict[str, tuple[str, ...]] = {}
         """Worker -> the further kinds that it offers, of those that offer any; a shape names them all, even with 0."""
-        self._offered: Counter[tuple[str, ...]] = Counter()
+        self._offered: dict[tuple[str, ...], int] = {}
         """How many workers offer the same kinds."""
         self._moved: dict[str, tuple[Shape, Shape]] = {}
         """Worker -> (indexed shape, current shape); applied by `_sync`."""
@@ -104,25 +111,21 @@ class Fleet:
         """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
         self.live += 1
         self.total += offer
-        self._offers[offer] = self._offers.get(offer, 0) + 1
+        tally(self._offers, offer, 1)
         if offer.others:
             kinds = self.offering[worker] = tuple([kind for kind, _ in offer.others])
-            self._offered[kinds] += 1
+            tally(self._offered, kinds, 1)
         self._insert(worker, self._shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
         self.live -= 1
         self.total -= offer
-        self._offers[offer] -= 1
-        if not self._offers[offer]:
-            del self._offers[offer]
+        tally(self._offers, offer, -1)
         kept, _ = self._moved.pop(worker, (self._shape(worker, free),) * 2)
         self._delete(worker, kept)
         if (kinds := self.offering.pop(worker, None)) is not None:
-            self._offered[kinds] -= 1
-            if not self._offered[kinds]:
-                del self._offered[kinds]
+            tally(self._offered, kinds, -1)
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""

@@ -105,7 +105,7 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
         if worker is not None:
             number += 1
             in_vain.clear()
-            yield RoomHeld(worker=worker, app=app.id, amounts=app.need.executor, reason="hold")
+            yield RoomHeld(worker=worker, app=name, amounts=app.need.executor, reason="hold")
         elif not app.troubles:
             in_vain.add(like)
     state.rooms.forget_unasked()

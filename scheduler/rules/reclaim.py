@@ -27,8 +27,9 @@ LOOKED_AT = 256
 
 
 _SHARE = attrgetter("share")
-_Alike = tuple[str, int, str]
-"""Company and need of apps for which as much can be taken; and the app, if that differs for it alone."""
+_Alike = tuple[str, int, str, bool]
+"""Company and need of apps for which as much can be taken; the app, if that differs for it alone; and whether it is of
+what elastic apps of the company are lent (semantics E7)."""
 
 
 class Loss(NamedTuple):
@@ -87,8 +88,6 @@ class _Reclaiming:
         self.number = 0
         self.in_vain: set[_Alike] = set()
         """The apps for which nothing could be taken since the last claim."""
-        self.no_lent: set[_Alike] = set()
-        """The same of what elastic apps of their company are lent (semantics E7)."""
         self.unlawful = False
         """Whether losses were given up because one would be unlawful in the end."""
         self._losers: tuple[str, ...] | None = None
@@ -121,20 +120,19 @@ class _Reclaiming:
         return event.rule == "E7" or self._rule(claimant, executor, worker, [], larger=event.rule == "E3") is not None
 
     def _pass(self, wanted: Callable[[App], bool], *, once: bool = False, within: bool = False) -> Iterator[Event]:
-        in_vain = self.no_lent if within else self.in_vain
         for app in self.state.owed.serve(wanted):
             while self.number < CLAIMS_A_TURN and wanted(app) and _may_claim(app):
                 alone = app.holds or app.troubles or (within and app.elastic)  # what it is lent itself is not for it
-                alike = app.spec.company, id(app.need), app.id if alone else ""
-                if alike in in_vain:
+                alike = app.spec.company, id(app.need), app.id if alone else "", within
+                if alike in self.in_vain:
                     break
-                found = self._sought(app, within=within) if self._will_fit_nowhere(app) else None
+                seek = self._gather_lent if within else self._find
+                found = seek(app) if self._will_fit_nowhere(app) else None
                 if found is None:
-                    in_vain.add(alike)
+                    self.in_vain.add(alike)
                     break
                 self.number += 1
                 self.in_vain.clear()  # what is claimed on one worker leads the search to others
-                self.no_lent.clear()
                 yield from self._claim(app, *found, within=within)
                 if once:
                     break
@@ -172,9 +170,6 @@ class _Reclaiming:
             for hold in app.holds.values()
             if hold.reason == "hold" and hold.worker in state.workers
         )
-
-    def _sought(self, app: App, *, within: bool) -> tuple[Worker, list[Loss]] | None:
-        return self._gather_lent(app) if within else self._find(app)
 
     def _find(self, app: App) -> tuple[Worker, list[Loss]] | None:
         """Where room can be made for the app's smallest executor, and by which losses (semantics E2-E4).

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.fleet import tally
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Worker
@@ -85,20 +86,15 @@ class Rooms:
     def _update(self) -> None:
         for name in self._changed:
             worker = self._workers.get(name)
-            self._count(self._coming.pop(name, None), -1)
+            if (before := self._coming.pop(name, None)) is not None:
+                tally(self._shapes, before, -1)
             if worker is not None and worker.status == "alive" and worker.leaving != NOTHING:
                 coming = self._coming[name] = worker.to_come(None)
-                self._count(coming, 1)
+                tally(self._shapes, coming, 1)
             for gatherable in self._gatherable.values():
                 gatherable.look_at(name, worker)
         self._changed.clear()
         self.watching = bool(self._coming or self._gatherable)
-
-    def _count(self, shape: Resources | None, change: int) -> None:
-        if shape is not None:
-            number = self._shapes.pop(shape, 0) + change
-            if number:
-                self._shapes[shape] = number
 
 
 class Gatherable:

@@ -66,7 +66,7 @@ from scheduler.rules.entities import (
     Worker,
     shared_spec,
 )
-from scheduler.rules.fleet import Fleet
+from scheduler.rules.fleet import Fleet, tally
 from scheduler.rules.followers import Followers
 from scheduler.rules.holders import Holders
 from scheduler.rules.ledger import Accounts as LedgersOfUser
@@ -412,7 +412,7 @@ class ClusterState:
             self._set_live(worker, was=False, now=worker.status == "alive")
             self._set_suspicion(worker)
         for offering in self.known_workers():
-            self._offer(offering.offer, 1)
+            tally(self.offers, offering.offer, 1)
         self._wait_to_forget()
         self._set_quotas()
         for app in self.apps.values():
@@ -569,9 +569,8 @@ class ClusterState:
     def _worker_registered(self, event: events.WorkerRegistered) -> None:
         offer = event.offer
         if event.worker in self.lost:
-            self._offer(self.lost.pop(event.worker).offer, -1)
-            self._wait_to_forget()
-        self._offer(offer, 1)
+            self._forget_lost(event.worker)
+        tally(self.offers, offer, 1)
         worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         worker.addresses = event.addresses
         if self.holds:  # of a worker that was lost earlier in the turn
@@ -588,7 +587,7 @@ class ClusterState:
             self.lost[event.worker] = LostWorker(event.worker, worker.offer, self.at)
             self._wait_to_forget()
         else:
-            self._offer(worker.offer, -1)
+            tally(self.offers, worker.offer, -1)
         self._set_live(worker, was=worker.status == "alive", now=False)
         self._trust(worker)
         self._set_cluster()
@@ -596,8 +595,8 @@ class ClusterState:
     def _worker_changed(self, event: events.WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
-        self._offer(worker.offer, -1)
-        self._offer(event.offer, 1)
+        tally(self.offers, worker.offer, -1)
+        tally(self.offers, event.offer, 1)
         worker.free += event.offer - worker.offer
         if event.status != worker.status:
             worker.since = self.at
@@ -627,14 +626,12 @@ class ClusterState:
         return [worker.id for worker in takewhile(lambda worker: worker.at <= lost_by, self.lost.values())]
 
     def _lost_workers_forgotten(self, event: events.LostWorkersForgotten) -> None:
-        for worker in event.workers:
-            self._offer(self.lost.pop(worker).offer, -1)
-        self._wait_to_forget()
+        self._forget_lost(*event.workers)
 
-    def _offer(self, offer: Resources, change: int) -> None:
-        number = self.offers.pop(offer, 0) + change
-        if number:
-            self.offers[offer] = number
+    def _forget_lost(self, *workers: str) -> None:
+        for worker in workers:
+            tally(self.offers, self.lost.pop(worker).offer, -1)
+        self._wait_to_forget()
 
     def _wait_to_forget(self) -> None:
         first = next(iter(self.lost.values()), None)
@@ -671,10 +668,14 @@ class ClusterState:
 
     def _show(self, worker: Worker, before: Resources) -> None:
         """Bring what follows from a suspicion up to date; `before` was open to new executors."""
+        self._reopen(worker, before)
+        self._set_suspicion(worker)
+
+    def _reopen(self, worker: Worker, before: Resources) -> None:
+        """Another amount than `before` may be open to new executors on the worker."""
         if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.open_to(None))
         self.rooms.touch(worker)
-        self._set_suspicion(worker)
 
     def _set_suspicion(self, worker: Worker) -> None:
         self.suspects.pop(worker.id, None)
@@ -1049,8 +1050,7 @@ class ClusterState:
         self.holds[hold.id] = worker.holds[hold.id] = app.holds[hold.id] = hold
         if app.owed:
             self.owed.add(app)
-        self.fleet.move(worker.id, before, worker.open_to(None))
-        self.rooms.touch(worker)
+        self._reopen(worker, before)
         self._timers.changed[app.submitted] = app
 
     def _hold_ended(self, event: events.HoldEnded) -> None:
@@ -1060,9 +1060,7 @@ class ClusterState:
         if worker is not None and event.hold in worker.holds:
             before = worker.open_to(None)
             del worker.holds[event.hold]
-            if worker.status == "alive":
-                self.fleet.move(worker.id, before, worker.open_to(None))
-            self.rooms.touch(worker)
+            self._reopen(worker, before)
         if app is not None:
             if app.owed:
                 self.owed.remove(app)

@@ -184,7 +184,7 @@ class AppQueue:
         if company is None:
             return []
         found: list[tuple[int, What]] = []
-        if (since := company.limit.held_longest(self._barred(company) if self.lapsed else None)) is not None:
+        if (since := company.limit.held_longest(self._barred(company))) is not None:
             found.append((since + self._delay_ms + 1, "reservation"))
         if company.reserved and self._delay_ms:
             found.append((min(company.reserved.values()) + LAPSES_AFTER * self._delay_ms, "lapse"))

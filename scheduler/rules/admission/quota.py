@@ -149,7 +149,7 @@ class QuotaLimit:
                 for since, head in group.heads.values():
                     yield max(since, group.held_since), head
 
-    def held_longest(self, but: Callable[[App], bool] | None = None) -> int | None:
+    def held_longest(self, but: Callable[[App], bool]) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back, `but` those; None if none."""
         if not self.holding:
             return None
@@ -157,7 +157,7 @@ class QuotaLimit:
         for group in self.groups.values():
             if group.held_since is not None:
                 for since, head in group.heads.values():
-                    if but is None or not but(head):
+                    if not but(head):
                         held = max(since, group.held_since)
                         longest = held if longest is None else min(longest, held)
                         break

@@ -447,22 +447,18 @@ def test_a_loss_that_is_withdrawn_raises_no_request_beyond_a_hard_quota() -> Non
 
 def test_a_loss_that_is_withdrawn_raises_no_request_beyond_what_tasks_need() -> None:
     """Semantics E7, L6: e needs one executor by now, and y gets room for which e's second was to leave."""
-    outcome = run_scenario(
-        {
-            "commands": [
-                company("a"),
-                worker("w1", 12),
-                submit("e", elastic=[1, 2], tasks=8),
-                {**submit("x", cores=4, **fixed(4)), "at": 5000},
-                {"op": "backlog", "executor": "e.1", "waiting": 1, "running": 0, "idle": False, "at": 6000},
-                {**submit("y", cores=4, **fixed(4)), "user": "bob", "at": 7000},
-                {"op": "finish", "app": "x", "at": 8000},
-                {"op": "settings", "at": 20_000},
-            ]
-        }
+    decisions = run(
+        company("a"),
+        worker("w1", 12),
+        submit("e", elastic=[1, 2], tasks=8),
+        {**submit("x", cores=4, **fixed(4)), "at": 5000},
+        {"op": "backlog", "executor": "e.1", "waiting": 1, "running": 0, "idle": False, "at": 6000},
+        {**submit("y", cores=4, **fixed(4)), "user": "bob", "at": 7000},
+        {"op": "finish", "app": "x", "at": 8000},
+        {"op": "settings", "at": 20_000},
     )
-    assert said(outcome["decisions"], "withdrawn") == ["e.1"]
-    assert [one["cores"] for one in outcome["decisions"] if one.get("requested") == "e"] == [8, 4]
+    assert said(decisions, "withdrawn") == ["e.1"]
+    assert [one["cores"] for one in decisions if one.get("requested") == "e"] == [8, 4]
 
 
 def test_an_app_is_held_back_for_as_long_beside_one_whose_reservation_lapsed() -> None:
