@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dask.utils import parse_bytes
-from distributed import Adaptive, Scheduler
+from distributed import Adaptive
 from distributed.deploy.spec import NoOpAwaitable, SpecCluster
+from distributed.security import Security
 
+from fairlog.engines.dask_node import Scheduler
+from fairlog.engines.keys import draw_keys
 from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, say
 from scheduler.model.commands import SubmitApp
 
@@ -24,9 +27,25 @@ if TYPE_CHECKING:
 GRACE_S = 30
 _SCRIPT = (
     'exec "$0" -m distributed.cli.dask_worker "$FAIRLOG_DASK_SCHEDULER" --name "$FAIRLOG_EXECUTOR_ID" '
+    "--worker-class fairlog.engines.dask_node.Worker "
     '--nthreads "$FAIRLOG_CORES" --memory-limit "${FAIRLOG_MEMORY_MB}MiB" --no-nanny --no-dashboard '
     '--local-directory "$FAIRLOG_SCRATCH" --host "${FAIRLOG_DASK_HOST:-$FAIRLOG_HOST}" --death-timeout 60'
 )
+
+
+def _drawn(app: str) -> tuple[dict[str, str], Security]:
+    """New keys for the app: the variables that give Dask's processes on its executors theirs, and those of this one."""
+    keys = draw_keys(app)
+    pair = {"cert": keys.certificate, "key": keys.key}
+    roles = {f"{role}_{part}": text for role in ("client", "scheduler", "worker") for part, text in pair.items()}
+    security = Security(
+        require_encryption=True,
+        tls_ca_file=keys.authority,
+        **{f"tls_{name}": text for name, text in roles.items()},
+    )
+    prefix = "DASK_DISTRIBUTED__COMM"
+    variables = {f"{prefix}__TLS__{name.upper().replace('_', '__')}": text for name, text in roles.items()}
+    return {f"{prefix}__REQUIRE_ENCRYPTION": "True", f"{prefix}__TLS__CA_FILE": keys.authority, **variables}, security
 
 
 class _Adaptive(Adaptive):  # type: ignore[misc]  # its types are partial
@@ -42,7 +61,8 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
     """A Dask cluster whose workers fairlog grants: `scale`, `adapt` from 0 and back, as any `SpecCluster`.
 
     Each worker has `cores` threads and `memory_mb`. A worker is called as its executor, so that the one which Dask
-    retires is the one that is stopped.
+    retires is the one that is stopped. Scheduler and workers accept nobody but each other and clients with
+    `cluster.security`: all show a certificate drawn for the app. Raises: TypeError for `security` of one's own.
     """
 
     def __init__(  # noqa: PLR0913 (by name only)
@@ -61,6 +81,8 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
         token: str | None = None,
         **options: Any,  # noqa: ANN401 (of `SpecCluster`)
     ) -> None:
+        if "security" in options:
+            raise TypeError("a FairlogCluster draws the keys of its app; leave out security=, and see cluster.security")
         self._asked = n_workers
         self._api, self._token = api, token
         self._host = host or own_host(api)
@@ -83,10 +105,14 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
             cwd=own_folder(),
         )
         self.app = self._request.app
-        # Any port for its web server: at Dask's, 8787, a second cluster on this machine gets a warning.
-        listens = {"host": self._host, "dashboard": False, "dashboard_address": f"{self._host}:0"}
-        options.setdefault("scheduler", {"cls": Scheduler, "options": listens})
-        super().__init__(workers={}, name=self.app, **options)
+        self._variables, security = _drawn(self.app)
+        scheduler = {
+            "cls": Scheduler,
+            "options": {"host": self._host, "dashboard": False},
+            **options.pop("scheduler", {}),
+        }
+        scheduler["options"] = {**scheduler["options"], "security": security}
+        super().__init__(workers={}, name=self.app, scheduler=scheduler, security=security, **options)
 
     async def _start(self) -> None:
         await super()._start()
@@ -95,6 +121,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
         variables = {
             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
             **self._env,
+            **self._variables,
             "FAIRLOG_DASK_SCHEDULER": self.scheduler_address,
         }
         if self._host == "127.0.0.1":

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -22,8 +22,10 @@ from typing import Any, TypeVar
 
 from fairlog.engines import wire
 
-POOL, KEY, SLOTS = "FAIRLOG_POOL", "FAIRLOG_POOL_KEY", "FAIRLOG_POOL_SLOTS"
-"""Variables: HOST:PORT of the pool, the key in hex, and how many workers there are to be."""
+POOL, SLOTS = "FAIRLOG_POOL", "FAIRLOG_POOL_SLOTS"
+"""Variables: HOST:PORT of the pool, and how many workers there are to be."""
+AUTHORITY, KEY = "FAIRLOG_POOL_AUTHORITY", "FAIRLOG_POOL_KEY"
+"""Variables: whose certificates count, and the certificate and key of the app, as PEM."""
 PATIENCE_S = 10.0
 """How long a worker tries to reach the pool."""
 T = TypeVar("T")
@@ -139,11 +141,14 @@ class _Worker:
 
     def _give_back(self) -> None:
         with contextlib.suppress(OSError):
-            while select.select([self._connection], [], [], 0)[0]:
-                data = self._connection.recv(1 << 18)
-                if not data:
-                    return
-                self._pending += self._frames.feed(data)
+            self._connection.settimeout(0)
+            try:
+                while data := self._connection.recv(1 << 18):
+                    self._pending += self._frames.feed(data)
+            except wire.NOT_NOW:
+                pass
+            finally:
+                self._connection.settimeout(None)
             calls = [frame for frame in self._pending if frame.kind == wire.CALL]
             self._pending = deque(frame for frame in self._pending if frame.kind != wire.CALL)
             if calls:
@@ -153,7 +158,7 @@ class _Worker:
 def _outcome(body: memoryview | bytes) -> tuple[int, bytes]:
     """The kind and the body of the answer to a call."""
     try:
-        function, arguments, named = pickle.loads(body)  # noqa: S301 (of this user's own process, by the drawn key)
+        function, arguments, named = pickle.loads(body)  # noqa: S301 (of this user's own process, by the app's key)
         value = function(*arguments, **named)
     except BaseException as error:  # noqa: BLE001 (whatever the function raises is the caller's)
         return wire.ERROR, failure(error)
@@ -180,7 +185,7 @@ def failure(error: BaseException) -> bytes:
     return data
 
 
-def _connected(about: str) -> socket.socket:
+def _connected(tls: ssl.SSLContext, about: str) -> socket.socket:
     """A connection to the pool. Raises: OSError if there is none within `PATIENCE_S`."""
     host, _, port = os.environ[POOL].rpartition(":")
     deadline_s = time.monotonic() + PATIENCE_S
@@ -189,7 +194,8 @@ def _connected(about: str) -> socket.socket:
             connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            wire.greet(connection, bytes.fromhex(os.environ[KEY]), about.encode())
+            connection = tls.wrap_socket(connection)
+            wire.greet(connection, about.encode())
         except ConnectionRefusedError:
             raise
         except OSError:
@@ -201,19 +207,20 @@ def _connected(about: str) -> socket.socket:
             return connection
 
 
-def _be_worker(slot: int) -> None:
+def _be_worker(tls: ssl.SSLContext, slot: int) -> None:
     """Work until the pool says stop or is gone."""
-    _Worker(_connected(f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()}")).work()
+    _Worker(_connected(tls, f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()}")).work()
 
 
 def main() -> int:
     """Keep a worker for each slot. Returns the exit code: 0 once all have ended well."""
     slots = int(os.environ[SLOTS])
+    tls = wire.context(os.environ[AUTHORITY], os.environ[KEY], server=False)
     alive: dict[int, int] = {}
     deaths, died_s = 0, 0.0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for slot in range(slots):
-        alive[_forked(slot)] = slot
+        alive[_forked(tls, slot)] = slot
     while alive:
         pid, status = os.wait()
         slot = alive.pop(pid)
@@ -224,18 +231,18 @@ def main() -> int:
         died_s = now_s
         if deaths > _DEATHS:
             return 1
-        alive[_forked(slot)] = slot
+        alive[_forked(tls, slot)] = slot
     return 0
 
 
-def _forked(slot: int) -> int:
+def _forked(tls: ssl.SSLContext, slot: int) -> int:
     pid = os.fork()
     if pid:
         return pid
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     code = 0
     try:
-        _be_worker(slot)
+        _be_worker(tls, slot)
     except OSError:
         pass  # the pool is gone
     except BaseException:  # noqa: BLE001 (a worker's end is told by its exit code)

@@ -1,14 +1,13 @@
 """`fairlog.Executor`: the calls of `concurrent.futures` on executors of one app (semantics G).
 
-The pool listens; workers connect to it with a drawn key. Calls and results pass only between these processes, all of
-one user, never through the store or the API. One thread, the pool's, sends calls and takes results.
+The pool listens; workers connect to it by TLS with keys drawn for the app. Calls and results pass only between these
+processes, all of one user, never through the store or the API. One thread, the pool's, sends calls and takes results.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import secrets
 import selectors
 import socket
 import sys
@@ -27,10 +26,13 @@ from uuid import uuid4
 
 from fairlog.engines import function_worker as worker
 from fairlog.engines import wire
+from fairlog.engines.keys import draw_keys
 from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
+    import ssl
+
     from fairlog.engines.owner import Event
 
 T = TypeVar("T")
@@ -40,6 +42,8 @@ _SHORT_S = 0.004
 """So much work may lie at a worker."""
 _HANDSHAKE_S = 10.0
 _HANDSHAKES = 64
+_MOST_RECORDS = 64
+"""So much is read of a worker before the others have their turn: TLS gives at most 16 KiB at once."""
 _TOLD_WITHIN_S = 2.0
 """How long a call that failed with its worker waits for the log to say why that ended."""
 _LOOK_S = 1.0
@@ -84,8 +88,10 @@ class _Link:
 class _Pool:
     """The pool's state and thread; it does not refer to the `Executor`, so that this can be collected."""
 
-    def __init__(self, listener: socket.socket, key: bytes, *, slots: int, retries: int, idle_s: float) -> None:
-        self._listener, self._key = listener, key
+    def __init__(
+        self, listener: socket.socket, tls: ssl.SSLContext, *, slots: int, retries: int, idle_s: float
+    ) -> None:
+        self._listener, self._tls = listener, tls
         self._slots, self._retries, self._idle_s = slots, retries, idle_s
         self.bounds: tuple[int, int] | None = None
         """The least and the most executors, if their number follows the calls."""
@@ -216,7 +222,8 @@ class _Pool:
     def _shake_hands(self, connection: socket.socket) -> None:
         try:
             connection.settimeout(_HANDSHAKE_S)
-            about = wire.welcome(connection, self._key).decode(errors="replace")
+            connection = self._tls.wrap_socket(connection, server_side=True)
+            about = wire.welcome(connection).decode(errors="replace")
             connection.settimeout(0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._arrived.append(_Link(connection, about.partition(" ")[0]))
@@ -246,19 +253,20 @@ class _Pool:
             if mask & selectors.EVENT_WRITE:
                 self._flush(link)
             if mask & selectors.EVENT_READ:
-                data = link.connection.recv(1 << 18)
-                if not data:
-                    raise ConnectionError("the worker is gone")
-                for frame in link.frames.feed(data):
-                    self._answer(link, frame)
-        except BlockingIOError:
+                for _ in range(_MOST_RECORDS):
+                    data = link.connection.recv(1 << 18)
+                    if not data:
+                        raise ConnectionError("the worker is gone")
+                    for frame in link.frames.feed(data):
+                        self._answer(link, frame)
+        except wire.NOT_NOW:
             pass
         except OSError:
             self._lose(link)
 
     def _answer(self, link: _Link, frame: wire.Frame) -> None:
         if frame.kind == wire.BROKEN:
-            self._break(pickle.loads(frame.body))  # noqa: S301 (of this user's own worker, by the drawn key)
+            self._break(pickle.loads(frame.body))  # noqa: S301 (of this user's own worker, by the app's key)
             return
         call = link.calls.pop(frame.call, None)
         if call is None:
@@ -310,7 +318,7 @@ class _Pool:
     def _flush(self, link: _Link) -> None:
         """Send what the connection takes now, and wait for the rest."""
         before = bool(link.out)
-        with suppress(BlockingIOError):
+        with suppress(*wire.NOT_NOW):
             while link.out:
                 sent = link.connection.send(memoryview(link.out)[: 1 << 20])
                 del link.out[:sent]
@@ -488,7 +496,9 @@ class Executor(_Executor):
             raise ValueError(f"elastic is (MIN, MAX), with 0 <= MIN <= MAX and at least 1 as MAX, not {elastic}")
         if retries < 0:
             raise ValueError(f"retries is at least 0, not {retries}")
-        key = secrets.token_bytes(32)
+        app = f"app-{uuid4().hex[:12]}"
+        keys = draw_keys(app)
+        chain = f"{keys.certificate}{keys.key}"
         listener = socket.create_server((host or own_host(api), 0), backlog=128)
         listener.settimeout(0)
         address, port = listener.getsockname()[:2]
@@ -496,16 +506,18 @@ class Executor(_Executor):
             "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),  # noqa: PTH100 (no such file may be)
             **(env or {}),
             worker.POOL: f"{address}:{port}",
-            worker.KEY: key.hex(),
+            worker.AUTHORITY: keys.authority,
+            worker.KEY: chain,
             worker.SLOTS: str(cores),
         }
         asked = executors if elastic is None else elastic[0]
-        pool = _Pool(listener, key, slots=cores, retries=retries, idle_s=idle_s)
+        tls = wire.context(keys.authority, chain, server=True)
+        pool = _Pool(listener, tls, slots=cores, retries=retries, idle_s=idle_s)
         if initializer is not None:
             pool.initializer = worker.dumped((initializer, initargs, {}))
         request = SubmitApp(
             **{
-                "app": f"app-{uuid4().hex[:12]}",
+                "app": app,
                 "company": company,
                 "user": user,
                 "name": name,

@@ -1,27 +1,24 @@
-"""What a pool of functions and its workers say to each other: a handshake by a drawn key, then frames.
+"""What a pool of functions and its workers say to each other: TLS by the keys of the app, a greeting, then frames.
 
-Both ends prove that they know the key by HMAC-SHA256 over two nonces, each with its own role, before anything is
-unpickled. The connection is not encrypted.
+Both ends show the certificate that was drawn for the app, before anything is unpickled.
 """
 
 from __future__ import annotations
 
-import hmac
-import os
-import socket
+import ssl
 import struct
-from typing import NamedTuple
+import tempfile
+from typing import TYPE_CHECKING, NamedTuple
 
-NONCE = 32
-MAGIC = b"fairlog functions 1\n"
+if TYPE_CHECKING:
+    import socket
+
+NOT_NOW = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a connection without a timeout raises that has nothing to give, or takes nothing now."""
 HEADER = struct.Struct("!QQBd")
 """Of a frame: the length of its body, the number of the call, its kind, and the seconds that the call took."""
 CALL, RESULT, ERROR, RETURNED, INITIALIZE, BROKEN, STOP = range(7)
 """Kinds of frames: a call and its outcomes; a call that was not begun; the first call, and its failure; the end."""
-
-
-class WrongKey(ConnectionError):
-    """The other end does not know the key."""
 
 
 class Frame(NamedTuple):
@@ -61,29 +58,30 @@ class Frames:
         return found
 
 
-def greet(connection: socket.socket, key: bytes, about: bytes) -> None:
-    """The worker's side of the handshake; `about` says which worker it is. Raises: WrongKey, OSError."""
-    mine = os.urandom(NONCE)
-    theirs = _exactly(connection, len(MAGIC) + NONCE)[len(MAGIC) :]
-    connection.sendall(mine + _proof(key, b"worker", theirs, mine, about) + struct.pack("!H", len(about)) + about)
-    if not hmac.compare_digest(_exactly(connection, NONCE), _proof(key, b"pool", theirs, mine, about)):
-        raise WrongKey("the pool does not know the key")
+def context(authority: str, chain: str, *, server: bool) -> ssl.SSLContext:
+    """How an end that has this certificate and key, as PEM, speaks to one whose certificate that authority signed."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.check_hostname = False  # the authority signs for one app, whatever its hosts are called
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.load_verify_locations(cadata=authority)
+    if server:
+        made.num_tickets = 0  # nobody resumes
+    with tempfile.NamedTemporaryFile("w") as file:  # it takes no text
+        file.write(chain)
+        file.flush()
+        made.load_cert_chain(file.name)
+    return made
 
 
-def welcome(connection: socket.socket, key: bytes) -> bytes:
-    """The pool's side of the handshake; what the worker says about itself. Raises: WrongKey, OSError."""
-    mine = os.urandom(NONCE)
-    connection.sendall(MAGIC + mine)
-    theirs, proof = _exactly(connection, NONCE), _exactly(connection, NONCE)
-    about = _exactly(connection, struct.unpack("!H", _exactly(connection, 2))[0])
-    if not hmac.compare_digest(proof, _proof(key, b"worker", mine, theirs, about)):
-        raise WrongKey("a worker does not know the key")
-    connection.sendall(_proof(key, b"pool", mine, theirs, about))
-    return about
+def greet(connection: socket.socket, about: bytes) -> None:
+    """Say which worker this is. Raises: OSError."""
+    connection.sendall(struct.pack("!H", len(about)) + about)
 
 
-def _proof(key: bytes, role: bytes, pool: bytes, worker: bytes, about: bytes) -> bytes:
-    return hmac.digest(key, b"%d:%b" % (len(role), role) + pool + worker + about, "sha256")
+def welcome(connection: socket.socket) -> bytes:
+    """What a worker says about itself. Raises: OSError."""
+    return _exactly(connection, struct.unpack("!H", _exactly(connection, 2))[0])
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:

@@ -37,6 +37,8 @@ _OLDEST = (3, 5)
 _JAVA = {3: (8, 23), 4: (17, 0)}
 """Spark's first number -> the oldest and the newest Java that it runs on; 0: any later one."""
 _JAR_OF_SPARK = re.compile(r"spark-core_[\d.]+-((\d+)\.(\d+)[^/]*)\.jar")
+_AUTHENTICATED = "AES/GCM/NoPadding"
+"""The cipher that notices what was changed; Spark 3.5 may have none but AES/CTR."""
 _DEFAULTS = "spark-defaults.conf"
 PROPERTIES = "FAIRLOG_SPARK_PROPERTIES"
 """The variable with the properties that the submitter has: a cell may not show the file, and a worker have others."""
@@ -64,7 +66,7 @@ def _named_home() -> str:
 
 def version_of(home: str) -> tuple[str, int]:
     """Spark's version, and its first number. Raises: NoSpark if there is none, or one of before 3.5."""
-    found = next(filter(None, (_JAR_OF_SPARK.fullmatch(jar.name) for jar in Path(home, "jars").glob("*.jar"))), None)
+    found = _jar_of_spark(home)
     if found is None or not Path(home, "bin", "spark-submit").exists():
         raise NoSpark(
             f"{home} has no Spark (no bin/spark-submit and jars/spark-core_*.jar): set SPARK_HOME to Spark's folder; "
@@ -73,6 +75,10 @@ def version_of(home: str) -> tuple[str, int]:
     if (int(found[2]), int(found[3])) < _OLDEST:
         raise NoSpark(f"{home} is Spark {found[1]}, and fairlog runs 3.5 and later; set SPARK_HOME to one of these")
     return found[1], int(found[2])
+
+
+def _jar_of_spark(home: str) -> re.Match[str] | None:
+    return next(filter(None, (_JAR_OF_SPARK.fullmatch(jar.name) for jar in Path(home, "jars").glob("*.jar"))), None)
 
 
 def check_java(home: str) -> None:
@@ -87,7 +93,7 @@ def check_java(home: str) -> None:
 
 def defaults(company: str, user: str, home: str) -> dict[str, str]:
     """The configuration with which a driver gets its executors from fairlog, with a secret of its own."""
-    host, prepared = own_host(None), archives.options(home)
+    host, prepared, found = own_host(None), archives.options(home), _jar_of_spark(home)
     shared = {"spark.driver.defaultJavaOptions": prepared, "spark.fairlog.executorOptions": prepared}
     return {
         **(shared if prepared else {}),
@@ -97,6 +103,10 @@ def defaults(company: str, user: str, home: str) -> dict[str, str]:
         "spark.driver.bindAddress": host,
         "spark.authenticate": "true",
         "spark.authenticate.secret": secrets.token_hex(32),
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        **({"spark.network.crypto.cipher": _AUTHENTICATED} if found is not None and int(found[2]) >= 4 else {}),
+        "spark.ui.killEnabled": "false",  # its pages ask nobody who they are
         "spark.shuffle.readHostLocalDisk": "false",  # no executor sees the folder of another
         "spark.fairlog.helper": f"{sys.executable} -m fairlog.engines.spark.helper",
     }

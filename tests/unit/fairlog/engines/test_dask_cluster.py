@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("distributed", reason="Dask is not installed")
-from distributed import Client, Worker
+import dask
+from distributed import Client
 from distributed.core import Status
+from distributed.security import Security
 
 from fairlog.engines import dask_cluster
 from fairlog.engines.dask_cluster import FairlogCluster
+from fairlog.engines.dask_node import Worker
 from scheduler.model.commands import SubmitApp
 
 
@@ -25,6 +28,8 @@ class Grants:
     ) -> None:
         self.demand = submission.executor_limit or 0
         self.address = secrets["FAIRLOG_DASK_SCHEDULER"]
+        with dask.config.set(dask.config.merge(dask.config.config, dask.config.collect_env(secrets))):
+            self.security = Security()  # as the program on an executor makes it
         self.broken = 0
         """So many of the next programs fail at their start."""
         self.workers: dict[str, Worker] = {}
@@ -60,7 +65,7 @@ class Grants:
                     self.broken -= 1
                     self.event("ExecutorRemoved", executor=name, reason="failed", detail="")
                     continue
-                self.workers[name] = await Worker(self.address, name=name, nthreads=1, dashboard_address=None)
+                self.workers[name] = await Worker(self.address, name=name, nthreads=1, security=self.security)
                 task = self._loop.create_task(self._watch(name))
                 self._watching.add(task)
 
@@ -105,11 +110,32 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_it_takes_no_port_that_another_cluster_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(cluster: FairlogCluster, _: Client, __: Grants) -> None:
-        assert cluster.scheduler.http_server.port != 8787
+def test_it_serves_no_web_pages_which_would_need_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(cluster: FairlogCluster, client: Client, grants: Grants) -> None:
+        await client.wait_for_workers(1)
+        nodes = [cluster.scheduler, *grants.workers.values()]
+        assert [list(node.services) for node in nodes] == [[], []]
+        assert all(node.address.startswith("tls://") for node in nodes)
 
-    run(monkeypatch, story)
+    run(monkeypatch, story, n_workers=1)
+
+
+def test_keys_of_ones_own_are_refused_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(*_: object) -> None:
+        raise AssertionError("it began")
+
+    with pytest.raises(TypeError, match="leave out security="):
+        run(monkeypatch, story, security=Security())
+
+
+def test_a_scheduler_with_options_of_ones_own_has_the_keys_of_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(cluster: FairlogCluster, client: Client, _: Grants) -> None:
+        await client.wait_for_workers(1)
+        assert cluster.scheduler.idle_timeout == 3600
+        assert cluster.scheduler.address.startswith("tls://")
+
+    options = {"host": "127.0.0.1", "dashboard": False, "idle_timeout": "1h"}
+    run(monkeypatch, story, n_workers=1, scheduler={"options": options})
 
 
 def test_it_scales_to_workers_cores_and_memory_and_ends_its_app(monkeypatch: pytest.MonkeyPatch) -> None:

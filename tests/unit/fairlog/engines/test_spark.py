@@ -211,6 +211,18 @@ def test_packages_lie_where_a_driver_may_write_unless_the_user_says_where(monkey
     assert ivy_folder({"spark.jars.ivy": "/mine"}) == {}
 
 
+@pytest.mark.parametrize(("version", "cipher"), [("3.5.0", None), ("4.3.0", "AES/GCM/NoPadding")])
+def test_what_driver_and_executors_say_to_each_other_is_encrypted(
+    tmp_path: Path, version: str, cipher: str | None
+) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / f"jars/spark-core_2.13-{version}.jar").touch()
+    conf = defaults("acme", "ann", str(tmp_path))
+    assert (conf["spark.authenticate"], conf["spark.network.crypto.enabled"]) == ("true", "true")
+    assert (conf["spark.network.crypto.authEngineVersion"], conf.get("spark.network.crypto.cipher")) == ("2", cipher)
+    assert conf["spark.ui.killEnabled"] == "false"
+
+
 def test_each_configuration_has_a_secret_of_its_own_and_keeps_earlier_values(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.x 1\nspark.driver.extraClassPath  /mine.jar\n")
     (tmp_path / "log4j2.properties").write_text("y")

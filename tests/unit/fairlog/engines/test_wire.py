@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 
@@ -11,53 +12,76 @@ import pytest
 
 from fairlog.engines import wire
 from fairlog.engines.function_worker import RemoteTraceback, dumped, failure
+from fairlog.engines.keys import AppKeys, draw_keys
 
-KEY = bytes(range(32))
+KEYS, OTHERS = draw_keys("app-1"), draw_keys("app-2")
+Shake = Callable[[socket.socket], object]
 
 
-def shaken(greet: Callable[[socket.socket], object], key: bytes = KEY) -> tuple[object, object]:
+def context(keys: AppKeys, *, server: bool, believes: AppKeys | None = None) -> ssl.SSLContext:
+    return wire.context((believes or keys).authority, f"{keys.certificate}{keys.key}", server=server)
+
+
+def shaken(worker: Shake, pool: ssl.SSLContext) -> tuple[object, object]:
     """What the pool's side of a handshake returns, and the worker's; or what they raise."""
     here, there = socket.socketpair()
     found: list[object] = []
 
-    def worker() -> None:
-        try:
-            found.append(greet(there))
-        except OSError as error:
-            found.append(type(error))
-        finally:
-            there.close()
+    def connect() -> None:
+        with there:
+            try:
+                found.append(worker(there))
+            except OSError as error:
+                found.append(error)
 
-    thread = threading.Thread(target=worker)
+    thread = threading.Thread(target=connect)
     thread.start()
     outcome: object
-    try:
-        outcome = wire.welcome(here, key)
-    except OSError as error:
-        outcome = type(error)
-    here.close()
+    with here:
+        try:
+            with pool.wrap_socket(here, server_side=True) as secured:
+                outcome = wire.welcome(secured)
+                secured.sendall(b"x")
+        except OSError as error:
+            outcome = error
     thread.join()
     return outcome, found[0]
 
 
-def test_both_ends_prove_that_they_know_the_key() -> None:
-    assert shaken(lambda connection: wire.greet(connection, KEY, b"a.0 1")) == (b"a.0 1", None)
+def by_tls(tls: ssl.SSLContext) -> Shake:
+    """A worker that says who it is, and takes what comes back."""
+
+    def shake(connection: socket.socket) -> bytes:
+        with tls.wrap_socket(connection) as secured:
+            wire.greet(secured, b"a.0 1")
+            return secured.recv(1)
+
+    return shake
 
 
-def test_a_worker_without_the_key_is_refused() -> None:
-    pool, worker = shaken(lambda connection: wire.greet(connection, bytes(32), b"a.0 1"))
-    assert pool is wire.WrongKey
-    assert worker in (ConnectionError, ConnectionResetError)
+def test_both_ends_prove_that_they_have_the_keys_of_the_app() -> None:
+    assert shaken(by_tls(context(KEYS, server=False)), context(KEYS, server=True)) == (b"a.0 1", b"x")
 
 
-def test_a_pool_that_does_not_know_the_key_is_found_out() -> None:
-    """It can only send back what the worker sent."""
-    here, there = socket.socketpair()
-    here.sendall(wire.MAGIC + bytes(wire.NONCE) + bytes(wire.NONCE))
-    with pytest.raises(wire.WrongKey):
-        wire.greet(there, KEY, b"a.0 1")
-    here.close()
-    there.close()
+def without_certificate() -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    return made
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [by_tls(without_certificate()), by_tls(context(OTHERS, server=False, believes=KEYS)), lambda line: line.send(b"x")],
+    ids=["no-certificate", "of-another-app", "no-tls"],
+)
+def test_a_worker_without_the_keys_is_refused_before_it_says_anything(worker: Shake) -> None:
+    pool, _ = shaken(worker, context(KEYS, server=True))
+    assert isinstance(pool, OSError)
+
+
+def test_a_pool_without_the_keys_is_found_out() -> None:
+    _, worker = shaken(by_tls(context(KEYS, server=False)), context(OTHERS, server=True, believes=KEYS))
+    assert isinstance(worker, ssl.SSLCertVerificationError)
 
 
 def test_frames_are_taken_out_however_they_arrive() -> None:
