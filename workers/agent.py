@@ -35,6 +35,7 @@ from workers.cgroups import delegate
 from workers.door import AgentDoor, Ended, Held, Registrant
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
+from workers.gpus import gpus_of, is_gpu, unknown
 from workers.machine import isolation
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
@@ -357,6 +358,8 @@ class Agent:
         _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb, running=running)
         if offer.oddity is not None:
             _log.warning("part of the offer may stay unused", worker=offer.worker, reason=offer.oddity)
+        if offer.launcher != "plain" and (nameless := unknown(gpus_of(offer.resources))):
+            _log.warning("cells find no device file of these GPUs", worker=offer.worker, addresses=nameless)
         return True
 
     def _other_agent(self, last: Registrant | None) -> int | None:
@@ -394,6 +397,7 @@ class Agent:
             outlive_agent=offer.outlive_agent,
             grace_s=offer.grace_s if grant.grace_s is None else grant.grace_s,
             host=offer.host,
+            among_gpus=any(map(is_gpu, offer.resources)),
             **self._door.spec_of(grant.executor),
         )
         try:

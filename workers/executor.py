@@ -82,6 +82,8 @@ class ExecutorSpec(BaseModel):
     grace_s: float = 5
     host: str = ""
     """The worker's, as its peers reach it."""
+    among_gpus: bool = False
+    """Whether the worker offers graphics processors."""
     keys: str | None = Field(default=None, repr=False)
     """The keys that sign its messages and open the secrets of apps (`Keyring.as_json`)."""
 
@@ -170,8 +172,7 @@ class Executor:
             self._filled = True
             self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
         if self._starter is None:
-            where = self._spec.worker, self._files, self._cell
-            self._starter = TaskStarter(grant, *where, self._door.secrets, host=self._spec.host)
+            self._starter = starter_of(self._spec, grant, self._cell, self._door)
         want = 0 if leaving is not None or self._unstartable else grant.tasks_at_once - len(self._group)
         self._idle = leaving is not None
         if want or self._group.ended:
@@ -280,6 +281,20 @@ class Executor:
         if self._verdict is None:
             return note
         return note.model_copy(update={"verdict": self._verdict.reason, "detail": self._verdict.detail})
+
+
+def starter_of(spec: ExecutorSpec, grant: Grant, cell: Cell, door: ExecutorDoor) -> TaskStarter:
+    """What starts the tasks or the program of the grant in the cell."""
+    return TaskStarter(
+        grant,
+        spec.worker,
+        RunDir(spec.run_dir, spec.worker),
+        cell,
+        door.secrets,
+        host=spec.host,
+        among_gpus=spec.among_gpus,
+        apart=spec.launcher != "plain",
+    )
 
 
 def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell], ExitNote]) -> int:

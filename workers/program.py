@@ -18,11 +18,10 @@ import structlog
 from scheduler.model.ids import number_of
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Begun, Completion
-from workers.executor import OUTPUT_S, STOPPED, UNSTARTABLE, ExecutorSpec, live
+from workers.executor import OUTPUT_S, STOPPED, UNSTARTABLE, ExecutorSpec, live, starter_of
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
 from workers.task_group import TaskGroup
-from workers.tasks import TaskStarter
 from workers.visits import Visits
 
 if TYPE_CHECKING:
@@ -81,8 +80,7 @@ class Program:
         return self._note(ended)
 
     def _begin(self) -> None:
-        where = self._spec.worker, self._files, self._cell
-        starter = TaskStarter(self._grant, *where, self._door.secrets, host=self._spec.host)
+        starter = starter_of(self._spec, self._grant, self._cell, self._door)
         self._group.add(*starter.start(Begun(self._number, 1)))
 
     def _check(self) -> None:

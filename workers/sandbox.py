@@ -8,7 +8,6 @@ Python cannot, even inside that folder, because the agent runs them too.
 from __future__ import annotations
 
 import functools
-import glob
 import importlib.util
 import marshal
 import os
@@ -32,6 +31,7 @@ from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.service.folders import is_personal
 from workers import task_init
+from workers.gpus import device_files, gpus_of
 
 INIT_INSIDE = "/run/fairlog/init.pyc"
 SCRATCH_INSIDE = "/run/fairlog/scratch"
@@ -44,7 +44,6 @@ _SYSTEM = tuple(map(Path, (*_SHOWN, *_MAY_BE_LINKS, "/etc")))
 _NEVER = tuple(map(Path, ("/boot", "/dev", "/proc", "/run", "/sys")))
 _TEMPORARY = tuple(map(Path, ("/", "/tmp", "/var/tmp")))  # noqa: S108 - the cell has its own
 _ROOMS = ("fairlog", "recovery", "scheduler", "witness", "workers")
-_GPUS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
 _KERNEL = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr")
 _SECRET = (
     *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
@@ -179,10 +178,8 @@ def _groups(group: Path | None) -> list[str]:
 
 
 def _devices(grant: Grant) -> list[str]:
-    """Arguments that show the devices of graphics processors, to those who have such a resource."""
-    if not any(kind.startswith("gpu") for kind in grant.addresses):
-        return []
-    devices = [device for pattern in _GPUS for device in sorted(glob.glob(pattern))]  # noqa: PTH207 - absolute ones
+    """Arguments that show the devices of the graphics processors that were granted, and of no other."""
+    devices = list(map(str, device_files(gpus_of(grant.addresses))))
     return [argument for device in devices for argument in ("--dev-bind", device, device)]
 
 

@@ -29,6 +29,7 @@ from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.tails import Tail
 from scheduler.store.task_queue import Begun, Completion, Outcome, output_bytes
 from workers.cell import CannotStart, Cell, CellLost, Ended
+from workers.gpus import GPUS_VARIABLE, gpus_of, visible
 from workers.output import Output, open_log
 from workers.processes import proportional_mb
 from workers.rundir import RunDir
@@ -41,14 +42,15 @@ CORES_VARIABLE = "FAIRLOG_TASK_CORES"
 DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
 RESOURCES_VARIABLE = "FAIRLOG_RESOURCES"
 """JSON: kind of resources -> addresses (semantics R5)."""
-GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 HOST_VARIABLE = "FAIRLOG_HOST"
 """The worker's host, as peers reach it; the name that preferences use."""
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
 SCRATCH_VARIABLE = "FAIRLOG_SCRATCH"
 """The executor's own folder, deleted when it is gone. Programs of executors begin in it (semantics G1)."""
-_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
+_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "TMPDIR")
+_LANG = "C.UTF-8"
+"""The locale of tasks whose submitter states none: on every worker the same, however its agent was started."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _MEASURE_S = 5.0
 _PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
@@ -68,9 +70,10 @@ def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str
 
     Variables of the submitter override those of the machine and the cell; fairlog's override all.
     """
-    machine = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
+    machine = {name: value for name, value in os.environ.items() if name in _INHERITED}
     return {
         "PATH": _PATH,
+        "LANG": _LANG,
         **machine,
         **cell,
         **secrets,
@@ -88,12 +91,17 @@ def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str
     }
 
 
-def resource_environment(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The variables in which a program finds its addresses (semantics R5); none if it has no addresses."""
-    if not addresses:
-        return {}
-    gpus = [address for kind, found in addresses.items() if kind.startswith("gpu") for address in found]
-    return {RESOURCES_VARIABLE: json.dumps(addresses), **({GPUS_VARIABLE: ",".join(gpus)} if gpus else {})}
+def resource_environment(
+    addresses: Mapping[str, Sequence[str]], *, among_gpus: bool = False, apart: bool = False
+) -> dict[str, str]:
+    """The variables in which a program finds its addresses (semantics R5); none if it has no addresses.
+
+    `among_gpus`: on a worker that offers graphics processors, a program that has none is told so. `apart`: it finds the
+    device files of its own processors only.
+    """
+    found = {RESOURCES_VARIABLE: json.dumps(addresses)} if addresses else {}
+    gpus = gpus_of(addresses)
+    return {**found, GPUS_VARIABLE: visible(gpus, apart=apart)} if gpus or among_gpus else found
 
 
 def task_addresses(grant: Grant, slot: int) -> dict[str, tuple[str, ...]]:
@@ -186,8 +194,11 @@ class TaskStarter:
         read_secrets: Callable[[], Mapping[str, str]],
         *,
         host: str = "",
+        among_gpus: bool = False,
+        apart: bool = False,
     ) -> None:
         self._grant = grant
+        self._resources_told = partial(resource_environment, among_gpus=among_gpus, apart=apart)
         self._worker = worker
         self._files = files
         self._cell = cell
@@ -255,7 +266,7 @@ class TaskStarter:
         return self._slots[slot]
 
     def _resources(self, slot: int) -> dict[str, str]:
-        return resource_environment(task_addresses(self._grant, slot)) if self._grant.addresses else {}
+        return self._resources_told(task_addresses(self._grant, slot)) if self._grant.addresses else {}
 
     def _prepare(self) -> tuple[int, str] | None:
         """Prepare the cell unless it is prepared. Returns why no task can be started."""
@@ -265,6 +276,7 @@ class TaskStarter:
         try:
             self._cell.open()
             environment = task_environment(grant, self._cell.variables, self._secrets) | {HOST_VARIABLE: self._host}
+            environment |= self._resources_told(grant.addresses)  # visits find all, each task its own part
             prepared = self._cell.prepare(grant.command, environment, self._cwd, self._staged)
         except (FairlogError, OSError) as error:
             return 126, f"{error} (worker {worker})"

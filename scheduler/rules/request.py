@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Fixed
 from scheduler.rules.placement.sizing import smallest_cores
@@ -20,6 +22,26 @@ class Asked(NamedTuple):
     cores: int | None
     tasks: int
     cores_per_task: int
+
+
+def with_task_cores(settings: ClusterConfigured, command: SubmitApp) -> SubmitApp:
+    """The submission with the cores of each task, if its few tasks need resources of further kinds (semantics A1).
+
+    Tasks of which fewer run at once than a smallest executor has cores share these cores, so that no address is asked
+    for that none of them uses. Example: one task that needs a GPU has the four cores of its executor, which has one.
+    Applied when a command arrives, never by `decide`: logs hold submissions as they were carried out.
+    """
+    tasks, cores, least = command.tasks, command.cores, settings.min_executor_cores
+    sizes = (command.executor_cores, command.executor_memory_mb, command.cores_per_task, command.elastic)
+    sized = sizes != (None, None, None, None) or command.sizing not in (None, "computed") or command.prefer
+    if not command.task_resources or sized or not tasks or command.executor_program or cores == "unlimited":
+        return command
+    at_once = min(tasks, settings.default_cores if cores is None else cores)
+    alone = tasks == 1 and cores is not None and cores >= least
+    if alone or not 0 < at_once <= least // 2:
+        return command
+    each = least // at_once
+    return replace(command, cores_per_task=each, cores=None if cores is None else max(cores, each))
 
 
 def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> Asked:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker
+from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
 from scheduler.model.errors import (
     CommandRejected,
     Deposed,
@@ -29,6 +29,7 @@ from scheduler.model.errors import (
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.permission import permit
+from scheduler.rules.request import with_task_cores
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service import inbox, seals
@@ -341,6 +342,8 @@ class Scheduler:
         command = None
         try:
             received = inbox.received(body)
+            if isinstance(received, SubmitApp):
+                received = with_task_cores(self.state.settings, received)
             try:
                 self._accepts(received)
             except CommandRejected:

@@ -868,6 +868,34 @@ def test_tasks_find_the_addresses_that_their_executor_is_granted(cluster: Cluste
 
 
 @ONE_STORE
+def test_a_task_that_needs_one_gpu_gets_it_and_others_find_none(cluster: Cluster, tmp_path: Path) -> None:
+    """Semantics A1, R5. What the submitter says of them does not count."""
+    cluster.client.send(RegisterKind(kind="gpu"))
+    cluster.agent(cluster.offer().model_copy(update={"resources": {"gpu": ("3",)}}))
+    found = {}
+    for needs in ("", "1"):
+        app = f"app-{uuid4().hex[:8]}"
+        script = f'echo "[${{CUDA_VISIBLE_DEVICES-unset}}]" > {tmp_path}/seen{needs}'
+        kinds: dict[str, Any] = {"task_resources": {"gpu": needs}} if needs else {}
+        secrets = {"CUDA_VISIBLE_DEVICES": "3"}
+        cluster.client.submit(
+            SubmitApp(
+                app=app,
+                company="acme",
+                user="ann",
+                tasks=1,
+                command=("/bin/sh", "-c", script),
+                env=tuple(secrets),
+                **kinds,
+            ),
+            secrets,
+        )
+        assert cluster.end_of(app)["state"] == "finished"
+        found[needs] = (tmp_path / f"seen{needs}").read_text()
+    assert found == {"": "[]\n", "1": "[3]\n"}
+
+
+@ONE_STORE
 def test_a_worker_that_offers_an_unknown_kind_is_refused(cluster: Cluster) -> None:
     """Semantics R1."""
     offer = cluster.offer().model_copy(update={"resources": {"gpuu": ("0",)}})

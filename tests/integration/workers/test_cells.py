@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from workers import sandbox, task_init
 from workers.cell import Cell, CellLost, FirstProcess
 from workers.cgroups import base_group
 from workers.forkserver import Forkserver
+from workers.gpus import device_files
 from workers.launch_helper import AccountMap
 from workers.launchers import LAUNCHERS, Place
 from workers.processes import started_s
@@ -272,6 +274,24 @@ def test_files_of_fairlog_are_hidden_below_folders_of_the_system(rig: Rig, tmp_p
     for descriptor in kept:
         os.close(descriptor)
     assert done.stdout.decode() in {"other\n", "folder\nother\n"}, done.stderr  # root may list the empty folder
+
+
+@in_cells
+@pytest.mark.parametrize("granted", ["0", "1", ""])
+def test_a_cell_shows_the_device_files_of_its_own_gpus(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, granted: str
+) -> None:
+    for name in ("tmp", "scratch", "dev"):
+        (tmp_path / name).mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / "dev" / name).touch()
+    monkeypatch.setattr(sandbox, "device_files", partial(device_files, root=tmp_path))
+    grant = rig.grant(("true",)).model_copy(update={"addresses": {"gpu.x": (granted,)} if granted else {}})
+    command, kept = sandbox.sandbox_command(grant, CellSettings(), scratch=tmp_path, told=None)
+    for descriptor in kept:
+        os.close(descriptor)
+    shown = [Path(command[number + 1]).name for number, word in enumerate(command) if word == "--dev-bind"]
+    assert shown == (["nvidiactl", f"nvidia{granted}"] if granted else [])
 
 
 @in_cells

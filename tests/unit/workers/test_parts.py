@@ -174,15 +174,24 @@ def test_ended_processes_use_no_memory() -> None:
 def test_variables_of_the_submitter_override_the_machines_and_fairlogs_override_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("LANG", "C")
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("SHELL", "/bin/dash")
+    monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("PRIVATE", "x")
     cell = {"HOME": "/cell", "FAIRLOG_SCRATCH": "/cell/scratch"}
     given = {"LANG": "de_DE", "HOME": "/mine", "FAIRLOG_APP_ID": "forged", "FAIRLOG_SCRATCH": "forged"}
     environment = tasks.task_environment(GRANT, cell, given)
-    assert (environment["LANG"], environment["LC_ALL"], environment["FAIRLOG_APP_ID"]) == ("de_DE", "C.UTF-8", "a")
+    assert (environment["LANG"], environment["SHELL"], environment["FAIRLOG_APP_ID"]) == ("de_DE", "/bin/dash", "a")
     assert (environment["HOME"], environment["FAIRLOG_SCRATCH"]) == ("/mine", "/cell/scratch")
-    assert "PRIVATE" not in environment
+    assert not {"PRIVATE", "LC_ALL"} & environment.keys()
+
+
+def test_tasks_have_the_same_locale_however_the_agent_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANG", "de_DE.ISO-8859-1")
+    monkeypatch.setenv("LC_CTYPE", "POSIX")
+    environment = tasks.task_environment(GRANT, {}, {})
+    assert {name: value for name, value in environment.items() if name.startswith(("LANG", "LC_"))} == {
+        "LANG": "C.UTF-8"
+    }
 
 
 def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: Path) -> None:
@@ -276,6 +285,12 @@ def test_a_program_finds_its_addresses_in_its_environment() -> None:
     }
     assert tasks.resource_environment({"fpga": ("a",)}) == {"FAIRLOG_RESOURCES": '{"fpga": ["a"]}'}
     assert tasks.resource_environment({}) == {}
+
+
+def test_a_program_without_gpus_is_told_so_where_there_are_some() -> None:
+    """Semantics R5."""
+    assert tasks.resource_environment({}, among_gpus=True) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert tasks.resource_environment({"fpga": ("a",)}, among_gpus=True)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize(

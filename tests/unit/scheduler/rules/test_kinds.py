@@ -36,6 +36,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.fleet import Fleet
+from scheduler.rules.request import with_task_cores
 from tests.property.given import Cluster, admitted
 
 
@@ -160,6 +161,34 @@ def test_an_executor_gets_what_its_tasks_need_rounded_up(per_task: str, cores: i
     assert made.state.apps["x"].requested.amount("gpu") == requested
     sizes = [event.resources for event in events if isinstance(event, ExecutorAllocated)]
     assert [(size.cores, size.amount("gpu")) for size in sizes] == [(4, each)] * (cores // 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "each", "at_once"),
+    [
+        ({"tasks": 1}, None, 4, 1),
+        ({"tasks": 1, "cores": 2}, 4, 4, 1),
+        ({"tasks": 1, "cores": 6}, 6, None, None),
+        ({"tasks": 2}, None, 2, 2),
+        ({"tasks": 2, "cores": 1}, 4, 4, 1),
+        ({"tasks": 3}, None, None, None),
+        ({"tasks": 9}, None, None, None),
+        ({"tasks": 1, "cores_per_task": 1}, None, 1, None),
+        ({"tasks": 1, "executor_cores": 4}, None, None, None),
+    ],
+)
+def test_few_tasks_share_the_cores_of_their_executor_and_ask_for_no_address_too_many(
+    asked: dict[str, Any], cores: int | None, each: int | None, at_once: int | None
+) -> None:
+    """Semantics A1: one task that needs one GPU runs on a worker that has one."""
+    made = cluster(gpus("w1", *map(str, range(at_once or 4))))
+    command = SubmitApp(app="x", company="acme", user="ann", task_resources={"gpu": "1"}, **asked)
+    found = with_task_cores(made.state.settings, command)
+    assert (found.cores, found.cores_per_task) == (cores, each)
+    if at_once is not None:
+        events = made.turn(found)
+        [granted] = [event.resources for event in events if isinstance(event, ExecutorAllocated)]
+        assert (granted.cores, granted.amount("gpu")) == (4, at_once)
 
 
 def test_one_large_executor_needs_no_more_than_the_small_ones_it_replaces() -> None:
