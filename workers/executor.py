@@ -4,7 +4,7 @@ It takes and reports several tasks per round trip and starts each as a process. 
 app's queue.
 It ends when no task is left; an executor of an app that sizes itself ends with its app (semantics S5, S6).
 
-- It starts nothing once its grant is revoked.
+- It starts nothing once its grant is revoked, and ends once it finds that out, with or without an agent.
 - It reports only tasks that it has started, or could not start.
 - It takes no more tasks once one could not be started, and ends when those that run have ended (semantics W9).
 - While failed tasks of its app wait for their next attempt and none runs, it stays (semantics W10).
@@ -154,9 +154,11 @@ class Executor:
     def _turn(self) -> Ending | None:
         """Report ended tasks and take new ones. Returns how the executor ends, None to continue."""
         grant = self._spec.grant
-        self._keep_alive()
+        granted = self._keep_alive()
         if self._verdict is not None:
             return self._announce(self._verdict)
+        if not granted:
+            return "killed"
         leaving, told = self._files.leaving(grant.executor), self._told
         self._told = leaving
         if leaving is not None and leaving.signal and leaving != told:
@@ -259,10 +261,14 @@ class Executor:
             self._door.keep_output(self._tails)
             self._tails.clear()
 
-    def _keep_alive(self) -> None:
-        if self._next_heartbeat_s and time.monotonic() >= self._next_heartbeat_s:
-            self._door.show_life()
-            self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
+    def _keep_alive(self) -> bool:
+        """Show life now and then. False if the grant is gone, which nobody tells while there is no agent."""
+        if not self._next_heartbeat_s or time.monotonic() < self._next_heartbeat_s:
+            return True
+        self._door.show_life()
+        granted = self._door.keep_output({})
+        self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
+        return granted
 
     def _finish(self, reason: Ending) -> ExitNote:
         """Stop all processes, report and return tasks, and write how it ended (semantics S6)."""

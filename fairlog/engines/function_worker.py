@@ -216,35 +216,43 @@ def main() -> int:
     """Keep a worker for each slot. Returns the exit code: 0 once all have ended well."""
     slots = int(os.environ[SLOTS])
     tls = wire.context(os.environ[AUTHORITY], os.environ[KEY], server=False)
+    told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    ended_well: set[int] = set()
     alive: dict[int, int] = {}
     deaths, died_s = 0, 0.0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for slot in range(slots):
-        alive[_forked(tls, slot)] = slot
+        alive[_forked(tls, slot, tell)] = slot
     while alive:
-        pid, status = os.wait()
+        pid, _ = os.wait()
+        if pid not in alive:
+            continue
         slot = alive.pop(pid)
-        if os.waitstatus_to_exitcode(status) == 0:
+        with contextlib.suppress(BlockingIOError):
+            ended_well.update(map(int, os.read(told, 1 << 16).split()))
+        if pid in ended_well:  # whatever its exit code: a call may end its worker with any
+            ended_well.remove(pid)
             continue
         now_s = time.monotonic()
         deaths = deaths + 1 if now_s < died_s + 60 else 1
         died_s = now_s
         if deaths > _DEATHS:
             return 1
-        alive[_forked(tls, slot)] = slot
+        alive[_forked(tls, slot, tell)] = slot
     return 0
 
 
-def _forked(tls: ssl.SSLContext, slot: int) -> int:
+def _forked(tls: ssl.SSLContext, slot: int, tell: int) -> int:
+    """The process id of a new worker, which tells by the pipe that the pool has ended it or is gone."""
     pid = os.fork()
     if pid:
         return pid
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     code = 0
     try:
-        _be_worker(tls, slot)
-    except OSError:
-        pass  # the pool is gone
+        with contextlib.suppress(OSError):  # the pool is gone
+            _be_worker(tls, slot)
+        os.write(tell, b"%d\n" % os.getpid())
     except BaseException:  # noqa: BLE001 (a worker's end is told by its exit code)
         traceback.print_exc()
         code = 1

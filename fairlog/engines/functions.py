@@ -454,6 +454,14 @@ def _is_open(future: Future[Any]) -> bool:
     return state == "RUNNING" or (state in ("PENDING", "CANCELLED") and future.set_running_or_notify_cancel())
 
 
+def _result_of(future: Future[T], due_s: float | None) -> T:
+    """The result, until that moment; a call that is not begun by then is cancelled. Raises: TimeoutError; its own."""
+    try:
+        return future.result(None if due_s is None else due_s - time.monotonic())
+    finally:
+        future.cancel()
+
+
 class Executor(_Executor):
     """Runs calls in worker processes on granted executors, as `concurrent.futures.ProcessPoolExecutor` does locally.
 
@@ -560,16 +568,55 @@ class Executor(_Executor):
         return future
 
     def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
     ) -> Iterator[T]:
-        """As `map`, on the workers; `chunksize` calls at a time."""
+        """As `map`, on the workers; `chunksize` calls at a time.
+
+        With `buffersize`, as in Python 3.14, the iterables are read only as far as so many chunks are ahead of the
+        results; without it they are read to their end at once.
+        """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
-        if chunksize == 1:
-            return super().map(fn, *iterables, timeout=timeout)
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
         items = zip(*iterables, strict=False)
-        chunks = iter(lambda: tuple(islice(items, chunksize)), ())
-        return chain.from_iterable(super().map(partial(worker.each, fn), chunks, timeout=timeout))
+        if chunksize == 1:
+            return self._mapped(fn, items, timeout, buffersize)
+        chunks = ((chunk,) for chunk in iter(lambda: tuple(islice(items, chunksize)), ()))
+        return chain.from_iterable(self._mapped(partial(worker.each, fn), chunks, timeout, buffersize))
+
+    def _mapped(
+        self,
+        fn: Callable[..., T],
+        calls: Iterator[tuple[Any, ...]],
+        timeout: float | None,
+        buffersize: int | None,
+    ) -> Iterator[T]:
+        """The results of these calls in their order, the first of which are made now."""
+        due_s = None if timeout is None else time.monotonic() + timeout
+        waiting = deque(self.submit(fn, *arguments) for arguments in islice(calls, buffersize))
+        this = weakref.ref(self)
+
+        def results() -> Iterator[T]:
+            try:
+                while waiting:
+                    further = next(calls, None) if buffersize is not None else None
+                    if further is not None and (pool := this()) is not None:
+                        waiting.append(pool.submit(fn, *further))
+                        del pool
+                    yield _result_of(waiting.popleft(), due_s)
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+        return results()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 (as the library's)
         """Take no more calls and end the app once all are answered; `wait` until then."""

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, wait
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fairlog.errors import CommandRejected
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,43 @@ def test_every_call_is_answered_while_workers_executors_and_the_master_are_kille
         assert len(list(tmp_path.iterdir())) <= 120 + 3  # only what ran at a kill was made again
     assert cluster.wait_for_end(pool.app)["state"] == "finished"
     assert "follows its rules" in cluster.audit()
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"), [(os._exit, (1,)), (os._exit, (0,)), (os.execv, ("/bin/true", ["true"]))]
+)
+def test_a_call_that_ends_its_worker_fails_whatever_the_exit_code(
+    cluster: Site, function: Callable[..., object], arguments: tuple[Any, ...]
+) -> None:
+    """The next call finds another worker."""
+    with Executor(**cluster.asks, cores=1, retries=0) as pool:
+        for _ in range(2):
+            with pytest.raises(WorkerLost):
+                pool.submit(function, *arguments).result(HOPELESS_S)
+            assert pool.submit(pow, 2, 2).result(HOPELESS_S) == 4
+    assert cluster.wait_for_end(pool.app)["state"] == "finished"
+
+
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_map_reads_only_so_far_ahead_as_its_buffer_says(cluster: Site, chunksize: int) -> None:
+    """As in Python 3.14."""
+    read: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(30):
+            read.append(number)
+            yield number
+
+    with Executor(**cluster.asks, cores=1) as pool:
+        found = pool.map(pow, numbers(), [2] * 30, buffersize=2, chunksize=chunksize)
+        assert len(read) == 2 * chunksize
+        assert next(found) == 0
+        assert len(read) == 3 * chunksize
+        assert list(found) == [number**2 for number in range(1, 30)]
+        with pytest.raises(ValueError, match="buffersize must be None or > 0"):
+            pool.map(pow, [1], [1], buffersize=0)
+        with pytest.raises(TypeError, match="buffersize must be an integer or None"):
+            pool.map(pow, [1], [1], buffersize="2")  # type: ignore[arg-type]
 
 
 def test_a_call_that_kills_its_worker_is_made_again_so_often_and_no_more(cluster: Site) -> None:

@@ -21,6 +21,7 @@ from scheduler.store.secrets import seal
 from tests.integration.workers.worker_rig import ONE_STORE, WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
 from workers.forkserver import Forkserver
+from workers.processes import send_signal
 
 KEY = bytes(range(32))
 
@@ -95,6 +96,29 @@ def test_several_executors_share_the_tasks_of_one_app(rig: Rig, tmp_path: Path) 
     assert {state.state for state in states} == {"succeeded"}
     assert len({state.executor for state in states}) == 3
     assert all(state.attempts == 1 for state in states)
+
+
+@ONE_STORE
+@pytest.mark.parametrize("killed", ["nothing", "the executor", "the first process"])
+def test_without_an_agent_nothing_runs_once_the_grant_is_gone(
+    store: EmbeddedStore, tmp_path: Path, killed: str
+) -> None:
+    """Its worker was lost, so the grant went, and no agent stops the executor."""
+    rig = Rig(store.url, tmp_path / "run", outlive_agent=True)
+    grant = rig.grant(("sleep", "100000"))
+    executor = rig.launch(grant)
+    wait_until(lambda: processes_of(rig.app), "the task")
+    holder = next(each for each in rig.files.known() if each.executor == grant.executor)
+    rig.forkserver.close()  # as when its agent is gone
+    try:
+        if killed != "nothing":
+            os.kill(executor if killed == "the executor" else holder.first, signal.SIGKILL)
+        rig.connection.hdel(rig.keys.grants(WORKER), grant.executor)
+        wait_until(lambda: not processes_of(rig.app), "the end of the task")
+    finally:
+        for pid in (executor, *processes_of(rig.app)):
+            send_signal([pid], signal.SIGKILL)
+        rig.close()
 
 
 @ONE_STORE
