@@ -30,7 +30,8 @@ from scheduler.rules.views import look
 from scheduler.service.client import Client
 from scheduler.service.program_log import masked
 from scheduler.store.codec import lines_of, read_export
-from scheduler.store.connection import SENTINEL, SENTINEL_TLS, check_store, clock_ms, connect
+from scheduler.store.connection import SENTINEL, SENTINEL_TLS, clock_ms, connect
+from scheduler.store.durability import check_store
 from scheduler.store.keys import QUEUES, Keys, clusters
 from scheduler.store.reads import record_read
 from scheduler.store.transient import LaneFull, in_words, is_there, passes
@@ -200,7 +201,7 @@ class Session:
         """
         if members(self.store, self.keys)[0] is not None:
             return True
-        check_store(self.store, unsafe=self._unsafe)
+        check_store(self.store, unsafe=self._unsafe, serving=False)
         return False
 
     def send(self, command: Command) -> Receipt:

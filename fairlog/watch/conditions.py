@@ -51,6 +51,7 @@ class Failover(NamedTuple):
 class StoreFacts(NamedTuple):
     """Memory and disk of the store in bytes, 0 where unknown; `write_error` is its own word on its last write, or "".
 
+    `weakness` says why it may lose what it acknowledges, and what to do; "" if it does not, or nobody may ask.
     The disk is known if the store runs on this machine.
     """
 
@@ -61,6 +62,7 @@ class StoreFacts(NamedTuple):
     disk_used: int = 0
     disk_size: int = 0
     write_error: str = ""
+    weakness: str = ""
 
 
 class AuditedTo(NamedTuple):
@@ -133,14 +135,18 @@ class Condition(NamedTuple):
     name: str
     severity: Severity
     find: Callable[[ClusterState, Around], Iterator[tuple[str, str]]]
-    do: str
+    do: str | Callable[[Around], str]
     many: str = ""
+
+    def advice(self, around: Around) -> str:
+        """What to do, which may depend on what was found."""
+        return self.do if isinstance(self.do, str) else self.do(around)
 
 
 def found(state: ClusterState, around: Around) -> list[Found]:
     """The conditions that hold, the critical ones first. An empty state is that of a log that cannot be read."""
     holding = [
-        Found(condition.name, condition.severity, about, sentence, condition.do.replace("{}", about))
+        Found(condition.name, condition.severity, about, sentence, condition.advice(around).replace("{}", about))
         for condition in CONDITIONS
         for about, sentence in condition.find(state, around)
     ]
@@ -226,6 +232,16 @@ def _disk(_: ClusterState, around: Around) -> Holds:
         left = size_text((store.disk_size - store.disk_used) >> 20)
         part = round(100 * store.disk_used / store.disk_size)
         yield "space", f"the store's disk is {part} % full, {left} left"
+
+
+def _durability(_: ClusterState, around: Around) -> Holds:
+    if around.store is not None and around.store.weakness:
+        yield "", around.store.weakness.partition("; ")[0]
+
+
+def _mend_durability(around: Around) -> str:
+    remedy = "" if around.store is None else around.store.weakness.partition("; ")[2]
+    return f"{remedy}; masters acknowledge nothing until then"
 
 
 def _memory(_: ClusterState, around: Around) -> Holds:
@@ -323,6 +339,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "set the clock of the store's machine; until it has caught up, nothing that waits for a time happens",
     ),
     Condition("disk", "critical", _disk, "free space on the store's disk, or move old entries with `fairlog archive`"),
+    Condition("durability", "critical", _durability, _mend_durability),
     Condition("memory", "warning", _memory, "move old entries with `fairlog archive`, or raise the store's maxmemory"),
     Condition(
         "worker_lost",

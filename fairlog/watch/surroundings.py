@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from fairlog.watch.conditions import BOUNDS, Around, AuditedTo, Bounds, Failover, StoreFacts
 from recovery.failover.lease import members
 from scheduler.store.connection import clock_ms
+from scheduler.store.durability import watched
 from witness.fairness import Fairness, shortfall
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def read_store(store: Redis, keys: Keys) -> StoreFacts:
         memory_limit=int(memory.get("maxmemory") or memory.get("total_system_memory") or 0),
         log_bytes=taken,
         file_bytes=int(persistence.get("aof_current_size") or 0),
+        weakness=watched(store),
         write_error=f"it reports {failed[0]}:err; see its log" if failed else "",
     )
 

@@ -83,9 +83,10 @@ class Archive:
         return records[begin : begin + PAGE]
 
 
-def open_log(store: Redis, keys: Keys, *, replicas: int = 0, elsewhere: str = "") -> EventLog:
-    """The whole log of the cluster, including the archived part; `elsewhere` as in `Archive`."""
-    return EventLog(store, keys, replicas=replicas, archived=Archive(store, keys, elsewhere).page)
+def open_log(store: Redis, keys: Keys, *, replicas: int = 0, elsewhere: str = "", durable: bool = False) -> EventLog:
+    """The whole log, including the archived part; `elsewhere` as in `Archive`, the others as in `EventLog`."""
+    archived = Archive(store, keys, elsewhere).page
+    return EventLog(store, keys, replicas=replicas, archived=archived, durable=durable)
 
 
 def listed(store: Redis, keys: Keys) -> list[Segment]:

@@ -22,17 +22,18 @@ from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
 from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
-from scheduler.model.errors import Deposed, StaleLog
+from scheduler.model.errors import Deposed, StaleLog, UnsuitableStore
 from scheduler.service.keyring import Keyring
 from scheduler.service.measures import Measures
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.scheduler import Scheduler
-from scheduler.store.connection import check_store, connect, dangers
+from scheduler.store.connection import connect, dangers
 from scheduler.store.doorbell import DoorbellWorker
+from scheduler.store.durability import check_store
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
-from scheduler.store.transient import BACK_OFF_S
+from scheduler.store.transient import BACK_OFF_S, NotDurable
 
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
@@ -80,7 +81,7 @@ def run_master(  # noqa: PLR0913 - its options
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
     with connect(store_url) as store:
         check = partial(check_store, store, unsafe=unsafe)
-        log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
+        log = open_log(store, keys, replicas=replicas, elsewhere=archive_url, durable=not unsafe)
         archiver = Archiver(log, store_url, archive_url, allowed=archive_allow)
         accepts = partial(check_command, allowed=archive_allow)
         master = Master(
@@ -105,7 +106,8 @@ def run_master(  # noqa: PLR0913 - its options
 class Master:
     """One master process on the store of `log`.
 
-    `check` raises if the store is unsuitable. It is called again after each outage: another server may answer then.
+    `check` raises if the store is unsuitable. It is called again after each outage and before each take-over: another
+    server may answer then, or its settings may have changed. A master waits until the store is suitable again.
     `accepts` raises for a command that this host refuses, as in `Scheduler`.
     """
 
@@ -181,11 +183,21 @@ class Master:
         _log.info("stopped", master=self.member.id)
 
     def _look_again(self) -> None:
-        """Check that the store takes writes again, is suitable and holds what was folded. Raises: as `check`."""
+        """Check that the store takes writes again, is suitable and holds what was folded.
+
+        Raises: redis-py's errors, NotDurable among them.
+        """
         self.lease.appear()
-        self._check()
+        self._make_sure_of_store()
         self.follower.check_against_log()
         self._outage.is_over()
+
+    def _make_sure_of_store(self) -> None:
+        """Raises: NotDurable if the store is no longer suitable: a master that runs waits until it is again."""
+        try:
+            self._check()
+        except UnsuitableStore as error:
+            raise NotDurable(str(error)) from error
 
     def _keep_what_was_folded(self) -> None:
         """Give the follower the scheduler's state if that ends with a whole turn and is ahead of its own."""
@@ -248,7 +260,8 @@ class Master:
                 _log.warning(ended)
 
     def _serve(self) -> None:
-        """Take over and serve; waiting clients are answered before anything else."""
+        """Take over and serve, if the store is suitable; waiting clients are answered before anything else."""
+        self._make_sure_of_store()
         self.scheduler.take_over()
         self.scheduler.turn()
         gc.freeze()

@@ -53,7 +53,7 @@ ROLES = (
         write="*",
         read="",
         queues=_SERVING,
-        commands=f"{_READS} {_SENDS} {_WORKS} lrem memory|usage rename unlink xtrim zremrangebyscore",
+        commands=f"{_READS} {_SENDS} {_WORKS} lrem memory|usage acl|getuser rename unlink xtrim zremrangebyscore",
     ),
     Role(
         user="fairlog-api",
@@ -98,7 +98,8 @@ def rules(role: Role, cluster: str) -> list[str]:
     return ["resetchannels", "resetkeys", *keys, "-@all", "+@connection", "-@admin", "-@dangerous", *commands]
 
 
-DEFAULT_OFF = "user default off resetpass resetchannels resetkeys -@all"
+DEFAULT_OFF = "user default off resetpass ~* &* +@all"
+"""Nobody can be this user, which is off; the server itself is, when it reads its append-only file at its start."""
 
 
 def acl_file(cluster: str, hashes: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Connect to the store, and check that it guarantees durability and is no danger."""
+"""Connect to the store, and say what makes it less safe than it could be."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from urllib.parse import parse_qsl, urlsplit
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import UnixDomainSocketConnection, parse_url
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from scheduler.model.errors import UnsuitableStore
 from scheduler.store.known_holes import known_holes, server_of
-from scheduler.store.transient import passes
 
 SENTINEL, SENTINEL_TLS = "redis+sentinel://", "rediss+sentinel://"
 PASSWORD_FILE = "FAIRLOG_STORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
@@ -197,34 +196,6 @@ class _Servers(Sentinel):
         raise MasterNotFoundError(f"none of {service_name} reports the role of primary{why}")
 
 
-def check_store(store: Redis, *, unsafe: bool = False) -> None:
-    """Refuse a store that may lose data: too old, writes not fsynced, or keys evicted.
-
-    `unsafe` (for tests) checks the version only.
-
-    Raises: UnsuitableStore naming the setting, its value and the required value; redis-py's errors if the store is
-    unavailable.
-    """
-    name, version = server_of(cast("Any", store.info("server")))
-    lowest = (7, 2) if name == "valkey" else (7, 0)
-    if tuple(int(part) for part in version.split(".")[:2]) < lowest:
-        raise UnsuitableStore(f"the store is {name} {version}; use version {lowest[0]}.{lowest[1]} or later")
-    if unsafe:
-        return
-    for setting, due in _DUE_SETTINGS.items():
-        try:
-            actual = store.config_get(setting).get(setting)
-        except ResponseError as error:
-            if passes(error):
-                raise
-            raise UnsuitableStore(f"the store refuses CONFIG GET ({error}); allow it for this user") from error
-        if actual != due:
-            raise UnsuitableStore(
-                f"the store is configured with {setting} {actual}, which can lose data; run `CONFIG SET "
-                f"{setting} {due}` on it"
-            )
-
-
 def dangers(store: Redis, url: str) -> list[str]:
     """What makes the store at `url` less safe than it could be, or will soon stop work. Raises: redis-py's errors."""
     found = [known_holes(*server_of(cast("Any", store.info("server"))))]
@@ -255,11 +226,3 @@ def _is_here(url: str) -> bool:
     places = url.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")
     hosts = [place.rpartition(":")[0] or place for place in places]
     return all(host in {"localhost", "127.0.0.1", "[::1]"} for host in hosts)
-
-
-_DUE_SETTINGS: Mapping[str, str] = {
-    "appendonly": "yes",
-    "appendfsync": "always",
-    "no-appendfsync-on-rewrite": "no",
-    "maxmemory-policy": "noeviction",
-}

@@ -16,6 +16,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord
 from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, record_of, stored, told
+from scheduler.store.durability import QUESTIONS, Durability
 from scheduler.store.inflight import InFlight
 from scheduler.store.replication import Replication
 from scheduler.store.task_queue_lua import RETURN
@@ -115,20 +116,24 @@ class CommitInFlight:
         self._log = log
         self._after = after
         self._arguments = arguments
-        self._sent = InFlight(log.store, [("EVALSHA", sha, *arguments)])
+        self._sent = InFlight(log.store, [("EVALSHA", sha, *arguments), *log.questions])
 
     def finish(self) -> None:
         """Wait for the answer, and until the configured number of replicas has the commit.
 
         Raises: StaleLog if the log does not end at `after`; NotReplicated if the commit took place, but not on enough
-        replicas; redis-py's errors if the outcome is unknown.
+        replicas, NotDurable if it did in a store that may lose it; redis-py's errors if the outcome is unknown.
         """
         answer = self._sent.read()
+        said = [self._sent.read() for _ in self._log.questions]
         if isinstance(answer, NoScriptError):
             answer = self._sent.ask("EVAL", COMMIT_LUA, *self._arguments)
+            said = [self._sent.ask(*question) for question in self._log.questions]
         if not isinstance(answer, RedisError) and answer[0]:
             self._log.await_replicas(self._sent)
         self._sent.release()
+        if not isinstance(answer, RedisError) and answer[0]:
+            self._log.judge(said)
         if isinstance(answer, RedisError):
             raise answer
         if not answer[0]:
@@ -144,14 +149,25 @@ class CommitInFlight:
 class EventLog:
     """The log of one cluster in `store`. A commit is confirmed once `replicas` replicas of the store have it.
 
-    Turns before the start of the stream are read from `archived`.
+    Turns before the start of the stream are read from `archived`. With `durable`, each commit asks the store in the
+    same breath whether it keeps what it acknowledges, and is not confirmed unless it does.
     """
 
-    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0, archived: Archived = lambda _: ()) -> None:
+    def __init__(
+        self,
+        store: Redis,
+        keys: Keys,
+        *,
+        replicas: int = 0,
+        archived: Archived = lambda _: (),
+        durable: bool = False,
+    ) -> None:
         self.store = store
         self.keys = keys
         self.replicas = replicas
         self._archived = archived
+        self.questions = QUESTIONS if durable else ()
+        self._durability = Durability()
         self._followed = PAGE
         """The most entries that `follow` reads next."""
         self._replication = Replication(store)
@@ -323,16 +339,22 @@ class EventLog:
     def ends_with(self, position: Position) -> bool:
         """Whether the log ends at `position`: tells whether a commit without an answer took place.
 
-        Raises: NotReplicated if it does, but not on enough replicas; redis-py's errors.
+        Raises: NotReplicated if it does, but not on enough replicas; NotDurable; redis-py's errors.
         """
         if self.head() != position:
             return False
+        self.judge(InFlight(self.store, self.questions).all() if self.questions else ())
         if self.replicas:
             sent = InFlight(self.store, [("SET", self.keys.probe, position.seq)])
             sent.read()
             self.await_replicas(sent)
             sent.release()
         return True
+
+    def judge(self, said: Sequence[Any]) -> None:
+        """Take the store's answers to `questions`. Raises: NotDurable if it may lose what it acknowledges."""
+        if said:
+            self._durability.judge(said)
 
     def await_replicas(self, sent: InFlight) -> None:
         """Return once the replicas have on disk what was written over the connection of `sent`.

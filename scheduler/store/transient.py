@@ -47,6 +47,10 @@ class LaneFull(store_errors.ResponseError):
         super().__init__(f"lane {lane} of the inbox is full with {most:,} messages; try again in {RETRY_S} s")
 
 
+class NotDurable(store_errors.ResponseError):
+    """The store may lose what it acknowledges, so nothing is acknowledged until it is mended; says what to do."""
+
+
 NO_ANSWER = (store_errors.ConnectionError, store_errors.TimeoutError)
 
 
@@ -55,7 +59,7 @@ def passes(error: RedisError) -> bool:
 
     After a connection error the command may have been executed; after any other error it was not.
     """
-    return isinstance(error, (*NO_ANSWER, LaneFull)) or _word(error) in _IN_WORDS
+    return isinstance(error, (*NO_ANSWER, LaneFull, NotDurable)) or _word(error) in _IN_WORDS
 
 
 def is_there(error: RedisError) -> bool:
@@ -65,7 +69,7 @@ def is_there(error: RedisError) -> bool:
 
 def in_words(error: RedisError) -> str:
     """The error as a sentence for users."""
-    if isinstance(error, LaneFull):
+    if isinstance(error, LaneFull | NotDurable):
         return str(error)
     said = _IN_WORDS.get(_word(error))
     text = " ".join(str(error).split()) or type(error).__name__

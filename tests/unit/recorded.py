@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from fairlog.cli.render import log_json
 from scheduler.model.commands import Private, SubmitApp, Taken
-from scheduler.model.events import Event, ExecutorRevoked, HoldEnded, RoomHeld
+from scheduler.model.events import Event, ExecutorRevoked, HoldEnded, RefusalsOmitted, RoomHeld
 from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, encode_turn, lines_of, told
 from scheduler.store.eventlog import EventLog, Position
 from tests.property.given import Cluster
@@ -97,6 +97,15 @@ def put(log: EventLog, records: Iterable[Record]) -> Position:
         log.begin_commit(after, record).finish()
         after = Position(record.last, record.digest)
     return after
+
+
+def chain_of(turns: int) -> list[Record]:
+    """The records of a log of so many turns, of one event each."""
+    made: list[Record] = []
+    for turn in range(1, turns + 1):
+        entry, previous = RefusalsOmitted(count=1, since=0), made[-1].digest if made else GENESIS_DIGEST
+        made.append(encode_turn([(entry, "")], first=turn, at=turn, previous=previous))
+    return made
 
 
 def exported(log: Iterable[Record]) -> str:

@@ -177,7 +177,8 @@ def _empty_target(target: Target) -> Iterator[EventLog]:
     """The log of the cluster; without --store and a running `up`, in a store started on the data of the next `up`."""
     from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
     from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
-    from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
+    from scheduler.store.connection import connect  # noqa: PLC0415 (likewise)
+    from scheduler.store.durability import check_store  # noqa: PLC0415 (likewise)
     from scheduler.store.eventlog import EventLog  # noqa: PLC0415 (likewise)
     from scheduler.store.keys import Keys  # noqa: PLC0415 (likewise)
 

@@ -473,10 +473,11 @@ def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Pl
         if (up := find_running(target.data)) is not None:
             return _Place(f"{UNIX}{up.socket}")
     url, cluster, _ = locate(target)
-    from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
+    from scheduler.store.connection import connect  # noqa: PLC0415 (likewise)
+    from scheduler.store.durability import check_store  # noqa: PLC0415 (likewise)
 
     with connect(url) as store:
-        check_store(store, unsafe=target.unsafe_store)
+        check_store(store, unsafe=target.unsafe_store, serving=False)
     return _Place(url, "", cluster, keyring_for(url))
 
 

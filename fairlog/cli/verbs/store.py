@@ -46,8 +46,9 @@ def _given(text: str) -> tuple[str, str]:
 def acl(target: Target, *, passwords: Path | None, given: tuple[tuple[str, str], ...]) -> None:
     """Print an ACL file for a store with one cluster.
 
-    The file turns the default user off and has a user for masters, API servers, auditors, workers and replicas, each
-    limited to the keys and commands that it needs. Passwords are in it as SHA-256. Without --passwords and --hash they
+    The file turns the default user off, which is permitted everything all the same: the server reads its data as that
+    user. It has a user for masters, API servers, auditors and replicas, each limited to the keys and commands that it
+    needs. Passwords are in it as SHA-256. Without --passwords and --hash they
     are generated and printed once, on stderr. The file has no administrator: add a line of your own if you want one.
     """
     hashes = dict(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import tempfile
@@ -20,16 +21,21 @@ from fairlog.api.client import ApiClient
 from fairlog.cli.main import main
 from fairlog.local.store import bundled_server
 from fairlog.watch.surroundings import audited_to, backed_up
+from recovery.failover.master import run_master
 from scheduler.model.commands import KillApp
-from scheduler.store.acl import ROLES, Role, acl_file, hash_of, new_password
+from scheduler.model.errors import UnsuitableStore
+from scheduler.store.acl import DEFAULT_OFF, ROLES, Role, acl_file, hash_of, new_password
 from scheduler.store.connection import connect
-from scheduler.store.eventlog import COMMIT_LUA
+from scheduler.store.durability import check_store
+from scheduler.store.eventlog import COMMIT_LUA, EventLog
 from scheduler.store.keys import Keys
+from scheduler.store.transient import NotDurable
 from tests.conftest import REDIS_SERVER
 from tests.integration.cli_rig import Shell
 from tests.integration.forked import Forked
 from tests.integration.servers import DURABLE, replication, until
 from tests.property.given import submission
+from tests.unit.recorded import chain_of, put
 from tests.waiting import HOPELESS_S, wait_until
 
 CLUSTER = "prod.a_1"
@@ -48,11 +54,20 @@ class Guarded:
         (folder / "users.acl").write_text(acl_file(CLUSTER, hashes) + ADMIN)
         self._socket = Path(f"/tmp/fl-{os.getpid()}-{os.urandom(3).hex()}.sock")  # noqa: S108 - a short path
         options = ("--port", "0", "--unixsocket", str(self._socket), "--dir", str(folder), *DURABLE, *settings)
-        command = [str(program), *options, "--aclfile", str(folder / "users.acl")]
-        with (folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log)
+        self._command = [str(program), *options, "--aclfile", str(folder / "users.acl")]
         self.admin = Redis.from_url(f"unix://admin:any@{self._socket}")
+        self._start()
+
+    def _start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log)
         until(self.admin.ping)
+
+    def restart(self) -> None:
+        """Stop the server as a service manager does, and start it again."""
+        self._process.terminate()
+        self._process.wait()
+        self._start()
 
     def url(self, user: str) -> str:
         return f"unix://{user}:{PASSWORDS[user]}@{self._socket}"
@@ -186,10 +201,14 @@ NEVER = (
 )
 
 
+def _said(guarded: Guarded, *words: str) -> Any:
+    return guarded.admin.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
 def _dry(guarded: Guarded, role: Role, *words: str) -> bool:
     """Whether the user may run the command. It is not run."""
     try:
-        said: Any = guarded.admin.execute_command("ACL", "DRYRUN", role.user, *words)  # type: ignore[no-untyped-call]
+        said = _said(guarded, "ACL", "DRYRUN", role.user, *words)
     except ResponseError:  # this server has no such command
         return False
     return bool(said == b"OK")
@@ -263,6 +282,59 @@ def test_a_client_cannot_forge_what_only_masters_write(guarded: Guarded) -> None
             with pytest.raises(RedisError, match=r"permission|can't access|can't run"):
                 store.eval(f"return redis.call('SET', '{KEYS.lease}', 'me')", 0)
     assert guarded.admin.dbsize() == 0
+
+
+def _entries(guarded: Guarded) -> int:
+    """The number of the log's turns, of which one user reads all."""
+    with connect(guarded.url("fairlog-auditor")) as store:
+        return len(list(EventLog(store, KEYS).read()))
+
+
+def test_a_restart_keeps_all_that_was_acknowledged_before_and_after_its_file_was_rewritten(guarded: Guarded) -> None:
+    with connect(guarded.url("fairlog-master")) as store:
+        log = EventLog(store, KEYS, durable=True)
+        for turn, record in enumerate(chain_of(30), start=1):
+            put(log, [record])
+            if turn in {10, 20}:
+                assert guarded.admin.bgrewriteaof()
+                until(lambda: not guarded.admin.info("persistence")["aof_rewrite_in_progress"])
+            if turn % 5 == 0:
+                guarded.restart()
+                assert _entries(guarded) == turn
+    assert guarded.refused() == []
+
+
+@pytest.mark.parametrize(
+    "line", ["off resetpass resetchannels resetkeys -@all", "off resetpass ~* &* +@all -xadd", "off ~fairlog:* +@all"]
+)
+def test_a_store_that_would_come_back_empty_is_refused_with_the_line_that_it_needs(guarded: Guarded, line: str) -> None:
+    _said(guarded, "ACL", "SETUSER", "default", "reset", *line.split())
+    with pytest.raises(UnsuitableStore, match=re.escape(f"the line `{DEFAULT_OFF}`")):
+        run_master(guarded.url("fairlog-master"), CLUSTER)
+    with connect(guarded.url("fairlog-master")) as store:
+        with pytest.raises(NotDurable, match=r"would come back from a restart without the log"):
+            put(EventLog(store, KEYS, durable=True), chain_of(1))
+        _said(guarded, "ACL", "SETUSER", *DEFAULT_OFF.removeprefix("user ").split())
+        check_store(store)
+
+
+def test_a_log_that_a_restart_has_left_out_comes_back_by_the_right_line(guarded: Guarded) -> None:
+    wrong = DEFAULT_OFF.replace("~* &* +@all", "resetchannels resetkeys -@all")
+    with connect(guarded.url("fairlog-master")) as store:
+        put(EventLog(store, KEYS), chain_of(5))
+    users = guarded.folder / "users.acl"
+    for line, other in ((DEFAULT_OFF, wrong), (wrong, DEFAULT_OFF)):
+        users.write_text(users.read_text().replace(line, other))
+        guarded.restart()
+    assert _entries(guarded) == 5
+
+
+def test_who_may_not_ask_what_the_default_user_may_is_told_to_print_the_users_again(guarded: Guarded) -> None:
+    _said(guarded, "ACL", "SETUSER", "fairlog-master", "-acl|getuser")
+    with pytest.raises(UnsuitableStore, match=r"refuses ACL GETUSER .* `fairlog store acl`"):
+        run_master(guarded.url("fairlog-master"), CLUSTER)
+    with connect(guarded.url("fairlog-master")) as store:
+        check_store(store, serving=False)
 
 
 def test_a_replica_follows_by_its_own_user(program: Path, tmp_path: Path) -> None:

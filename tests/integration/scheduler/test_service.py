@@ -48,8 +48,8 @@ from scheduler.service.client import Client
 from scheduler.service.heartbeats import BEAT_LUA
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import chained, encode_turn
-from scheduler.store.connection import check_store
 from scheduler.store.doorbell import RING_LUA
+from scheduler.store.durability import check_store
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
 from tests.waiting import HOPELESS_S, wait_until

@@ -100,6 +100,11 @@ def test_nothing_is_found_where_all_is_well() -> None:
             "memory",
             "the store uses 110 % of its 10G of memory and refuses writes",
         ),
+        (
+            {"store": StoreFacts(weakness="the store forgets; run `CONFIG SET appendonly yes` on it")},
+            "durability",
+            "the store forgets",
+        ),
         ({"standing_by": ()}, "no_standby", "no standby"),
         ({"standbys": 2}, "no_standby", "only 1 of 2 standbys"),
         (
