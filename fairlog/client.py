@@ -32,6 +32,7 @@ from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.service import client as service
 from scheduler.service.client import Receipt
+from scheduler.service.folders import working_folder
 from scheduler.store.codec import lines_of
 from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.tails import STREAMS, Stream
@@ -195,7 +196,9 @@ def _id(app: Named) -> str:
 def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a submission: a new id, the present folder, one task unless there is a driver."""
     words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
-    asked = {"app": f"app-{uuid4().hex[:12]}", "cwd": str(Path.cwd()), "env": tuple(sorted(env)), **fields}
+    asked = {"app": f"app-{uuid4().hex[:12]}", "env": tuple(sorted(env)), **fields}
+    if "cwd" not in asked:
+        asked["cwd"] = str(working_folder())
     if asked.get("array"):
         asked["tasks"] = len(indexes(asked["array"]))
     if not asked.get("driver") and not asked.get("executor_program"):

@@ -5,7 +5,6 @@ A call goes to the server that answered last, and to the next one if that does n
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from msgspec import Raw
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
+from scheduler.model.text import of_bytes
 from scheduler.service.addresses import UNIX
 from scheduler.service.outage import ApiAway
 from scheduler.store.secrets import UnreadableSecrets
@@ -233,7 +233,7 @@ class ApiExecutorDoor:
         known = self._secrets or door.Begun(granted=False)
         if known.unreadable:
             raise UnreadableSecrets(known.unreadable)
-        return {os.fsdecode(name): os.fsdecode(value) for name, value in known.secrets}
+        return {of_bytes(name): of_bytes(value) for name, value in known.secrets}
 
     def step(self, completions: Sequence[Completion], *, want: int) -> Step:
         """As `ExecutorDoor.step`; many completions go in several requests, of which the last takes tasks."""

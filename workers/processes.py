@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from scheduler.model.text import of_bytes
+
 _PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform == "linux"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -163,7 +165,7 @@ def environment_value(pid: int, name: str) -> str | None:
         return None
     start = f"{name}=".encode()
     found = next((each for each in block.split(b"\0") if each.startswith(start)), None)
-    return None if found is None else os.fsdecode(found[len(start) :])
+    return None if found is None else of_bytes(found[len(start) :])
 
 
 def resident_mb(pids: Iterable[int]) -> int:

@@ -60,9 +60,9 @@ class Init:
         self._line = _socket.socket(fileno=line)
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._children: set[int] = set()
-        self._command: tuple[str, ...] = ()
+        self._command: tuple[bytes, ...] = ()
         self._environment: dict[bytes, bytes] = {}
-        self._program: str | None = None
+        self._program: bytes | None = None
 
     def work(self) -> None:
         """Serve requests until the executor has gone."""
@@ -123,8 +123,9 @@ class Init:
     def _prepare(self, file: int) -> None:
         size = os.fstat(file).st_size
         told = marshal.loads(os.pread(file, size, 0))  # noqa: S302 - likewise
-        self._command, environment, folder, limits, files = told
-        self._environment = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+        command, environment, folder, limits, files = told
+        self._command = tuple(map(_in_bytes, command))
+        self._environment = {_in_bytes(name): _in_bytes(value) for name, value in environment.items()}
         for limit, soft, hard in limits:
             resource.setrlimit(limit, (soft, hard))
         error = unwritten = 0
@@ -133,10 +134,10 @@ class Init:
                 unwritten += 1
                 _write(f"{environment['FAIRLOG_SCRATCH']}/{name}", content)
             unwritten = 0
-            os.chdir("/" if folder is None else folder)
+            os.chdir("/" if folder is None else _in_bytes(folder))
         except (OSError, ValueError) as refused:
             error = getattr(refused, "errno", 0) or 22
-        self._program = _find_program(self._command[0] if self._command else "", environment.get("PATH", ""))
+        self._program = _find_program(command[0] if command else "", environment.get("PATH", ""))
         self._say([f"prepared {error} {unwritten} {int(self._program is not None)}"])
 
     def _start(self, output: int, errors: int, identity: int, environment: dict[str, str]) -> str:
@@ -145,12 +146,12 @@ class Init:
             (os.POSIX_SPAWN_DUP2, output, 1),
             (os.POSIX_SPAWN_DUP2, errors, 2),
         ]
-        program = self._program or ""
+        program = self._program or b""
         try:
             pid = os.posix_spawn(
                 program,
                 self._command,
-                {**self._environment, **{os.fsencode(name): os.fsencode(value) for name, value in environment.items()}},
+                {**self._environment, **{_in_bytes(name): _in_bytes(value) for name, value in environment.items()}},
                 file_actions=actions,
                 setsigdef=_TO_CHILDREN,
                 setsigmask=(),
@@ -169,8 +170,8 @@ class Init:
         environment: dict[str, str],
         terminal: bool,  # noqa: FBT001 - a field of the request
     ) -> str:
-        whole = {**self._environment, **{os.fsencode(name): os.fsencode(value) for name, value in environment.items()}}
-        program = _find_program(command[0], os.fsdecode(whole.get(b"PATH", b"")))
+        whole = {**self._environment, **{_in_bytes(name): _in_bytes(value) for name, value in environment.items()}}
+        program = _find_program(command[0], whole.get(b"PATH", b"").decode(errors="surrogateescape"))
         if program is None:
             return f"refused {identity} 2 1"
         pid = os.fork()
@@ -187,7 +188,7 @@ class Init:
                 fcntl.ioctl(given[0], _TIOCSCTTY, 0)
             for number, descriptor in enumerate(given):
                 os.dup2(descriptor, number)
-            os.execve(program, command, whole)  # noqa: S606 - that is the point
+            os.execve(program, [_in_bytes(word) for word in command], whole)  # noqa: S606 - that is the point
         except (OSError, ValueError) as error:
             os.write(2, f"fairlog: {command[0]!r} cannot be run: {error}\n".encode())
         finally:
@@ -288,15 +289,21 @@ def _write(path: str, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _find_program(command: str, path: str) -> str | None:
+def _find_program(command: str, path: str) -> bytes | None:
     """The file that `command` names, None if there is none. It need not be executable: starting it gives the reason."""
-    if "/" in command or not command:
-        return command or None
-    present = [file for folder in path.split(":") if _is_file(file := f"{folder}/{command}")]
+    name = _in_bytes(command)
+    if b"/" in name or not name:
+        return name or None
+    present = [file for folder in _in_bytes(path).split(b":") if _is_file(file := folder + b"/" + name)]
     return next((file for file in present if os.access(file, os.X_OK)), next(iter(present), None))
 
 
-def _is_file(path: str) -> bool:
+def _in_bytes(text: str) -> bytes:
+    """As `scheduler.model.text.in_bytes`, which is not there in a cell."""
+    return text.encode(errors="surrogateescape")
+
+
+def _is_file(path: bytes) -> bool:
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - likewise
     except (OSError, ValueError):

@@ -8,7 +8,6 @@ any worker.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By, worker_sender
+from scheduler.model.text import in_bytes
 from scheduler.rules.permission import Subject, may_read, permit
 from scheduler.service.grant_tokens import PASS, PREFIX, Claims, GrantTokens, claims_of, grant_token
 from scheduler.service.heartbeats import beat_after_ms
@@ -255,7 +255,7 @@ class Work:
             secrets = self._store.secrets(claims)
         except UnreadableSecrets as error:
             return door.Begun(granted=True, unreadable=str(error))
-        pairs = [(os.fsencode(name), os.fsencode(value)) for name, value in secrets.items()]
+        pairs = [(in_bytes(name), in_bytes(value)) for name, value in secrets.items()]
         return door.Begun(granted=True, secrets=pairs)
 
     def step(self, caller: Caller, asked: door.Asked) -> object:

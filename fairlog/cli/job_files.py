@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import shlex
@@ -16,10 +17,33 @@ from typing import Any
 import click
 from click.core import augment_usage_errors
 
-from fairlog.cli.params import file_text
+from fairlog.cli.params import file_text, read_folder
+from fairlog.cli.render import say
+from scheduler.model.commands import MAX_VARIABLES, MAX_VARIABLES_BYTES
+from scheduler.model.staged import FILES
+from scheduler.model.text import in_bytes, of_bytes
 
 DIRECTIVE = "#FAIRLOG"
 _HEAD_BYTES = 64 * 1024
+_MOST_WORDS = 20
+"""So many words of a command are looked at as files."""
+_UTF_16 = "\ufffe"
+"""What stands for a text in UTF-16, of which no interpreter reads anything."""
+_SHELL = re.compile(r"(?:ba|da|k|z|a)?sh")
+_INTERPRETERS = {
+    ".py": "python3",
+    ".pl": "perl",
+    ".rb": "ruby",
+    ".R": "Rscript",
+    ".r": "Rscript",
+    ".jl": "julia",
+    ".js": "node",
+    ".lua": "lua",
+}
+"""The ending of a script's name -> what runs it."""
+_INTERPRETER = re.compile(rf"{_SHELL.pattern}|(?:python|pypy|perl|ruby|Rscript|julia|node|lua)[0-9.]*")
+_OPTIONS = re.compile(r"#([ \t]*)(FAIRLOG|fairlog|Fairlog|SBATCH|PBS|BSUB|COBALT|MSUB|OAR|\$|flux:)[ \t]+-")
+"""A line that looks as if it stated options of a scheduler."""
 _VARIABLE = re.compile(r"(?:export\s+)?([^\s=]+)=(.*)", re.DOTALL)
 _OF_THE_SHELL = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 
@@ -50,9 +74,12 @@ class JobCommand(click.Command):
         if not command and its is not None:
             command = _command_of(its, f"{file}")
             args = [*args, "--", *command]
-        if command:
-            for number, words in directives(command[0]):
-                where = f"line {number} of {command[0]}"
+        script = script_of(command) if command else None
+        for sentence in unheeded(command) if command else ():
+            say(f"note: {sentence}")
+        if script is not None:
+            for number, words in directives(script):
+                where = f"line {number} of {script}"
                 said = self._read(ctx, words, where)
                 if wrong := _words(said):
                     raise click.UsageError(f"{where} has {wrong[0]!r}, which belongs to no option", ctx)
@@ -149,8 +176,7 @@ def directives(program: str) -> Iterator[tuple[int, list[str]]]:
 
     None if the program is no readable file here. Raises: click.UsageError for words that cannot be told apart.
     """
-    comments = takewhile(lambda line: not line.strip() or line.startswith("#"), _head(program).splitlines())
-    for number, line in enumerate(comments, 1):
+    for number, line in enumerate(_leading(_head(program)), 1):
         name, words = [*line.split(maxsplit=1), "", ""][:2]
         if name != DIRECTIVE:
             continue
@@ -160,27 +186,116 @@ def directives(program: str) -> Iterator[tuple[int, list[str]]]:
             raise click.UsageError(f"line {number} of {program} cannot be read: {error}") from None
 
 
+def script_of(command: Sequence[str]) -> str | None:
+    """The script that the command runs, whose options count: its first word, or the one after an interpreter.
+
+    A word is a program on PATH, unless a file of this folder has options. None if there is no such text.
+    """
+    program = command[0]
+    if _INTERPRETER.fullmatch(os.path.basename(program)):  # noqa: PTH119 (a name may be anything)
+        options = [*takewhile(lambda word: word.startswith("-"), command[1:_MOST_WORDS])]
+        program = "".join(command[1 + len(options) : 2 + len(options)])
+        return program if _head(program) and "-c" not in options else None
+    found = None if "/" in program else shutil.which(program)
+    path = program if found is None or any(directives(program)) else found
+    return path if _head(path) else None
+
+
+def unheeded(command: Sequence[str]) -> Iterator[str]:
+    """A sentence for each kind of lines in scripts of the command that look like options and do not count."""
+    script = script_of(command)
+    for path in dict.fromkeys([*([] if script is None else [script]), *command[:_MOST_WORDS]]):
+        head = _head(path)
+        heeded = {number for number, _ in directives(path)} if path == script else set()
+        first = len(list(_leading(head)))
+        found: dict[str, list[int]] = {}
+        for number, line in enumerate(head.splitlines(), 1):
+            if number not in heeded and (said := _OPTIONS.match(line)) is not None:
+                found.setdefault(_why_unheeded(said, late=number > first, counts=path == script), []).append(number)
+        for why, numbers in found.items():
+            lines = ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
+            verb = "s {} of {} do" if len(numbers) > 1 else " {} of {} does"
+            yield f"line{verb.format(lines, path)} not count: {why}"
+
+
+def _why_unheeded(said: re.Match[str], *, late: bool, counts: bool) -> str:
+    name = said[2]
+    if name.upper() != "FAIRLOG":
+        return f"#{name} is of another scheduler; write {DIRECTIVE} and options of `fairlog submit --help`"
+    if said[1] or name != "FAIRLOG":
+        return f"write {DIRECTIVE}, in capitals and without a blank"
+    if not counts:
+        return "the command does not begin with this script; name it first, or give its options on the command line"
+    return "options stand before the first command" if late else "its options cannot be told"
+
+
+def _leading(head: str) -> Iterator[str]:
+    """The leading comments of a script."""
+    return takewhile(lambda line: not line.strip() or line.startswith("#"), head.splitlines())
+
+
 def as_command(command: Sequence[str]) -> tuple[str, ...]:
     """The command to run: a script of this folder by its path, by its interpreter if it is not executable.
 
-    Raises: click.UsageError if it is a script, NAME.sh, that is neither here nor on PATH.
+    A script without `#!` is run by sh, as a shell does.
+
+    Raises: click.UsageError if it is a script, such as NAME.sh, that is neither here nor on PATH, or one that no
+    interpreter could read or that names none.
     """
     program = command[0]
-    if program.endswith(".sh") and not program.startswith("/") and not _is_here(program):
+    ending = os.path.splitext(program)[1]  # noqa: PTH122 (a name may be anything)
+    if (ending == ".sh" or ending in _INTERPRETERS) and not program.startswith("/") and not _is_here(program):
         where = "" if "/" in program else " and none on PATH"
         raise click.UsageError(
-            f"there is no script {program!r} in {Path.cwd()}{where}; check its name, or give the absolute path of one "
-            "that only the workers have"
+            f"there is no script {program!r} in {read_folder()}{where}; check its name, or give the absolute path of "
+            "one that only the workers have"
         )
-    head = _head(program)
-    if not head or (shutil.which(program) is not None and "/" not in program and not any(directives(program))):
+    script = script_of(command)
+    if script is None:
         return tuple(command)
+    head = _head(script)
+    interpreted = script != program and script in command
+    runs_it = program if interpreted else head.splitlines()[0] if "#!" in head[:3] else "sh"
+    if not interpreted or _is_shell(program):
+        _check_readable(script, head, shell=_is_shell(runs_it))
+    if script != program:  # what an interpreter reads, or what is on PATH
+        as_it_is = interpreted or head.startswith("#!")
+        return tuple(command) if as_it_is else ("sh", script, *command[1:])
     path = program if "/" in program else f"./{program}"
-    if os.access(path, os.X_OK):
-        return (path, *command[1:])
+    executable = os.access(path, os.X_OK)
     if head.startswith("#!"):
-        return (*shlex.split(head.splitlines()[0][2:]), path, *command[1:])
-    return ("sh", path, *command[1:]) if any(directives(program)) or program.endswith(".sh") else tuple(command)
+        return (path, *command[1:]) if executable else (*shlex.split(head.splitlines()[0][2:]), path, *command[1:])
+    if ending in _INTERPRETERS:
+        by = _INTERPRETERS[ending]
+        raise click.UsageError(f"{program} does not say by `#!` what runs it; type `fairlog submit -- {by} {path} …`")
+    if executable or any(directives(program)) or ending == ".sh":
+        return ("sh", path, *command[1:])
+    raise click.UsageError(
+        f"{program} is a text that cannot be executed; begin it with `#!` and its interpreter, or name that: "
+        f"`fairlog submit -- sh {path} …`"
+    )
+
+
+def _check_readable(script: str, head: str, *, shell: bool) -> None:
+    """Raises: click.UsageError for what an editor of another system put into a script, so that it fails late."""
+    if head.startswith(("\ufeff", _UTF_16)):
+        if shell or head[1:3] == "#!" or head.startswith(_UTF_16):
+            raise click.UsageError(
+                f"{script} begins with a byte-order mark, so nothing runs it as a script; save it as UTF-8 without one"
+            )
+        return
+    lines = head.splitlines(keepends=True)
+    dos = sum(line.endswith(("\r\n", "\r")) for line in lines)
+    if dos and ((head.startswith("#!") and lines[0].endswith("\r\n")) or (shell and 2 * dos > len(lines))):
+        raise click.UsageError(
+            f"{script} has the line ends of DOS (CRLF), which its interpreter takes for a part of each line; convert "
+            f"it by `sed -i 's/\\r$//' {shlex.quote(script)}`"
+        )
+
+
+def _is_shell(text: str) -> bool:
+    """Whether a program, or the first line of a script, names a shell."""
+    return any(_SHELL.fullmatch(os.path.basename(word)) for word in text.removeprefix("#!").split())  # noqa: PTH119
 
 
 def _is_here(program: str) -> bool:
@@ -196,6 +311,8 @@ def _head(program: str) -> str:
             head = file.read(_HEAD_BYTES)
     except (OSError, ValueError):
         return ""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return _UTF_16
     return "" if b"\0" in head else head.decode(errors="surrogateescape")
 
 
@@ -229,17 +346,35 @@ def _unquoted(value: str, where: str) -> str:
 
 
 def exported(names: Sequence[str]) -> dict[str, str]:
-    """The variables of this process of those names; `ALL` = all but fairlog's own and the shell's.
+    """The variables of this process of those names; `ALL` = all but fairlog's own and the shell's; `-NAME` = not that.
 
     Raises: click.UsageError for one that is not set.
     """
     found: dict[str, str] = {}
+    here = {of_bytes(name): of_bytes(value) for name, value in os.environb.items()}
+    without = {name[1:] for name in names if name.startswith("-")}
     for name in names:
+        if name.startswith("-"):
+            continue
         if name.upper() == "ALL":
-            own = {each for each in os.environ if each.startswith(("FAIRLOG_", "_FAIRLOG_"))} | _OF_THE_SHELL
-            found |= {each: value for each, value in os.environ.items() if each not in own}
-        elif name in os.environ:
-            found[name] = os.environ[name]
+            own = {each for each in here if each.startswith(("FAIRLOG_", "_FAIRLOG_"))} | _OF_THE_SHELL
+            found |= {each: value for each, value in here.items() if each not in own}
+        elif name in here:
+            found[name] = here[name]
         else:
             raise click.UsageError(f"the environment variable {name[:40]!r} is not set; leave it out of --export")
-    return found
+    return {name: value for name, value in found.items() if name not in without}
+
+
+def check_size(variables: Mapping[str, str]) -> None:
+    """Raises: click.UsageError, naming the largest ones, for more variables than an app can have."""
+    sizes = {name: len(in_bytes(name)) + len(in_bytes(value)) + 2 for name, value in variables.items()}
+    if len(sizes) <= MAX_VARIABLES and sum(sizes.values()) <= MAX_VARIABLES_BYTES:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    named = ", ".join(f"{'the staged files' if name == FILES else name[:60]} ({sizes[name]} bytes)" for name in largest)
+    raise click.UsageError(
+        f"an app can have at most {MAX_VARIABLES} environment variables of {MAX_VARIABLES_BYTES} bytes together, not "
+        f"{len(sizes)} of {sum(sizes.values())}; leave out some, as by --export ALL,-{largest[0][:60]}; the largest "
+        f"are {named}"
+    )

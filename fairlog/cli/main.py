@@ -10,6 +10,7 @@ import builtins
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -223,7 +224,14 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        from scheduler.service.folders import FolderGone, working_folder  # noqa: PLC0415 (as in `_failures`)
+
+        with suppress(FolderGone):
+            working_folder()
+            return text
+        text = str(FolderGone())
+    elif isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif type(error).__module__.startswith("redis."):
         from scheduler.store.transient import in_words  # noqa: PLC0415 (as in `_failures`)

@@ -25,6 +25,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import MAX_AMOUNT
 from scheduler.rules.validate import check_labels
+from scheduler.service.folders import FolderGone, working_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -329,7 +330,11 @@ def read_bounds(text: str) -> tuple[int, int]:
 
 
 def read_text(text: str) -> str:
-    """The text. Raises: click.BadParameter if it is not valid UTF-8, which the log requires."""
+    """The text, of UTF-8 in whatever locale. Raises: click.BadParameter if it is none, which the log requires."""
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError:
+        pass  # the locale's own encoding, or no text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -460,11 +465,9 @@ def check_extra(option: str, package: str, extra: str) -> None:
 def read_folder() -> str:
     """The current folder. Raises: click.ClickException if it was deleted."""
     try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise click.ClickException(
-            f"the current folder {os.environ.get('PWD', '')} no longer exists; change to another one"
-        ) from None
+        return str(working_folder())
+    except FolderGone as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _short(value: object) -> str:

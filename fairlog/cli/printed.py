@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 from scheduler.model.text import printable
@@ -40,6 +41,9 @@ def terminal(stream: TextIO) -> TextIO:
 
 @contextmanager
 def only_printable() -> Iterator[None]:
-    """While it lasts, stdout and stderr take printable text only."""
+    """While it lasts, stdout and stderr take printable text only; what their encoding lacks is replaced by `?`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     with redirect_stdout(Printed(sys.stdout)), redirect_stderr(Printed(sys.stderr)):
         yield

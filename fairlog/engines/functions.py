@@ -504,7 +504,7 @@ class Executor(_Executor):
             raise ValueError(f"elastic is (MIN, MAX), with 0 <= MIN <= MAX and at least 1 as MAX, not {elastic}")
         if retries < 0:
             raise ValueError(f"retries is at least 0, not {retries}")
-        app = f"app-{uuid4().hex[:12]}"
+        app, folder = f"app-{uuid4().hex[:12]}", own_folder()
         keys = draw_keys(app)
         chain = f"{keys.certificate}{keys.key}"
         listener = socket.create_server((host or own_host(api), 0), backlog=128)
@@ -535,7 +535,7 @@ class Executor(_Executor):
                 "executor_limit": asked,
                 "owner_timeout_s": LEASE_S,
                 "command": (python, "-c", _COMMAND),
-                "cwd": own_folder(),
+                "cwd": folder,
                 "env": tuple(sorted(variables)),
                 **submission,
             }

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -18,7 +17,7 @@ from fairlog.client import Client
 from fairlog.errors import Refused
 from scheduler.model.commands import Command, FinishApp, ScaleApp, SubmitApp
 from scheduler.model.errors import AppEnded, CommandRejected, FairlogError, NoMaster, UnknownApp
-from scheduler.service.folders import is_personal
+from scheduler.service.folders import is_personal, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -61,8 +60,9 @@ def own_folder() -> str | None:
     """The folder of this process, which executors in cells then see; they begin in a folder of their own.
 
     None, and a sentence that says so, for a home folder, which cells refuse: executors need no folder of their user's.
+    Raises: FolderGone.
     """
-    folder = Path.cwd()
+    folder = working_folder()
     if not is_personal(folder):
         return str(folder)
     say(f"executors in cells do not see {folder}, a home folder; start in a folder below it if they need files of it")

@@ -23,7 +23,7 @@ MAX_COMMAND_BYTES = 256 * 1024
 """The most bytes of a command's JSON."""
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 """The most bytes of a batch's JSON, and of the commands that a turn takes."""
-MAX_VARIABLES = 128
+MAX_VARIABLES = 1024
 MAX_VARIABLES_BYTES = 64 * 1024
 
 if TYPE_CHECKING:

@@ -21,6 +21,19 @@ _UNSEEN = re.compile(
 )
 
 
+def in_bytes(text: str) -> bytes:
+    """The bytes of a name, value or word of a program: UTF-8 whatever the locale, and bytes that are none as they were.
+
+    Raises: UnicodeEncodeError for half a character, which no program can have been given.
+    """
+    return text.encode(errors="surrogateescape")
+
+
+def of_bytes(found: bytes) -> str:
+    """The text of which `in_bytes` makes these bytes."""
+    return found.decode(errors="surrogateescape")
+
+
 def printable(text: str) -> str:
     """The text as lines that a terminal only prints: tabs and line ends stay.
 

@@ -1,4 +1,4 @@
-"""Which folders are no app's: the worker's cells refuse them, and engines do not name them."""
+"""The folder of a process, and which folders are no app's: cells refuse them, and engines do not name them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,32 @@ import os
 import pwd
 from pathlib import Path
 
+from scheduler.model.errors import FairlogError
+
 _WHOLE = tuple(map(Path, ("/home", "/media", "/mnt", "/root", "/srv", "/var", "/var/lib")))
 """Folders that hold everybody's: never an app's folder as a whole."""
+
+
+class FolderGone(FairlogError):
+    """The folder in which this process was started was deleted or cannot be reached."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the current folder {_last_known()} no longer exists; change to another one")
+
+
+def working_folder() -> Path:
+    """The folder of this process. Raises: FolderGone."""
+    try:
+        return Path.cwd()
+    except OSError:
+        raise FolderGone from None
+
+
+def _last_known() -> str:
+    try:
+        return os.readlink("/proc/self/cwd").removesuffix(" (deleted)")  # noqa: PTH115 - as text
+    except OSError:
+        return os.environ.get("PWD", "")
 
 
 def is_personal(real: Path) -> bool:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Mapping
 
 from scheduler.model.errors import FairlogError
+from scheduler.model.text import in_bytes, of_bytes
 from scheduler.store.framing import framed
 
 KEY_BYTES = 32
@@ -29,7 +29,7 @@ class UnreadableSecrets(FairlogError):
 
 def seal(key: bytes | None, cluster: str, app: str, secrets: Mapping[str, str]) -> dict[bytes, bytes]:
     """What the store holds of the secrets of `app`: variable -> sealed value; without a key, the value itself."""
-    plain = {os.fsencode(name): os.fsencode(value) for name, value in secrets.items()}
+    plain = {in_bytes(name): in_bytes(value) for name, value in secrets.items()}
     if not key:
         return plain
     return {name: _sealed(key, _context(cluster, app, name), value) for name, value in plain.items()}
@@ -39,7 +39,7 @@ def unseal(key: bytes | None, cluster: str, app: str, stored: Mapping[bytes, byt
     """The secrets that `seal` made `stored` of. Raises: UnreadableSecrets naming what is wrong."""
     try:
         return {
-            os.fsdecode(name): os.fsdecode(_opened(key, _context(cluster, app, name), name, value))
+            of_bytes(name): of_bytes(_opened(key, _context(cluster, app, name), name, value))
             for name, value in stored.items()
         }
     except UnreadableSecrets as error:
@@ -57,7 +57,7 @@ def _opened(key: bytes | None, context: bytes, name: bytes, stored: bytes) -> by
     if not stored.startswith(_MAGIC):
         if not key:
             return stored
-        raise UnreadableSecrets(f"the value of {os.fsdecode(name)} is not sealed; submit the app again")
+        raise UnreadableSecrets(f"the value of {of_bytes(name)} is not sealed; submit the app again")
     identity, rest = _split(stored[len(_MAGIC) :], _ID_BYTES)
     if not key:
         raise UnreadableSecrets(f"they are sealed with the key {identity.hex()}, and this host has no key for secrets")
@@ -70,7 +70,7 @@ def _opened(key: bytes | None, context: bytes, name: bytes, stored: bytes) -> by
     try:
         return AESGCM(_derived(key, "seal")).decrypt(nonce, sealed, context)
     except (InvalidTag, ValueError):
-        raise UnreadableSecrets(f"the value of {os.fsdecode(name)} was altered") from None
+        raise UnreadableSecrets(f"the value of {of_bytes(name)} was altered") from None
 
 
 def _split(text: bytes, at: int) -> tuple[bytes, bytes]:

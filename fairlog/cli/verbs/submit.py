@@ -19,7 +19,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.job_files import JobCommand, as_command, exported, read_variables
+from fairlog.cli.job_files import JobCommand, as_command, check_size, exported, read_variables
 from fairlog.cli.params import (
     FILE,
     P,
@@ -241,7 +241,8 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         type=read_names,
         multiple=True,
         metavar="NAME,...|ALL",
-        help="Variables of the present environment for the tasks; --env-file is stronger. Repeatable.",
+        help="Variables of the present environment for the tasks; ALL,-NAME leaves one out. --env-file is stronger. "
+        "Repeatable.",
     ),
     click.option(
         "--elastic",
@@ -359,6 +360,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     secrets |= dict(env)
     if stage:
         secrets[FILES] = packed(_contents(stage))
+    check_size(secrets)
     near = merge_near(pair for pairs in prefer for pair in pairs)
     if near:
         asked |= _stated_preferences(near, array or "", asked["tasks"])
@@ -395,7 +397,8 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
     --cores 8 runs CMD once with eight cores; --tasks 20 --cores 8 runs it 20 times, eight at once with a core each.
 
     A script can hold its own options, in lines `#FAIRLOG --cores 4` of its leading comments, and a TOML file all of
-    them: `fairlog submit --file job.toml`. Options of the command line are stronger.
+    them: `fairlog submit --file job.toml`. Options of the command line are stronger. A script is the first word of CMD,
+    or the one after its interpreter, as in `bash job.sh`. Of lines that do not count, such as #SBATCH, stderr says so.
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
 

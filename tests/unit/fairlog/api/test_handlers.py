@@ -202,7 +202,7 @@ def test_secrets_of_what_does_not_fit_into_the_lane_are_not_kept(
         {"secrets": {"A": 1}},
         {"secrets": {"A": "1"}, "env": ["B"]},
         {"secrets": {"A": "x" * 70_000}},
-        {"secrets": {f"A{number}": "" for number in range(129)}},
+        {"secrets": {f"A{number}": "" for number in range(1025)}},
     ],
 )
 def test_secrets_that_are_none_or_too_many_are_refused(values: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ def test_variables_come_from_a_file_the_environment_and_the_options() -> None:
     assert found["secrets"] == {"A": "9", "B": "two words", "C": "x#y", "D": "a=b", "HOME": "/h"}
     everything = job("--export", "ALL", "true", env={"FAIRLOG_TOKEN": "t", "KEPT": "1"})["secrets"]
     assert everything["KEPT"] == "1"
+    some = job("--export", "ALL,-KEPT", "true", env={"KEPT": "1", "ALSO": "2"})["secrets"]
+    assert (some.get("KEPT"), some["ALSO"]) == (None, "2")
     assert not [name for name in everything if name.startswith("FAIRLOG")]
 
 
@@ -165,3 +168,95 @@ def test_what_is_wrong_in_a_file_is_named(files: dict[str, str], arguments: list
     for name, text in files.items():
         script(text, name)
     assert re.search(re.escape(why), refusal(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\xef\xbb\xbf#!/bin/bash\n#FAIRLOG -J SEEN\n", "byte-order mark"),
+        (b"\xef\xbb\xbf#FAIRLOG -J SEEN\ntrue\n", "byte-order mark"),
+        ("\ufeff#!/bin/sh\ntrue\n".encode("utf-16-le"), "byte-order mark"),
+        (b"#!/bin/bash\r\n#FAIRLOG -c 1\r\ntrue\r\n", "the line ends of DOS"),
+        (b"#!/bin/bash\r\ntrue\n", "the line ends of DOS"),
+        (b"true\r\ntrue\r\n", "the line ends of DOS"),
+    ],
+)
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+@pytest.mark.parametrize("words", [("b.sh",), ("./b.sh", "x"), ("bash", "-e", "b.sh")])
+def test_a_script_that_an_editor_has_spoilt_is_refused_by_name(
+    content: bytes, why: str, mode: int, words: tuple[str, ...]
+) -> None:
+    Path("b.sh").write_bytes(content)
+    Path("b.sh").chmod(mode)
+    said = refusal("--", *words)
+    assert "b.sh" in said
+    assert why in said
+
+
+def test_an_interpreter_that_reads_other_line_ends_is_given_them() -> None:
+    Path("b.py").write_bytes(b"\xef\xbb\xbf#!/usr/bin/python3\r\nprint()\r\n")
+    assert job("--", "python3", "b.py")["command"] == ("python3", "b.py")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_a_shell_script_without_an_interpreters_name_is_run_by_sh(mode: int) -> None:
+    script("echo ran\n", mode=mode)
+    assert job("job.sh")["command"] == ("sh", "./job.sh")
+
+
+def test_a_script_on_path_without_an_interpreters_name_is_run_by_sh(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("bin").mkdir()
+    script("#FAIRLOG -J SEEN\ntrue\n", "bin/tool")
+    monkeypatch.setenv("PATH", f"{Path.cwd()}/bin:{os.environ['PATH']}")
+    found = job("tool", "x")
+    assert found["command"] == ("sh", f"{Path.cwd()}/bin/tool", "x")
+    assert found["name"] == "SEEN"
+
+
+@pytest.mark.parametrize("words", [("job.sh",), ("./job.sh",), ("bash", "job.sh"), ("sh", "-e", "./job.sh", "x")])
+def test_the_options_of_a_script_count_however_it_is_named(words: tuple[str, ...]) -> None:
+    script("#!/bin/bash\n#FAIRLOG -J SEEN\ntrue\n")
+    assert job("--", *words)["name"] == "SEEN"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "why"),
+    [
+        ("#!/bin/sh\n#FAIRLOG -J SEEN\n", ("env", "A=1", "./job.sh"), "line 2 of ./job.sh does not count: the command"),
+        ("#!/bin/sh\n# FAIRLOG -J SEEN\n", ("job.sh",), "line 2 of job.sh does not count: write #FAIRLOG, in capitals"),
+        ("#!/bin/sh\n#fairlog -J SEEN\n", ("job.sh",), "line 2 of job.sh does not count: write #FAIRLOG, in capitals"),
+        ("#!/bin/sh\n#SBATCH -J A\n#SBATCH -n 2\n", ("job.sh",), "lines 2, 3 of job.sh do not count: #SBATCH is of"),
+        ("#!/bin/sh\n#PBS -N A\n", ("sh", "job.sh"), "line 2 of job.sh does not count: #PBS is of another scheduler"),
+        ("set -e\n#FAIRLOG -J SEEN\n", ("./job.sh",), "line 2 of ./job.sh does not count: options stand before"),
+    ],
+)
+def test_lines_that_look_like_options_and_do_not_count_are_named(text: str, words: tuple[str, ...], why: str) -> None:
+    script(text)
+    answer = CliRunner().invoke(take, ["--", *words])
+    assert answer.exit_code == 0, answer.output
+    assert taken[-1][0].fields["name"] != "SEEN"
+    assert f"note: {why}" in answer.stderr
+
+
+def test_a_script_whose_options_count_is_not_spoken_of() -> None:
+    script("#!/bin/sh\n##FAIRLOG -J OUT\n#FAIRLOG -J SEEN\n# about FAIRLOG - and others\n#SBATCHES -x\n")
+    answer = CliRunner().invoke(take, ["job.sh"])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "typed"),
+    [
+        ("hello.py", 0o644, "`fairlog submit -- python3 ./hello.py"),
+        ("hello.py", 0o755, "`fairlog submit -- python3 ./hello.py"),
+        ("model.R", 0o644, "`fairlog submit -- Rscript ./model.R"),
+        ("notes", 0o644, "`fairlog submit -- sh ./notes"),
+    ],
+)
+def test_a_text_that_nothing_says_how_to_run_is_refused_with_what_to_type(name: str, mode: int, typed: str) -> None:
+    script("print()\n", name, mode)
+    assert typed in refusal(name)
+
+
+def test_a_script_of_any_language_that_is_not_here_is_missed() -> None:
+    assert "there is no script 'train.py' in " in refusal("train.py")
