@@ -100,12 +100,17 @@ class Wanted(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """How they are listed; `watch`: again and again."""
+    """How they are listed; `watch`: again and again; `bare`: without headings.
+
+    `for_program`: nothing but rows is printed to stdout.
+    """
 
     names: tuple[str, ...]
     sort: str | None = None
     limit: int | None = None
     watch: bool = False
+    bare: bool = False
+    for_program: bool = False
 
 
 def list_options(function: Callable[P, R]) -> Callable[P, R]:
@@ -120,7 +125,9 @@ def list_options(function: Callable[P, R]) -> Callable[P, R]:
         for left in ("since", "until"):
             kwargs.pop(left, None)
         wanted = Wanted(given("wanted"), given("everything"), given("ended"), given("reason"), *span)
-        columns = Columns(given("columns") or (), given("sort"), given("limit"), given("watch"))
+        names, no_header = given("columns") or (), given("no_header")
+        ways = no_header or len(names) == 1, no_header or bool(names)
+        columns = Columns(names, given("sort"), given("limit"), given("watch"), *ways)
         kwargs["wanted"], kwargs["columns"] = _checked(wanted, columns)
         return function(*args, **kwargs)
 
@@ -139,8 +146,9 @@ def list_options(function: Callable[P, R]) -> Callable[P, R]:
             "--columns",
             type=_read_columns,
             metavar="COLUMN,...",
-            help=f"Columns to show: {', '.join(COLUMNS)}.",
+            help=f"Columns to show: {', '.join(COLUMNS)}. A single one has no heading.",
         ),
+        flag("--no-header", help="Leave out the headings."),
         click.option(
             "--month",
             type=_read_month,
@@ -198,9 +206,12 @@ def show_apps(source: Source, wanted: Wanted, columns: Columns, *, as_json: bool
         empty = "No app matches."
     elif wanted.everything:
         empty = "No app is known."
+    if columns.for_program and not records:
+        render.say(empty)
+        return
     headings = [name.upper() for name in columns.names]
     spare = [name.upper() for name in SPARE] if columns.names in (USUAL, USUAL_ENDED) else ()
-    render.print_table(headings, rows(columns, records), empty=empty, spare=spare)
+    render.print_table(headings, rows(columns, records), empty=empty, spare=spare, bare=columns.bare)
 
 
 def found(source: Source, wanted: Wanted, columns: Columns) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ usage, 130 interrupted.
 from __future__ import annotations
 
 import builtins
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,13 +14,13 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from fairlog.cli.groups import ELSEWHERE, VerbGroup
-from fairlog.cli.printed import only_printable
+from fairlog.cli.printed import leave_stdout, only_printable, open_standard_streams
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.times import localized
 from scheduler.service.program_log import masked
@@ -127,9 +126,11 @@ class LazyGroup(VerbGroup):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except BrokenPipeError:
-            _end_without_reader()
+        except BrokenPipeError as error:
+            leave_stdout(error)
+            sys.exit(1)
         except _failures() as error:
+            _check_stdout()
             raise click.ClickException(_sentence(error)) from error
 
     def main(
@@ -166,8 +167,12 @@ class LazyGroup(VerbGroup):
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
-        except BrokenPipeError:
-            _end_without_reader()
+        except BrokenPipeError as error:
+            leave_stdout(error)
+            sys.exit(1)
+        except OSError as error:
+            click.echo(f"Error: {leave_stdout(error)}", err=True)
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -204,13 +209,16 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    open_standard_streams()
     cli.main(prog_name="fairlog")
 
 
-def _end_without_reader() -> NoReturn:
-    """Exit with 1 because nobody reads stdout any more; Python's flush at exit must not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
+def _check_stdout() -> None:
+    """Raises: click.ClickException if stdout takes nothing more, which is then why a verb has failed."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise click.ClickException(leave_stdout(error)) from None
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import TextIOWrapper
 from typing import Any, TextIO
 
@@ -37,6 +38,27 @@ class Printed:
 def terminal(stream: TextIO) -> TextIO:
     """The stream itself, for output that has been made printable and is drawn over or styled."""
     return stream.raw if isinstance(stream, Printed) else stream
+
+
+def leave_stdout(error: OSError) -> str:
+    """Write nothing to stdout any more, whatever is printed, also when Python exits. Returns why, in words."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return "nobody reads stdout any more" if isinstance(error, BrokenPipeError) else f"stdout fails: {error.strerror}"
+
+
+def open_standard_streams() -> None:
+    """Open what this process was started without: what it opens next would be taken for it, and fail late.
+
+    A stdout that was closed cannot be written.
+    """
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - a descriptor, until the end
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 - likewise
 
 
 @contextmanager

@@ -51,8 +51,11 @@ def print_table(
     empty: str,
     err: bool = False,
     spare: Sequence[str] = (),
+    bare: bool = False,
 ) -> None:
     """Print rows under column headings, numbers right-aligned, or the sentence `empty` if there are no rows.
+
+    `bare`: without the headings.
 
     On a terminal that is too narrow, columns that are `spare` are left out, the first ones first.
 
@@ -66,7 +69,7 @@ def print_table(
         click.echo(empty)
         return
     console = Console(file=terminal(sys.stderr if err else sys.stdout), markup=False, highlight=False, emoji=False)
-    cells = [[name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
+    cells = [["" if bare else name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
     room = console.width if console.is_terminal else _WIDE
     for name in spare:
         if name in columns and sum(column_widths(cells, room=_WIDE)) + 2 * (len(columns) - 1) > room:
@@ -76,7 +79,9 @@ def print_table(
     widths = column_widths(cells, room=room)
     console.width = _WIDE
     with console.capture() as captured:
-        console.print(table_of(columns, lines, widths))
+        table = table_of(columns, lines, widths)
+        table.show_header = not bare
+        console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), file=console.file)
 
 

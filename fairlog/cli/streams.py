@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlog.cli.follow import patiently
+from fairlog.cli.printed import leave_stdout
+from fairlog.cli.render import say
 from scheduler.model.arrays import index_of
 from scheduler.model.text import printable
 from scheduler.store.tails import STREAMS, Stream, Tail
@@ -27,11 +29,18 @@ Index = int | None
 class Printer:
     """Writes output of tasks to stdout, by default as printable text; with `labels`, each line after its task's.
 
-    `apart`: what tasks wrote to stderr goes to stderr.
+    `apart`: what tasks wrote to stderr goes to stderr. `lasting`: a stdout that fails is told of, and does not end it.
     """
 
-    def __init__(self, *, raw: bool = False, labels: Mapping[Index, str] | None = None, apart: bool = False) -> None:
-        self._raw, self._labels, self._apart = raw, labels, apart
+    def __init__(
+        self,
+        *,
+        raw: bool = False,
+        labels: Mapping[Index, str] | None = None,
+        apart: bool = False,
+        lasting: bool = False,
+    ) -> None:
+        self._raw, self._labels, self._apart, self._lasting = raw, labels, apart, lasting
         self._decoders: dict[tuple[Index, int], codecs.IncrementalDecoder] = {}
         self._begun: dict[tuple[Index, int], str] = {}
         """Task and stream -> its last line, which has not ended yet."""
@@ -47,6 +56,7 @@ class Printer:
         prefix: bool | None,
         mixed: bool,
         apart: bool = False,
+        lasting: bool = False,
     ) -> Printer:
         """The printer of these tasks, whose output is `mixed` or comes task by task.
 
@@ -57,9 +67,10 @@ class Printer:
         if prefix is None:
             prefix = several and sys.stdout.isatty()
         if raw or not (prefix or several):
-            return cls(raw=raw, apart=apart)
+            return cls(raw=raw, apart=apart, lasting=lasting)
         named = {task: "driver" if task is None else str(index_of(array, task)) for task in tasks}
-        return cls(labels={task: f"[{name}] " if prefix else "" for task, name in named.items()}, apart=apart)
+        labels = {task: f"[{name}] " if prefix else "" for task, name in named.items()}
+        return cls(labels=labels, apart=apart, lasting=lasting)
 
     def write(self, task: Index, output: Tail) -> None:
         """Write further output of the task."""
@@ -78,6 +89,13 @@ class Printer:
         *lines, self._begun[source] = f"{self._begun.get(source, '')}{text}".split("\n")
         self._put(source[1], "".join(f"{self._labels[source[0]]}{line}\n" for line in lines).encode())
 
+    def tell_missing(self, task: Index, missing: int) -> None:
+        """Say on stderr that so many bytes, which come before what is written next, are not kept in the store."""
+        if missing:
+            self.part()
+            whose = "the driver" if task is None else f"task {task}"
+            say(f"note: {missing} bytes of {whose} are not shown here; its worker has them in its files")
+
     def end(self, task: Index) -> None:
         """The task writes nothing more."""
         for stream in range(len(STREAMS)):
@@ -93,8 +111,13 @@ class Printer:
         if output:
             self._ended_line = output.endswith(b"\n")
             to = sys.stderr if self._apart and stream else sys.stdout
-            to.buffer.write(output)
-            to.buffer.flush()
+            try:
+                to.buffer.write(output)
+                to.buffer.flush()
+            except OSError as error:
+                if not self._lasting or to is sys.stderr:
+                    raise
+                say(f"note: {leave_stdout(error)}; the output goes on being kept for `fairlog logs`")
 
 
 def follow_output(  # noqa: PLR0913 (one argument a choice)
@@ -130,7 +153,10 @@ def follow_output(  # noqa: PLR0913 (one argument a choice)
             over = ended or (state is not None and state.state in _OVER)
             if over or task is None or (state is not None and state.started_at is not None):
                 output = patiently(partial(work.tail, app, task)).only(stream)
-                new = output.since(shown[task]) if task in shown else output.lines(tail)
+                before = shown.get(task)
+                new = output.lines(tail) if before is None else output.since(before)
+                if before is not None or tail is None:
+                    printer.tell_missing(task, output.missing(before, stream=stream))
                 shown[task] = output  # first, as a signal that ends the writing must not make it begin anew
                 printer.write(task, new)
             if over:

@@ -54,6 +54,14 @@ class Tail(NamedTuple):
             drop = max(0, drop - len(text))
         return Tail(tuple(parts), self.totals)
 
+    def missing(self, before: Tail | None = None, *, stream: Stream | None = None) -> int:
+        """How many bytes were written after `before`, by the stream or by both, that are not in it any more."""
+        known = before if before is not None and self.since(before) is not self else Tail()
+        lost = 0
+        for name, then, now in zip(STREAMS, known.totals, self.totals, strict=True):
+            lost += max(0, now - then - len(self.text(name))) if stream in (None, name) else 0
+        return lost
+
     def last(self, *sizes: int) -> Tail:
         """The last `sizes` bytes of each stream."""
         left = list(sizes)

@@ -65,9 +65,10 @@ def logs(  # noqa: PLR0913 (the options)
 ) -> None:
     """Print the output of apps' tasks, or of the programs of their executors.
 
-    Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task. The workers keep the
-    complete output in files. Without --raw, also to a file or another program, the output is UTF-8 text without what
-    would control a terminal.
+    Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task; stderr says how much
+    was written before that. The workers keep the complete output in files. Of a line that a program draws over and
+    over, such as a progress bar, some drawings are kept and the last one. Without --raw, also to a file or another
+    program, the output is UTF-8 text without what would control a terminal.
 
     What a task wrote to stdout and to stderr is printed in the order in which its worker saw it: of what was written to
     both within a moment, stdout comes first. A task that writes much to one of them keeps at least 32 KiB of the other.
@@ -117,6 +118,8 @@ def _print(
     for task, whole in zip(tasks, outputs, strict=True):
         if (output := whole.only(stream).lines(tail)).parts:
             printer.part()
+            if tail is None:
+                printer.tell_missing(task, whole.missing(stream=stream))
             printer.write(task, output)
             printer.end(task)
 

@@ -47,6 +47,7 @@ from fairlog.cli.params import (
     size_option,
     text_option,
 )
+from fairlog.cli.printed import leave_stdout
 from fairlog.cli.streams import Printer, follow_output
 from fairlog.cli.times import localized
 from scheduler.model.arrays import index_of, indexes, preferences, written
@@ -419,8 +420,7 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
     if receipt is not None:
         write_receipts(receipt, [])  # fails before anything is submitted
     answer = _send(session, request, job.secrets, receipt)
-    click.echo(request.app)
-    sys.stdout.flush()
+    _print_id(request.app, goes_on=wait)
     return _wait(session, request, answer.seq) if wait else 0
 
 
@@ -436,7 +436,8 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
 def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     """Submit an app, print its output as it is written, and exit with its code.
 
-    While the app waits, stderr says for what, and by which rule. SIGINT, SIGTERM and SIGHUP kill the app; a second one
+    While the app waits, stderr says for what, and by which rule. Where a task writes faster than it can be shown,
+    stderr says how much is missing. SIGINT, SIGTERM and SIGHUP kill the app; a second one
     ends the waiting for its end. Of several tasks, the exit code is the largest.
     """
     from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
@@ -448,7 +449,7 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     with _signals() as stopped:
         answer = _send(session, request, job.secrets)
         chosen = [None] if request.driver else list(range(request.tasks or 0))
-        printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True)
+        printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True, lasting=True)
         follow = partial(follow_output, session, tasks_of(session), request.app, chosen, printer, shown={})
         try:
             render.say(f"{request.app} submitted")
@@ -512,8 +513,7 @@ def resubmit(
         raise click.UsageError(f"give the values of {', '.join(missing)} again with --env NAME=VALUE or --env-file")
     request = replace(request, app=new_id(), after={}, env=tuple(sorted(secrets)))
     answer = _send(session, request, secrets)
-    click.echo(request.app)
-    sys.stdout.flush()
+    _print_id(request.app, goes_on=wait)
     return _wait(session, request, answer.seq) if wait else 0
 
 
@@ -587,6 +587,21 @@ def new_id() -> str:
     return f"app-{uuid4().hex[:12]}"
 
 
+def _print_id(app: str, *, goes_on: bool) -> None:
+    """Print the id of an app that was submitted. Where stdout fails, stderr has it.
+
+    Raises: click.ClickException then, unless the verb `goes_on`.
+    """
+    try:
+        click.echo(app)
+        sys.stdout.flush()
+    except OSError as error:
+        sentence = f"{app} was submitted, but {leave_stdout(error)}"
+        if not goes_on:
+            raise click.ClickException(sentence) from None
+        render.say(f"note: {sentence}")
+
+
 def _send(session: Session, request: SubmitApp, secrets: Mapping[str, str], receipt: Path | None = None) -> Receipt:
     answer = session.submit(request, secrets)
     if receipt is not None and answer.signed is not None:
@@ -604,7 +619,10 @@ def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False
     if not shown and (request.tasks == 1 or (request.driver and not request.tasks)):
         from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
 
-        Printer(apart=True).write(0, tasks_of(session).tail(request.app, None if request.driver else 0))
+        printer, task = Printer(apart=True, lasting=True), None if request.driver else 0
+        output = tasks_of(session).tail(request.app, task)
+        printer.tell_missing(task, output.missing())
+        printer.write(task, output)
     return exit_code_of(session, request.app, end)
 
 

@@ -346,7 +346,7 @@ async function outputOf(at, context) {
   const { task, reason } = context.query;
   try {
     const [printed] = (await ask(`${at}/output`, { task, reason }, context)).items;
-    return { parts: partsOf(printed), task };
+    return { parts: partsOf(printed), missing: printed.written[0] + printed.written[1] - atob(printed.output).length, task };
   } catch (error) {
     if (error.name === "AbortError" || error.status === 401) throw error;
     return { problem: error.message, task };
@@ -392,6 +392,7 @@ function outputPart(card, output, context) {
   const need = output.problem && page.session.reasons.includes("private");
   const what = output.task === "driver" ? "the driver" : `task ${output.task}`;
   return h("div", { class: "output", key: "output" }, h("h3", {}, `Output of ${what}`, live ? h("span", { class: "faint" }, " · followed") : null),
+    output.missing > 0 ? h("p", { class: "faint", key: "missing" }, `${number(output.missing)} bytes before these are not shown; its worker has them in its files.`) : null,
     output.problem ? h("p", { class: "empty" }, output.problem, " ", need ? privatePart(card, context) : null) : [
       h("p", { class: "filters" },
         h("label", {}, "Find ", h("input", { type: "search", value: find, onchange: (event) => go({ find: event.target.value }) })),

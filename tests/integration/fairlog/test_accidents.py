@@ -1,7 +1,8 @@
-"""Accidents of daily work: folders that are gone, locales that lack letters, large environments."""
+"""Accidents of daily work: folders that are gone, locales that lack letters, large outputs and environments."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -76,3 +77,51 @@ def test_an_environment_that_is_too_large_names_what_to_leave_out(shell: Shell) 
         given.format(f"fairlog run {WHO} --export ALL,-LARGE -- sh -c 'echo ${{#OTHER}} ${{LARGE-none}}'")
     )
     assert answer.out == "9000 none\n", answer.err
+
+
+@pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])
+def test_a_stdout_that_fails_loses_neither_the_id_nor_the_exit_code(shell: Shell, stdout: str) -> None:
+    def of(verb: str, *command: str) -> tuple[Answer, str]:
+        answer = shell.sh(f"fairlog {verb} {WHO} -- {' '.join(command)} {stdout}")
+        last = shell.ok("apps", "--all", "-o", "app", "--sort", "-submitted", "--limit", "1").strip()
+        return answer, last
+
+    for verb, command, code in (
+        ("submit", ("true",), 1),
+        ("submit --wait", ("sh", "-c", "'echo a; exit 7'"), 7),
+        ("run", ("sh", "-c", "'echo a; exit 7'"), 7),
+    ):
+        answer, app = of(verb, *command)
+        assert answer.code == code, answer
+        assert app in answer.err
+        assert "stdout fails: " in answer.err
+    listed = shell.sh(f"fairlog apps --all {stdout}")
+    assert (listed.code, listed.err.startswith("Error: stdout fails: ")) == (1, True), listed
+
+
+def test_run_goes_on_when_nobody_reads_what_it_prints(shell: Shell) -> None:
+    script = "echo 1; until test -e unread; do sleep 0.05; done; echo 2; exit 7"
+    read = "{ head -1; exec <&-; touch unread; }"
+    answer = shell.sh(f"fairlog run {WHO} -- sh -c '{script}' | {read}; exit ${{PIPESTATUS[0]}}")
+    assert (answer.code, answer.out) == (7, "1\n"), answer.err
+    assert "nobody reads stdout any more" in answer.err
+
+
+def test_run_says_how_much_of_an_output_it_does_not_show(shell: Shell) -> None:
+    answer = shell.run("run", *WHO.split(), "--", "seq", "300000")
+    assert answer.code == 0
+    missing = re.compile(r"^note: (\d+) bytes of task 0 are not shown here; ", re.MULTILINE)
+    told = sum(map(int, missing.findall(answer.err)))
+    assert len(answer.out) + told == sum(len(f"{number}\n") for number in range(1, 300001))
+    app = answer.err.split()[0]
+    kept = shell.run("logs", app)
+    assert f"note: {len(answer.out) + told - len(kept.out)} bytes of task 0 are not shown here" in kept.err
+
+
+def test_a_progress_bar_leaves_what_was_printed_before_it(shell: Shell) -> None:
+    bar = r"echo 'sample 7 was left out'; for i in $(seq 10000); do printf '\r%s of 10000 ########' $i; done; echo"
+    answer = shell.run("run", *WHO.split(), "--", "sh", "-c", bar)
+    kept = shell.run("logs", answer.err.split()[0])
+    assert kept.out.startswith("sample 7 was left out\n")
+    assert kept.out.endswith("\n10000 of 10000 ########\n")
+    assert kept.err == ""

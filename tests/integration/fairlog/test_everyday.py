@@ -147,8 +147,11 @@ def test_apps_are_listed_with_cause_and_wait_filtered_sorted_and_cut(here: Here)
     assert [found[app]["reason"] for app in (one, two, other)] == ["hold"] * 3
     assert all(app["waitedMs"] >= 0 for app in found.values())
     names = ("--name", "etl-*", "-o", "app")
-    assert here.ok("apps", *names).split() == ["APP", one, two]
-    assert here.ok("apps", *names, "--sort", "-submitted", "--limit", "1").split() == ["APP", two]
+    assert here.ok("apps", *names).split() == [one, two]
+    assert here.ok("apps", *names, "--sort", "-submitted", "--limit", "1").split() == [two]
+    assert here.run("apps", "--user", "nobody", "-o", "app")[1:] == ("", "No app matches.\n")
+    assert here.ok("apps", *names[:2], "-o", "app,rule", "--no-header").split() == [one, "J3", two, "J3"]
+    assert "APP" in here.ok("apps", *names[:2], "-o", "app,rule")
     assert [app["app"] for app in here.apps("--company", "globex")] == [other]
     assert [app["app"] for app in here.apps("--user", "bob", "--state", "not-ready", "--reason", "hold")] == [other]
     assert here.apps("--user", "bob", "--state", "running") == here.apps("--until", "-1h") == []

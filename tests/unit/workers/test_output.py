@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from scheduler.store.tails import MOST_RUNS, Tail, read_tail
 from workers.output import Output, open_log
 
@@ -80,15 +82,79 @@ def test_what_a_file_does_not_take_is_in_the_tail(tmp_path: Path) -> None:
     write(0, b"out put")
     write(1, b"error")
     tail = closed(output)
-    assert (tail.text("stdout"), tail.text("stderr"), (tmp_path / "log").read_bytes()) == (
-        b"out put",
-        b"error",
-        b"out ",
-    )
+    assert (tail.text("stdout"), (tmp_path / "log").read_bytes()) == (b"out put", b"out ")
+    said = b"fairlog: 4 bytes of the output are not in the worker's files: a stream may have 4 bytes\n"
+    assert tail.text("stderr") == b"error\n" + said
 
 
 def test_a_file_that_cannot_be_opened_loses_nothing_of_the_tail(tmp_path: Path) -> None:
     (tmp_path / "err").mkdir()
     output, write = begun(tmp_path)
     write(1, b"lost\n")
-    assert closed(output).text("stderr") == b"lost\n"
+    said = b"fairlog: 5 bytes of the output are not in the worker's files: Is a directory\n"
+    assert closed(output).text("stderr") == b"lost\n" + said
+
+
+def test_a_full_disk_is_told_and_the_tail_has_what_it_lost() -> None:
+    full = os.open("/dev/full", os.O_RDWR)
+    output = Output(lambda: full, lambda: full, 1024)
+    os.write(output.inside[0], b"lost\n")
+    output.take(output.descriptors[0])
+    tail = closed(output)
+    said = b"fairlog: 5 bytes of the output are not in the worker's files: No space left on device\n"
+    assert (tail.text("stdout"), tail.text("stderr")) == (b"lost\n", said)
+    assert (output.unwritten >= 5, output.trouble) == (True, "No space left on device")
+
+
+@pytest.mark.parametrize("mark", [b"\r", b"\x1b[1G", b"\x08" * 50])
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_a_line_drawn_over_and_over_keeps_what_came_before_it_and_its_end(
+    tmp_path: Path, mark: bytes, chunk: int
+) -> None:
+    output, _ = begun(tmp_path, kept=4096)
+    bar = b"".join(mark + b"%6d of 2000 " % step + b"#" * 40 for step in range(2001))
+    text = b"warning: sample 7\n" + bar + b"\nafter\n"
+    for start in range(0, len(text), chunk):
+        os.write(output.inside[1], text[start : start + chunk])
+        assert output.take(output.descriptors[1])
+    tail = closed(output)
+    kept = tail.text("stderr")
+    assert kept.startswith(b"warning: sample 7\n" + mark + b"     0 of 2000 ")
+    assert kept.endswith(mark + b"  2000 of 2000 " + b"#" * 40 + b"\nafter\n")
+    assert tail.missing() == 0
+    assert (tmp_path / "err").read_bytes() == text
+    assert output.length == len(text)
+
+
+def test_a_bar_that_nothing_ends_is_kept_as_it_is_at_the_end(tmp_path: Path) -> None:
+    output, write = begun(tmp_path, kept=1024)
+    for step in range(100):
+        write(0, b"\r%d %%" % step)
+    assert closed(output).text().endswith(b"\r99 %")
+
+
+def test_a_bar_is_followed_without_anything_printed_twice(tmp_path: Path) -> None:
+    output, write = begun(tmp_path, kept=1024)
+    seen, printed = Tail(), b""
+    for step in range(300):
+        write(0, b"\rstep %4d" % step)
+        now = read_tail(output.tail())
+        printed += now.since(seen).text()
+        seen = now
+    write(0, b"\nend\n")
+    tail = closed(output)
+    printed += tail.since(seen).text()
+    assert printed == tail.text()
+    assert printed.count(b"step") < 100
+    assert printed.endswith(b"\rstep  299\nend\n")
+
+
+@pytest.mark.parametrize(
+    "text", [b"a\r\nb\r\n" * 2000, b"a\rb\rc\n", b"plain \x08\n", b"x" * 20000 + b"\r" + b"y" * 20000]
+)
+def test_other_output_is_kept_whole(tmp_path: Path, text: bytes) -> None:
+    output, _ = begun(tmp_path, kept=1 << 16)
+    for start in range(0, len(text), 999):
+        os.write(output.inside[0], text[start : start + 999])
+        output.take(output.descriptors[0])
+    assert closed(output).text() == text

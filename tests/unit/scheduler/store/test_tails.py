@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.store.tails import MOST_BYTES, STREAMS, Tail, read_tail
+from scheduler.store.tails import MOST_BYTES, STREAMS, Stream, Tail, read_tail
 
 BOTH = Tail.of((0, b"one\n"), (1, b"two\n"), (0, b"three\n"))
 CUT = Tail(((0, b"the end"),), (100, 0))
@@ -55,3 +55,18 @@ def test_the_last_lines_are_those_of_both_streams(number: int | None, text: byte
 )
 def test_what_was_written_since_is_found(before: Tail, now: Tail, new: tuple[tuple[int, bytes], ...]) -> None:
     assert now.since(before).parts == new
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "stream", "missing"),
+    [
+        (None, Tail(((0, b"abc"),), (3, 0)), None, 0),
+        (None, Tail(((0, b"c"), (1, b"z")), (3, 4)), None, 5),
+        (None, Tail(((0, b"c"), (1, b"z")), (3, 4)), "stderr", 3),
+        (Tail(((0, b"abc"),), (3, 0)), Tail(((0, b"bcde"),), (5, 0)), None, 0),
+        (Tail(((0, b"abc"),), (3, 0)), Tail(((0, b"yz"),), (9, 0)), None, 4),
+        (Tail(((0, b"abc"),), (9, 0)), Tail(((0, b"yz"),), (4, 0)), None, 2),
+    ],
+)
+def test_what_is_not_kept_is_counted(before: Tail | None, now: Tail, stream: Stream | None, missing: int) -> None:
+    assert now.missing(before, stream=stream) == missing
