@@ -67,6 +67,7 @@ _SETTLED = (
     events.WorkerRemoved,
     events.MasterElected,
     events.KeyChanged,
+    events.LogRestored,
 )
 """What the history of the settings tells."""
 _NAMED = tuple(f'["{kind.__name__}"'.encode() for kind in _SETTLED)

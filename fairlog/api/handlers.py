@@ -33,10 +33,12 @@ from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
 from scheduler.model.commands import (
     BATCH,
+    NEVER_SENT,
     Command,
     IssueToken,
     LoseOwner,
     LoseWorker,
+    RestoreLog,
     SubmitApp,
     command_of,
     read_command,
@@ -258,7 +260,7 @@ class Handlers:
         try:
             self._refuse_early(who, command)
         except NotAllowed:
-            if isinstance(command, LoseWorker | LoseOwner) or self._told.take(who.account, 1.0) or not self._is_led():
+            if isinstance(command, NEVER_SENT) or self._told.take(who.account, 1.0) or not self._is_led():
                 raise
             return False
         return True
@@ -272,6 +274,8 @@ class Handlers:
             raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
         if isinstance(command, LoseOwner):
             raise NotAllowed("only the master declares an owner lost; `fairlog finish` ends an app")
+        if isinstance(command, RestoreLog):
+            raise NotAllowed("a log is restored by `fairlog restore`, before any master is started")
 
         def refuse(state: ClusterState) -> None:
             if state.closed:

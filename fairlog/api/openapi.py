@@ -11,7 +11,7 @@ from msgspec.json import schema_components
 from fairlog import models
 from fairlog.api.problems import MEDIA, STATUS
 from fairlog.api.routes import ROUTES, Param, Route
-from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
+from scheduler.model.commands import BATCH, NEVER_SENT, Command, SubmitApp
 from workers import door
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ _SHOWN: dict[str, type[Struct]] = {
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
     """The description as JSON values."""
-    types = [each for each in _kinds() if each not in (LoseWorker, LoseOwner)]
+    types = [each for each in _kinds() if each not in NEVER_SENT]
     asked = [route.asks for route in ROUTES if route.asks is not None]
     asked += [getattr(door, name) for route in ROUTES for name in (route.reads, route.tells) if name]
     _, structs = schema_components([*types, *asked, *_SHOWN.values()], ref_template=_REFS)

@@ -28,6 +28,8 @@ from recovery.archive.segment import Segment, check
 from recovery.replay import snapshot as snapshots
 from recovery.replay.snapshot import BadSnapshot, Snapshot
 from scheduler.model.errors import FairlogError, UnreadableRecord
+from scheduler.model.sender import By
+from scheduler.service.keyring import Keyring
 from scheduler.store import codec
 from scheduler.store.codec import Record
 from scheduler.store.eventlog import GENESIS, EventLog, Position
@@ -64,12 +66,14 @@ class Header(NamedTuple):
 class Copied(NamedTuple):
     """A log that was backed up or restored; `at` (ms) is the time of its last turn.
 
-    `withheld`, after a restore, is the number of apps that cannot run because the log does not contain their commands.
+    After a restore, `withheld` is the number of apps that cannot run because the log does not contain their commands,
+    and `key` the masters' key that it names anew.
     """
 
     header: Header
     at: int
     withheld: int = 0
+    key: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """JSON values; `archived` is the number of entries that are in the archive and not in the file."""
@@ -120,18 +124,22 @@ def restore(
     log: EventLog,
     url: str,
     *,
+    by: By | None = None,
+    ring: Keyring | None = None,
     elsewhere: str = "",
     watched: Watched = iter,
     counted: Callable[[Iterable[Segment]], Iterable[Segment]] = iter,
 ) -> Copied:
     """Publish the backup `url` as the log of a cluster that has none. Verifies and folds every entry.
 
+    With `by`, a further turn tells that this sender restored it, and names the masters' key of `ring` if need be
+    (semantics I7); without, the log is the one that was backed up.
     With `elsewhere`, the restored cluster looks for its archive under that URL. `counted` passes the archived segments
     through, which are read first, and `watched` the records.
 
-    Raises, and changes nothing: BadBackup if the backup is incomplete or its archive is missing; NotPublished if the
-    cluster has a log; UnreadableRecord or InvariantViolated if an entry is unreadable or invalid; Unreachable if the
-    file cannot be read.
+    Raises, and changes nothing: BadKeys if a key must be named and none is there; BadBackup if the backup is incomplete
+    or its archive is missing; NotPublished if the cluster has a log; UnreadableRecord or InvariantViolated if an entry
+    is unreadable or invalid; Unreachable if the file cannot be read.
     """
     with Draft(log) as draft, opened(url) as raw, gzip.open(raw, "rb") as file:
         header = _header(file, url)
@@ -146,10 +154,13 @@ def restore(
             )
         parts, reads = _end(file, url, header)
         draft.add_reads([part.under(elsewhere) if part.folder else part for part in header.left], reads)
+        at = draft.at
+        if by is not None:
+            draft.go_on(by, ring)
         if header.snapshot is not None:
             draft.add_snapshot(header.snapshot, parts)
         draft.publish(archive=segments, snapshot=header.snapshot)
-        return Copied(header, draft.at, draft.withheld)
+        return Copied(header, at, draft.withheld, draft.key)
 
 
 def _end(file: GzipFile, url: str, header: Header) -> tuple[list[bytes], list[tuple[str, Values]]]:

@@ -17,10 +17,16 @@ from uuid import uuid4
 from recovery.archive.segment import Segment
 from recovery.replay.rebuild import fold
 from recovery.replay.snapshot import Snapshot
+from scheduler.model.commands import RestoreLog
 from scheduler.model.errors import FairlogError
+from scheduler.model.sender import By
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import Record, facts, stored
+from scheduler.rules.turn import Turn
+from scheduler.service import seals
+from scheduler.service.keyring import Keyring
+from scheduler.store.codec import Record, encode_turn, facts, stored
+from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.reads import FIELDS, Values
 
@@ -81,7 +87,7 @@ def left_behind(log: EventLog) -> int | None:
 class Draft:
     """A draft of a log, as a context manager that discards it unless it was published.
 
-    `end` and `at` are the position and the time (ms) of its last turn.
+    `end` and `at` are the position and the time (ms) of its last turn, `key` the masters' key that it names anew.
 
     Raises: NotPublished if the cluster has a log.
     """
@@ -94,7 +100,9 @@ class Draft:
         self._name = f"{self._keys.draft}:{uuid4().hex}"
         self._snapshot, self._reads, self._left = (f"{self._name}{part}" for part in _PARTS)
         self._state = ClusterState()
-        self.end, self.at = GENESIS, 0
+        self._begun = False
+        """Whether the draft has an entry, so that a missing one means that another draft has replaced it."""
+        self.end, self.at, self.key = GENESIS, 0, ""
 
     def __enter__(self) -> Self:
         earlier = cast("bytes | None", self._store.set(self._keys.draft, self._name, ex=KEPT_S, get=True))
@@ -131,17 +139,40 @@ class Draft:
 
         Raises: as `fold`; NotPublished if another import or restore has started; as reading `records`.
         """
-        left, begun = iter(records), False
+        left = iter(records)
         while page := list(islice(left, PAGE)):
-            with self._store.pipeline(transaction=True) as together:
-                for record in page:
-                    self._fold(record)
-                    together.xadd(self._name, stored(record), id=f"{record.last}-0", nomkstream=begun)  # type: ignore[arg-type]  # str is one of theirs
-                    begun = True
-                together.expire(self._name, KEPT_S)
-                together.expire(self._keys.draft, KEPT_S)
-                if None in together.execute():
-                    raise NotPublished(_OVERTAKEN)
+            for record in page:
+                self._fold(record)
+            self._append(page)
+
+    def _append(self, page: Iterable[Record]) -> None:
+        with self._store.pipeline(transaction=True) as together:
+            for record in page:
+                together.xadd(self._name, stored(record), id=f"{record.last}-0", nomkstream=self._begun)  # type: ignore[arg-type]  # str is one of theirs
+                self._begun = True
+            together.expire(self._name, KEPT_S)
+            together.expire(self._keys.draft, KEPT_S)
+            if None in together.execute():
+                raise NotPublished(_OVERTAKEN)
+
+    def go_on(self, by: By, ring: Keyring | None) -> None:
+        """Add the turn by which `by` goes on with what was added, as a cluster of other workers (semantics I7).
+
+        It names the masters' key of `ring` if that has not the key in force. Raises: BadKeys if it has none;
+        NotPublished as `add`; CommandRejected if `by` may not.
+        """
+        turn = Turn(self._state, clock_ms(self._store.time()))
+        self.key, public = seals.key_after_restore(ring, self._state)
+        turn.take(RestoreLog(self.key, public), uuid4().hex, by)
+        turn.settle()
+        record = encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.end.digest)
+        self._append([record])
+        self.end, self.at = Position(record.last, record.digest), record.at
+
+    def sign_on(self, by: By, ring: Keyring | None) -> None:
+        """As `go_on`, if another key must be named than the one in force; else the log stays as it was added."""
+        if any(seals.key_after_restore(ring, self._state)):
+            self.go_on(by, ring)
 
     def add_snapshot(self, snapshot: Snapshot, parts: Iterable[bytes]) -> None:
         """Add a snapshot of the log."""

@@ -431,6 +431,16 @@ class ShowApps(_Request, frozen=True):
     shown: bool
 
 
+class RestoreLog(_Request, frozen=True):
+    """Go on with a log that was restored or imported: its workers are gone, and the masters' key `key` signs (I7).
+
+    `public` is the key's public half (hex); "" = the key in force goes on to sign, or none does.
+    """
+
+    key: str = ""
+    public: str = ""
+
+
 AccountCommand = (
     AddAccount | ChangeAccount | RemoveAccount | GrantRole | RevokeRole | IssueToken | RevokeToken | ShowApps
 )
@@ -442,6 +452,7 @@ Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
 Command = (
     ConfigureCluster
+    | RestoreLog
     | RegisterKind
     | CompanyCommand
     | AccountCommand
@@ -450,6 +461,10 @@ Command = (
     | OrderCommand
     | Report
 )
+
+
+NEVER_SENT = LoseWorker, LoseOwner, RestoreLog
+"""The commands that no message carries: masters and restores say them by themselves."""
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -629,6 +629,16 @@ class LogSealed(_Fact, frozen=True):
     reads: str = ""
 
 
+class LogRestored(_Fact, frozen=True):
+    """An operator restored or imported the log up to the turn before (semantics I7).
+
+    `key` and its public half (hex) sign from here on, though the key before has not signed them; "" = no other key.
+    """
+
+    key: str = ""
+    public: str = ""
+
+
 class AccountAdded(_Fact, frozen=True):
     """An account (semantics I2); `host` and `offer` bound what a worker registers (I4)."""
 
@@ -715,7 +725,7 @@ DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
-SealEvent = KeyChanged | LogSealed
+SealEvent = KeyChanged | LogSealed | LogRestored
 AccountEvent = AccountAdded | AccountChanged | AccountRemoved | RoleGranted | RoleRevoked | AppsShown
 TokenEvent = TokenIssued | TokenRevoked
 Event = (

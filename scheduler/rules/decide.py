@@ -111,6 +111,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _undrain(_worker(state, command.worker))
         case commands.RemoveWorker():
             return _remove_worker(state, command)
+        case commands.RestoreLog():
+            return _restored(state, command)
         case commands.RegisterKind():
             check_kind(command.kind)
             return [] if command.kind in state.kinds else [facts.KindRegistered(kind=command.kind)]
@@ -550,6 +552,16 @@ def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
             detail = f"its driver was lost with worker {worker.id}"
             events.append(facts.AppRemoved(app=driver.app, reason="failed", detail=detail))
     return events
+
+
+def _restored(state: ClusterState, command: commands.RestoreLog) -> list[Event]:
+    """The log goes on without the workers of the cluster that it was copied from (semantics I7)."""
+    if bool(command.key) != bool(command.public):
+        raise InvalidCommand("a key is named with its public half; give both or none")
+    gone = (
+        each for worker in state.workers.values() for each in (*_lose_all(state, worker), _removed(worker, "removed"))
+    )
+    return [facts.LogRestored(key=command.key, public=command.public), *gone]
 
 
 def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost", "killed"]) -> list[Event]:

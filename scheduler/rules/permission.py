@@ -96,6 +96,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.DecommissionWorker: "cluster",
     commands.UndrainWorker: "cluster",
     commands.RemoveWorker: "cluster",
+    commands.RestoreLog: "archive",
     commands.LoseWorker: "lead",
     commands.LoseOwner: "lead",
     commands.RegisterWorker: "work",

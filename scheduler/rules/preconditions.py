@@ -623,6 +623,15 @@ def _key_changed(state: Facts, event: events.KeyChanged) -> Broken:
     return None
 
 
+def _log_restored(state: Facts, event: events.LogRestored) -> Broken:
+    named = (
+        _key_changed(state, events.KeyChanged(key=event.key, public=event.public))
+        if event.key or event.public
+        else None
+    )
+    return named and ("I7", named[1])
+
+
 def _log_sealed(state: Facts, event: events.LogSealed) -> Broken:
     if not state.sealed < event.seq <= state.head:
         return "I6", f"position {event.seq} is sealed between the last seal, {state.sealed}, and {state.head}"
@@ -724,6 +733,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.RefusalsOmitted: _refusals_omitted,
     events.KeyChanged: _key_changed,
     events.LogSealed: _log_sealed,
+    events.LogRestored: _log_restored,
     events.AccountAdded: _account_added,
     events.AccountChanged: _account_known,
     events.AccountRemoved: _account_known,

@@ -1322,6 +1322,10 @@ class ClusterState:
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
+    def _log_restored(self, event: events.LogRestored) -> None:
+        if event.key:
+            self._key_changed(events.KeyChanged(key=event.key, public=event.public))
+
     def _key_changed(self, event: events.KeyChanged) -> None:
         self.public_keys.pop(event.key, None)
         self.public_keys[event.key] = event.public
@@ -1404,6 +1408,7 @@ class ClusterState:
             events.RefusalsOmitted: cls._refusals_omitted,
             events.KeyChanged: cls._key_changed,
             events.LogSealed: cls._log_sealed,
+            events.LogRestored: cls._log_restored,
             events.AccountAdded: cls._account_added,
             events.AccountChanged: cls._account_changed,
             events.AccountRemoved: cls._account_removed,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, Command, LoseOwner, LoseWorker, SubmitApp
+from scheduler.model.commands import BATCH, NEVER_SENT, Command, LoseOwner, LoseWorker, RestoreLog, SubmitApp
 from scheduler.model.errors import (
     CommandRejected,
     Deposed,
@@ -353,7 +353,9 @@ class Scheduler:
                     command = None
                 raise
             command = received
-            if isinstance(command, LoseWorker | LoseOwner):
+            if isinstance(command, RestoreLog):
+                raise NotAllowed("a log is restored by `fairlog restore`, before any master is started")
+            if isinstance(command, NEVER_SENT):
                 raise NotAllowed("only a master declares workers and owners lost")
             turn.take(command, identity, by)
         except CommandRejected as refusal:

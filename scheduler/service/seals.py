@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from scheduler.model.events import Event, KeyChanged, LogSealed
+from scheduler.model.events import Event, KeyChanged, LogRestored, LogSealed
 from scheduler.rules.state import ClusterState
-from scheduler.service.keyring import Keyring, is_signed, master_id
+from scheduler.service.keyring import KEYS_VARIABLE, BadKeys, Keyring, is_signed, master_id
 from scheduler.store.eventlog import Position
 from scheduler.store.framing import framed
 
@@ -64,13 +64,33 @@ def key_change(ring: Keyring, state: ClusterState) -> KeyChanged | None:
     return KeyChanged(key=ring.master, public=public, signature=signature)
 
 
-def wrong_change(event: KeyChanged, state: ClusterState) -> str:
-    """Why a change of keys on this state proves nothing; "" if it is sound."""
+def key_after_restore(ring: Keyring | None, state: ClusterState) -> tuple[str, str]:
+    """The key that a restore of this log must name, and its public half; ("", "") if its masters need none.
+
+    They need none if the log has no key yet, or the ring has the key in force. Raises: BadKeys without any other one.
+    """
+    before = current_key(state)
+    if not before or (ring is not None and before in ring.masters):
+        return "", ""
+    if ring is None or not ring.master:
+        raise BadKeys(
+            f"the log is signed by the key {before}; name the file of its masters' keys with {KEYS_VARIABLE}=FILE, or, "
+            "if that is lost, a new one of `fairlog keys new FILE`, which the restore records"
+        )
+    return ring.master, ring.public(ring.master)
+
+
+def wrong_change(event: KeyChanged | LogRestored, state: ClusterState) -> str:
+    """Why a change of keys on this state proves nothing; "" if it is sound. A restore names a key unsigned (I7)."""
+    if isinstance(event, LogRestored) and not event.key:
+        return ""
     try:
         if event.key != master_id(event.public):
             return f"key {event.key} has another public half"
     except ValueError:
         return f"key {event.key} has no public half"
+    if isinstance(event, LogRestored):
+        return ""
     before = current_key(state)
     if before and not is_signed(state.public_keys[before], event.signature, _changed(event.key, event.public, before)):
         return f"key {event.key} is not signed by the key {before} before it, which its master did not hold"

@@ -47,11 +47,12 @@ _APP = re.compile(r"\bapp-[0-9a-f]{12}\b")
 _ASIDE = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
     (re.compile(r"\b[0-9a-f]{32,64}\b"), "DIGEST"),
+    (re.compile(r"\b[0-9a-f]{16}\b"), "KEY"),
     (re.compile(r"\bprocess \d+\b"), "process N"),
     (re.compile(rf"\b{HOST}-\d+-[0-9a-f]+\b"), "MASTER"),
     (re.compile(r"unix://\S+"), "STORE"),
     (re.compile(r"\blocal/\d+\b"), "local/UID"),
-    (re.compile(r"^ *\d+(?=  TIME)|\b\d+(?= log entries)|(?<=log at )\d+|seq +\d+$"), "N"),
+    (re.compile(r"^ *\d+(?=  TIME)|\b\d+(?= log entries)|(?<=log at )\d+|(?<=restored at )\d+|seq +\d+$"), "N"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b"), "DURATION"),
     (_APP, "APP"),
     (re.compile(r"[-─━]{3,}"), "---"),

@@ -9,7 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from scheduler.model.commands import RestoreLog
 from scheduler.model.events import Fixed
+from scheduler.model.sender import local
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact, read_export
 from tests.property.given import examples
@@ -23,6 +25,19 @@ from witness.explain import explain
 @examples(150)
 def test_audit_agrees_with_every_decision_of_any_history(history: History) -> None:
     assert audit(facts(played(history))) == []
+
+
+@given(HISTORIES)
+@examples(150)
+def test_any_history_can_be_restored_and_goes_on_with_other_workers(history: History) -> None:
+    cluster = played(history)
+    cluster.each_event = True
+    cluster.turn(RestoreLog(), by=local(1000))
+    assert not cluster.state.workers
+    assert not cluster.state.executors
+    cluster.worker("anew", 64)
+    cluster.check_replay()
+    assert audit(facts(cluster)) == []
 
 
 @given(HISTORIES, st.data())

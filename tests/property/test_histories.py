@@ -32,6 +32,7 @@ from scheduler.model.events import (
     ExecutorRevoked,
     HoldEnded,
     KeyChanged,
+    LogRestored,
     LogSealed,
     MasterElected,
     RefusalsOmitted,
@@ -226,7 +227,7 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     }
     log = [entry.event for seed in (*range(12), 35) for entry in played([*SEVEN, *seeded(seed, 200)], impatient).log]
     kinds = Counter(type(event) for event in log)
-    stated_by_a_master = {MasterElected, CommandRefused, RefusalsOmitted, KeyChanged, LogSealed}
+    stated_by_a_master = {MasterElected, CommandRefused, RefusalsOmitted, KeyChanged, LogSealed, LogRestored}
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
     assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts
     assert kinds[AppAdmitted] > 80

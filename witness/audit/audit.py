@@ -17,7 +17,7 @@ one turn have one cause.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
@@ -28,6 +28,7 @@ from scheduler.model.events import (
     CompanyRegistered,
     Event,
     KeyChanged,
+    LogRestored,
     LogSealed,
     MasterElected,
     RefusalsOmitted,
@@ -43,8 +44,22 @@ from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
 from witness.audit.shadow_ledger import ShadowLedger
 
-_SIGNED = {LogSealed, KeyChanged}
+_SIGNED = {LogSealed, KeyChanged, LogRestored}
 _SUMS = "ledgers that are the sums of their apps"
+
+
+class Restored(NamedTuple):
+    """At position `seq` the account restored the log, and named the `key`, "" if none (semantics I7)."""
+
+    seq: int
+    account: str
+    key: str
+
+    def __str__(self) -> str:
+        since = (
+            f"the key {self.key} signs since, which none before it has signed" if self.key else "its key is as before"
+        )
+        return f"The log was restored at {self.seq} by {self.account}: {since}."
 
 
 class Audit:
@@ -60,6 +75,8 @@ class Audit:
         self.verdicts: list[Verdict] = []
         self.companies: dict[str, None] = {}
         """Every company that was ever registered."""
+        self.restored: list[Restored] = []
+        """Every restore that the log tells of, in turn."""
         self.blind_from: int | None = None
         """The position where the chain is broken; nothing can be checked from there on."""
         self.ends_at, self.digest = 0, ""
@@ -111,6 +128,9 @@ class Audit:
         self._before = self.ends_at, self.digest
         self.ends_at, self.digest = last.seq, last.digest
         self._found = []
+        self.restored += [
+            Restored(each.seq, each.by.account, each.event.key) for each in turn if isinstance(each.event, LogRestored)
+        ]
         if last.seq < self.first:
             for each in turn:
                 self._fold(each)
@@ -179,7 +199,9 @@ class Audit:
                 due, end = [event] if self._believes(event) else [], _reserved(inputs, end + 1)
             kind = type(event)
             if kind in _SIGNED and (unproven := self._unproven(event)):
-                self._found.append(Deviation(fact.seq, "I6", unproven, "what a master has signed"))
+                self._found.append(
+                    Deviation(fact.seq, "I7" if kind is LogRestored else "I6", unproven, "what a master has signed")
+                )
             if count != 1 or due != [event]:
                 self._against(fact, inputs, begin, end, due)
                 continue
@@ -195,7 +217,7 @@ class Audit:
 
     def _unproven(self, event: Any) -> str:  # noqa: ANN401 - of a type in _SIGNED
         """Why a seal or a change of keys proves nothing, though it can be folded (semantics I6); "" if it is sound."""
-        if isinstance(event, KeyChanged):
+        if not isinstance(event, LogSealed):
             return seals.wrong_change(event, self.state)
         seq, digest = self._before
         if (event.seq, event.digest) != self._before:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from recovery.archive.seal_files import Kept
-from scheduler.model.events import KeyChanged
+from scheduler.model.events import KeyChanged, LogRestored
 from scheduler.model.sender import NOBODY, By
 from scheduler.service.receipts import SignedReceipt
 from scheduler.store.codec import Fact
@@ -42,7 +42,7 @@ class Proofs:
                 self._done[fact.cause] = fact.seq, by
             if fact.digest and fact.seq in self._digests:
                 self._digests[fact.seq] = fact.digest
-            if isinstance(fact.event, KeyChanged):
+            if isinstance(fact.event, KeyChanged | LogRestored) and fact.event.key:
                 self._keys[fact.event.key] = fact.event.public
             yield fact
 

@@ -197,6 +197,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
         commands.RevokeRole,
     ),
     "I3": (commands.ShowApps,),
+    "I7": (commands.RestoreLog,),
     "I5": (commands.IssueToken, commands.RevokeToken),
 }
 _OF_AN_END: dict[Any, str] = {events.AppChanged: "S6", events.AppRemoved: "W5", events.WorkerRemoved: "W3"}

@@ -32,6 +32,7 @@ from witness.audit.audit import Audit
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Fact, Record
+    from witness.audit.audit import Restored
     from witness.audit.deviation import Verdict
 
 LOOK_S = 0.5
@@ -56,6 +57,7 @@ class _Checked(NamedTuple):
     events: int
     decisions: int
     companies: tuple[str, ...]
+    restored: list[Restored]
     verdicts: list[Verdict]
     blind_from: int | None
 
@@ -172,6 +174,7 @@ def _joined(proven: Iterable[_Checked], audit: Audit) -> Audit:
         audit.events += run.events
         audit.decisions += run.decisions
         audit.companies |= dict.fromkeys(run.companies)
+        audit.restored += run.restored
     return audit
 
 
@@ -251,7 +254,7 @@ def _check(log: EventLog, spans: _Spans, at: int) -> _Checked:
     for _ in audit.hear_all(run.turns(begin.position, audit)):
         pass
     end = _Seam(Position(audit.ends_at, audit.digest), "" if run.whole else _digest(lines(audit.state)))
-    found = audit.events, audit.decisions, tuple(audit.companies), audit.verdicts, audit.blind_from
+    found = audit.events, audit.decisions, tuple(audit.companies), audit.restored, audit.verdicts, audit.blind_from
     return _Checked(begin, end, run.whole, *found)
 
 

@@ -455,6 +455,7 @@ def _print_verdicts(name: str, audited: Audit, verdicts: list[Verdict], *, every
     end = f"up to {audited.ends_at}:{audited.digest}"
     if not verdicts:
         click.echo(f"{name}This log follows its rules: {checked}, {end}.")
+        _print_restored(name, audited)
         return
     for verdict in verdicts:
         click.echo(f"{name}{verdict}")
@@ -466,3 +467,9 @@ def _print_verdicts(name: str, audited: Audit, verdicts: list[Verdict], *, every
         render.print_table(("SEQ", "RULE", "DONE", "DUE", "ENTITLED"), rows, empty="")
     elif any(verdict.later for verdict in verdicts):
         click.echo("`fairlog audit --all` lists every deviation.")
+    _print_restored(name, audited)
+
+
+def _print_restored(name: str, audited: Audit) -> None:
+    for each in audited.restored:
+        click.echo(f"{name}{each}")

@@ -17,11 +17,13 @@ from fairlog.cli.params import EXPORT, as_json, flag, range_option, read_text
 from fairlog.cli.target import Target, target_options
 from fairlog.local import running
 from fairlog.local.running import default_data, find_running
+from scheduler.model.sender import local
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from recovery.archive.backup import Copied
     from recovery.archive.segment import Segment
+    from scheduler.service.keyring import Keyring
     from scheduler.store.eventlog import EventLog
 
 
@@ -63,13 +65,19 @@ def restore(target: Target, *, url: str, as_json: bool) -> None:
     URL is the backup file. Restore before the first master starts. Without --store, the backup becomes the data of
     the next `up`. Every entry is verified and folded, archived entries included; --archive names an archive that has
     moved. Tasks of apps that had not ended run again.
+
+    The restore is recorded in the log. Workers of the cluster that was backed up are gone until they register again.
+    With a file of other keys than the log's, the restore names another masters' key.
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with _empty_target(target) as log:
+    with _empty_target(target) as (log, ring):
         of_archive = partial(render.counted, of="segments of the archive")
-        copied = read(log, url, elsewhere=target.archive, watched=render.counted, counted=of_archive)
-    _print_copied(copied, url, "restored from", as_json=as_json, more={"withheld": copied.withheld})
+        by, elsewhere = local(os.getuid()), target.archive
+        copied = read(log, url, by=by, ring=ring, elsewhere=elsewhere, watched=render.counted, counted=of_archive)
+    more: dict[str, int | str] = {"withheld": copied.withheld, "key": copied.key}
+    _print_copied(copied, url, "restored from", as_json=as_json, more=more)
+    _tell_key(copied.key)
     _warn_of_withheld(copied.withheld)
 
 
@@ -91,17 +99,20 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
     from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
     from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
 
-    with _empty_target(target) as log:
+    with _empty_target(target) as (log, ring):
         if (reached := left_behind(log)) is not None:
             render.say(f"An earlier import stopped at position {reached}; this one starts from the beginning.")
         with Draft(log) as draft:
             draft.add(render.counted(exported(file)))
+            end = draft.end
+            draft.sign_on(local(os.getuid()), ring)
             draft.publish()
-        cluster, end = log.keys.cluster, draft.end
+        cluster = log.keys.cluster
     if as_json:
         render.print_json({"cluster": cluster, **end._asdict(), "withheld": draft.withheld})
     else:
         click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")
+    _tell_key(draft.key)
     _warn_of_withheld(draft.withheld)
 
 
@@ -173,10 +184,14 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 
 @contextmanager
-def _empty_target(target: Target) -> Iterator[EventLog]:
-    """The log of the cluster; without --store and a running `up`, in a store started on the data of the next `up`."""
+def _empty_target(target: Target) -> Iterator[tuple[EventLog, Keyring | None]]:
+    """The log and the keys of the cluster.
+
+    Without --store and a running `up`, they are in a store started on the data of the next `up`.
+    """
     from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
     from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
+    from scheduler.service.keyring import KEYS_FILE, keyring_at  # noqa: PLC0415 (likewise)
     from scheduler.store.connection import connect  # noqa: PLC0415 (likewise)
     from scheduler.store.durability import check_store  # noqa: PLC0415 (likewise)
     from scheduler.store.eventlog import EventLog  # noqa: PLC0415 (likewise)
@@ -185,15 +200,24 @@ def _empty_target(target: Target) -> Iterator[EventLog]:
     if target.store is not None or find_running(target.data) is not None:
         with closing(Session(target, new=True)) as session:
             check_store(session.store, unsafe=target.unsafe_store)
-            yield session.log
+            yield session.log, session.keyring
         return
     data = target.data or default_data()
     lock = running.lock(data)
     try:
         with EmbeddedStore(data / "store") as store, connect(store.url) as connection:
-            yield EventLog(connection, Keys(target.cluster or "default"))
+            ring = keyring_at(data / KEYS_FILE)
+            yield EventLog(connection, Keys(target.cluster or "default")), ring
     finally:
         os.close(lock)
+
+
+def _tell_key(key: str) -> None:
+    """Say that another masters' key signs from here on."""
+    if key:
+        render.say(
+            f"The log names {key} as the masters' key from here on. No key before has signed it: note it elsewhere."
+        )
 
 
 def _warn_of_withheld(withheld: int) -> None:
@@ -205,7 +229,9 @@ def _warn_of_withheld(withheld: int) -> None:
         )
 
 
-def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int] | None = None) -> None:
+def _print_copied(
+    copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int | str] | None = None
+) -> None:
     said = copied.as_json()
     if as_json:
         render.print_json({"url": url, **said, **(more or {})})

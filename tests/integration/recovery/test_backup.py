@@ -30,8 +30,13 @@ from recovery.replay.snapshot import positions
 from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import MasterElected, WorkerRemoved
+from scheduler.model.sender import local
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.service import seals
+from scheduler.service.client import Client
+from scheduler.service.keyring import BadKeys, Keyring
+from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import Record, encode_turn, entry_line
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
@@ -46,6 +51,7 @@ from tests.unit.recovery.archive.archived import (
     staying,
 )
 from tests.waiting import HOPELESS_S, wait_until
+from witness.audit.audit import Audit
 
 
 def _log(store: EmbeddedStore, cluster: str) -> EventLog:
@@ -83,6 +89,55 @@ def test_a_restored_log_is_the_same_log_and_folds_to_the_same_state(
     assert list(copy.read()) == list(written.read())
     assert rebuild(copy)[0].digest() == rebuild(written)[0].digest()
     assert [path.name for path in tmp_path.iterdir()] == ["b.gz"]
+
+
+@pytest.fixture
+def signed(store: EmbeddedStore) -> tuple[EventLog, Keyring]:
+    """A log with a worker, signed by a master's key."""
+    log, ring = _log(store, "first"), Keyring.new()
+    master = Scheduler(log, "m1", lambda: rebuild(log), keyring=ring)
+    master.take_over()
+    client = Client(log.store, "first", keyring=ring)
+    client.notify(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384), by=local(1000))
+    master.turn()
+    assert "w" in master.state.workers
+    return log, ring
+
+
+@pytest.mark.parametrize("keys", ["other", "same", "rotated"])
+def test_a_signed_log_that_was_restored_goes_on_provably_and_without_its_workers(
+    signed: tuple[EventLog, Keyring], store: EmbeddedStore, tmp_path: Path, keys: str
+) -> None:
+    written, ring = signed
+    ring = {"other": Keyring.new(), "same": ring, "rotated": ring.rotated()}[keys]
+    backup(written, str(tmp_path / "b.gz"))
+    copy = _log(store, "second")
+    copied = restore(copy, str(tmp_path / "b.gz"), by=local(1000), ring=ring)
+    assert copied.key == (ring.master if keys == "other" else "")
+    master = Scheduler(copy, "m2", lambda: rebuild(copy), keyring=ring)
+    master.take_over()
+    assert seals.current_key(master.state) == ring.master
+    assert not master.state.workers
+    audited = Audit()
+    assert list(audited.deviations(copy.facts())) == []
+    assert [(each.account, each.key) for each in audited.restored] == [("local/1000", copied.key)]
+
+
+@pytest.mark.parametrize("keys", ["none", "of API servers"])
+def test_a_signed_log_is_not_restored_without_a_key_that_can_sign(
+    signed: tuple[EventLog, Keyring], store: EmbeddedStore, tmp_path: Path, keys: str
+) -> None:
+    written, ring = signed
+    backup(written, str(tmp_path / "b.gz"))
+    before = written.store.dbsize()
+    with pytest.raises(BadKeys, match=f"the log is signed by the key {ring.master}; name the file"):
+        restore(
+            _log(store, "second"),
+            str(tmp_path / "b.gz"),
+            by=local(1000),
+            ring=None if keys == "none" else ring.without_masters(),
+        )
+    assert written.store.dbsize() == before
 
 
 def _without_last_line(lines: list[bytes]) -> list[bytes]:

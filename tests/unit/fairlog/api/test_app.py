@@ -22,7 +22,7 @@ from fairlog.api.openapi import description
 from fairlog.api.problems import TooMany, status_of
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
-from scheduler.model.commands import AddAccount, Command, IssueToken, LoseOwner, LoseWorker, Report, RevokeToken
+from scheduler.model.commands import NEVER_SENT, AddAccount, Command, IssueToken, Report, RevokeToken
 from scheduler.model.sender import By
 from scheduler.rules.views import VIEWS
 from scheduler.service.tokens import new_token
@@ -462,7 +462,7 @@ def test_a_bucket_lends_what_it_can_never_hold() -> None:
 
 def test_every_command_has_a_route_but_the_reports_of_workers() -> None:
     routed = {route.takes for route in ROUTES if route.takes is not None}
-    assert routed == set(get_args(Command)) - set(get_args(Report)) - {LoseWorker, LoseOwner}
+    assert routed == set(get_args(Command)) - set(get_args(Report)) - {*NEVER_SENT}
 
 
 def test_every_view_has_a_route() -> None:

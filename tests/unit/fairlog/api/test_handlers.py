@@ -20,11 +20,14 @@ from fairlog.api.replica import NotThatLong
 from recovery.archive.reads import recorded
 from scheduler.model.commands import (
     AddAccount,
+    Command,
     HoldApp,
     IssueToken,
     KillApp,
+    LoseOwner,
     LoseWorker,
     RegisterCompany,
+    RestoreLog,
     write_command,
 )
 from scheduler.model.errors import (
@@ -143,10 +146,11 @@ def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> 
     assert "a" in api.replica.peek(lambda state: state).apps
 
 
-def test_nobody_but_the_master_declares_a_worker_lost(api: Handlers) -> None:
+@pytest.mark.parametrize("command", [LoseWorker(worker="w1"), LoseOwner(app="a"), RestoreLog()], ids=str)
+def test_nobody_sends_what_masters_and_restores_say_by_themselves(api: Handlers, command: Command) -> None:
     with pytest.raises(NotAllowed):
-        api.send(ROOT, LoseWorker(worker="w1"))
-    (refusal,) = api.send_many(ROOT, [write_command(LoseWorker(worker="w1")).encode()])
+        api.send(ROOT, command)
+    (refusal,) = api.send_many(ROOT, [write_command(command).encode()])
     assert isinstance(refusal, NotAllowed)
 
 

@@ -51,6 +51,7 @@ from scheduler.model.events import (
     KindRegistered,
     LimitSet,
     Locations,
+    LogRestored,
     LogSealed,
     LostWorkersForgotten,
     MasterElected,
@@ -284,6 +285,7 @@ EVENTS: list[Event] = [
         app="a3", executor="a3.0", worker="w1", reason="failed", exit_code=137, detail="used 9 MiB, above 8"
     ),
     WorkerLabelled(worker="w1", labels={"zone": "north"}),
+    LogRestored(key="00ff" * 4, public="cd" * 32),
 ]
 """An event of every type, in the order of the file."""
 

@@ -30,6 +30,7 @@ from scheduler.model.commands import (
     RemoveCompany,
     RemoveWorker,
     ReprioritizeApp,
+    RestoreLog,
     RevokeRole,
     RevokeToken,
     ScaleApp,
@@ -38,9 +39,18 @@ from scheduler.model.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered, CompanyRemoved, Event
+from scheduler.model.events import (
+    EVENT_TYPES,
+    CommandRefused,
+    CompanyRegistered,
+    CompanyRemoved,
+    Event,
+    KeyChanged,
+    LogRestored,
+)
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, local
+from scheduler.service.keyring import Keyring
 from scheduler.store.codec import Fact, lines_of, read_export
 from tests.property.given import Cluster, submission, worker
 from tests.unit.recorded import edited, facts, rechained, stored, without
@@ -167,6 +177,21 @@ def doubtful() -> list[Fact]:
     return facts(cluster)
 
 
+def restored() -> list[Fact]:
+    """A log that was restored while an executor ran, by one who does not have its masters' key."""
+    before, ring = Keyring.new(), Keyring.new()
+    cluster = Cluster({})
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 4)
+    turn = cluster.begin()
+    turn.record(KeyChanged(key=before.master, public=before.public(before.master)))
+    turn.settle()
+    cluster._note(turn)
+    cluster.turn(RestoreLog(ring.master, ring.public(ring.master)), by=local(1000))
+    return facts(cluster)
+
+
 def position(kind: str, said: dict[str, object]) -> int:
     """Where the log has an entry of that type that says so."""
     places = [r.seq for r in LOG if r.type == kind and said.items() <= stated(r).items()]
@@ -174,11 +199,29 @@ def position(kind: str, said: dict[str, object]) -> int:
 
 
 PATIENT = patient()
-LOGS = {record.type: log for log in (timed(), doubtful(), inhabited(), LOG, PATIENT) for record in log} | golden()
+LOGS = {
+    record.type: log for log in (timed(), doubtful(), inhabited(), restored(), LOG, PATIENT) for record in log
+} | golden()
 
 
 def test_a_lively_log_has_no_deviation() -> None:
     assert audit(LOG) == audit(PATIENT) == []
+
+
+def test_a_restored_log_has_no_deviation_and_the_audit_says_who_named_its_key() -> None:
+    audited, log = Audit(), restored()
+    assert list(audited.deviations(log)) == []
+    [event] = [record for record in log if isinstance(record.event, LogRestored)]
+    assert [each[:2] for each in audited.restored] == [(event.seq, "local/1000")]
+    assert f"the key {stated(event)['key']} signs since" in str(audited.restored[0])
+
+
+def test_a_restore_with_the_public_half_of_another_key_is_named() -> None:
+    log = restored()
+    seq = next(record.seq for record in log if record.type == "LogRestored")
+    public = Keyring.new()
+    found = audit(rechained(edited(log, seq, public=public.public(public.master))))
+    assert (found[0].seq, found[0].rule) == (seq, "I7")
 
 
 STATED = {"CommandRefused", "RefusalsOmitted", "KeyChanged", "LogSealed"}
