@@ -2,7 +2,9 @@
 
 It keeps checkpoints, its own state in files, so that a restart goes on from there; without one, it audits the log from
 its start. It writes its position and verdict into the store (`AuditedTo`), for `status`, the API, metrics and alerts.
-Where the log no longer holds what was audited, it goes back to the newest checkpoint that the log holds and says so.
+Where masters wait for replicas of the store, it audits what these have: a failover may drop what comes after.
+Where the log no longer holds what was audited, it goes back to the newest checkpoint that the log holds, and names the
+commands that were lost, once.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import signal
 import socket
 import time
 import zlib
+from bisect import bisect_left
+from collections import deque
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import structlog
@@ -41,9 +45,10 @@ from witness.audit.audit import Audit
 from witness.audit.deviation import CHAIN, Deviation, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from scheduler.store.codec import Record
+    from scheduler.store.codec import Fact, Record
     from scheduler.store.eventlog import EventLog
 
 WAIT_MS = 1_000
@@ -54,13 +59,32 @@ CHECKPOINT_EVERY_S = 60.0
 CHECKPOINT_PART = 20
 """A checkpoint is written no sooner than after this many times what the last one took."""
 KEPT = 2
+AUDITED, REWOUND = ".audited", ".rewound"
+"""How the name of a checkpoint ends, and that of one that the log no longer holds."""
 AGAIN_EVERY_S = 1.0
 """How often a page of what was audited, and is still in the store, is read again."""
+REMEMBERED = 10_000
+"""How many of the newest commands it remembers, to name those that a log has lost."""
+NAMED = 100
+"""The most lost commands that are a line of its log each; a condition names the first three."""
+SETTLING_S = 0.2
+"""Pause before it looks again whether the replicas have the next turn."""
 UNREADABLE_S = 5.0
 """Pause before a log that cannot be read is read again."""
 NICENESS = 10
 GC_THRESHOLD = (50_000, 20, 50)
+_SUBJECTS = ("app", "worker", "account", "company", "executor", "driver", "token", "kind")
+"""The fields of commands that tell what they are about, the first that one has."""
 _log = structlog.get_logger()
+
+
+class _Heard(NamedTuple):
+    """The end of a turn that was audited, and the id of a command in it, "" without any, in words with its sender."""
+
+    seq: int
+    digest: str
+    id: str
+    what: str
 
 
 class BadCheckpoint(FairlogError):
@@ -85,6 +109,7 @@ class Auditor:
         self._may_say = True
         self._again, self._again_s, self._altered = GENESIS, time.monotonic(), 0
         """How far the log was read again, when, and the altered entry that was found."""
+        self._heard: deque[_Heard] = deque(maxlen=REMEMBERED)
 
     @property
     def position(self) -> Position:
@@ -122,7 +147,7 @@ class Auditor:
         said = self.findings
         for path in self._checkpoints():
             try:
-                found, state = _load(path)
+                found, state, heard = _load(path)
             except (OSError, BadCheckpoint) as error:
                 _log.warning("a checkpoint of the audit is passed over", file=str(path), reason=str(error))
                 continue
@@ -133,21 +158,27 @@ class Auditor:
                 continue
             if not held:
                 if not said.rewound_at:
-                    said = self._lost(found, said)
+                    said = self._lost(found, said, heard)
+                path.replace(path.with_suffix(REWOUND))  # told of once, and kept as a proof
                 continue
-            self._audit = Audit()
+            self._audit, self._heard = Audit(), deque(heard, REMEMBERED)
             self._audit.resume(state, found.seq, found.digest)
             self._counted, self._kept = (found.events, found.decisions), Position(found.seq, found.digest)
+            begun = found
             rewound = said if said.rewound_at else found
-            self.findings = found._replace(
-                host=said.host, pid=said.pid, rewound_from=rewound.rewound_from, rewound_at=rewound.rewound_at
-            )
             break
         else:
             self._audit, self._counted, self._kept = Audit(), (0, 0), GENESIS
-            self.findings = AuditedTo(0, GENESIS.digest, 0, host=said.host, pid=said.pid)._replace(
-                rewound_from=said.rewound_from, rewound_at=said.rewound_at
-            )
+            self._heard.clear()
+            begun, rewound = AuditedTo(0, GENESIS.digest, 0), said
+        self.findings = begun._replace(
+            host=said.host,
+            pid=said.pid,
+            rewound_from=rewound.rewound_from,
+            rewound_at=rewound.rewound_at,
+            rewound_lost=rewound.rewound_lost,
+        )
+        self._again, self._altered = GENESIS, 0
         _log.info("auditing", after=self.findings.seq, deviations=self.findings.deviations)
         gc.freeze()
 
@@ -160,7 +191,10 @@ class Auditor:
             records = self.log.follow(self.position, wait_ms=WAIT_MS)
         except UnreadableRecord as error:
             return self._unreadable(error)
+        settled = self._settled() if records else None
         for record in records:
+            if settled is not None and record.last > settled:
+                break
             try:
                 self.hear(record)
             except UnreadableRecord as error:
@@ -173,11 +207,23 @@ class Auditor:
         since_s = time.monotonic() - self._kept_s
         if self.position != self._kept and since_s > max(CHECKPOINT_EVERY_S, CHECKPOINT_PART * self._took_s):
             self.keep()
-        return 0.0
+        return SETTLING_S if records and self.position.seq < records[0].first else 0.0
+
+    def _settled(self) -> int | None:
+        """The position up to which the store's replicas have the log; None where masters do not wait for them."""
+        text: Any = self.log.store.get(self.log.keys.settled)
+        return None if text is None else int(text)
 
     def hear(self, record: Record) -> list[Deviation]:
         """The deviations of the next turn. Raises: UnreadableRecord."""
-        found = self._audit.hear(told(record))
+        restored = len(self._audit.restored)
+        facts = told(record)
+        found = self._audit.hear(facts)
+        for each in self._audit.restored[restored:]:
+            _log.warning(str(each))
+        end = record.last, record.digest
+        named = [_Heard(*end, fact.cause, _worded(fact)) for fact in facts if fact.cause and fact.command is not None]
+        self._heard += named or [_Heard(*end, "", "")]
         events, decisions = self._counted
         self._set(
             seq=record.last,
@@ -213,12 +259,13 @@ class Auditor:
             return
         try:
             private_folder(self._folder)
-            path = self._folder / f"{self.log.keys.cluster}-{self.position.seq:015}.audited"
+            path = self._folder / f"{self.log.keys.cluster}-{self.position.seq:015}{AUDITED}"
             body = zlib.compress("\n".join(lines(self._audit.state)).encode(), 1)
             head = {**self.findings._asdict(), "checksum": blake2b(body, digest_size=16).hexdigest()}
+            head["heard"] = [[*each] for each in self._heard]
             with drafted(path, msgspec.json.encode(head) + b"\n" + body) as draft:
                 draft.replace(path)
-            for old in self._checkpoints()[KEPT:]:
+            for old in (*self._checkpoints()[KEPT:], *self._checkpoints(REWOUND)[KEPT:]):
                 old.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("a checkpoint of the audit was not written", folder=str(self._folder), reason=str(error))
@@ -226,11 +273,11 @@ class Auditor:
         self._kept = self.position
         self._took_s = time.monotonic() - began_s
 
-    def _checkpoints(self) -> list[Path]:
+    def _checkpoints(self, suffix: str = AUDITED) -> list[Path]:
         """The checkpoints of the cluster, the newest first."""
         if self._folder is None:
             return []
-        found = self._folder.glob(f"{self.log.keys.cluster}-{'[0-9]' * 15}.audited")
+        found = self._folder.glob(f"{self.log.keys.cluster}-{'[0-9]' * 15}{suffix}")
         return sorted(found, reverse=True)
 
     def _look_again(self) -> None:
@@ -264,17 +311,33 @@ class Auditor:
         self._again = after
 
     def _rewind(self) -> None:
-        self.findings = self._lost(self.findings, self.findings)
+        self.findings = self._lost(self.findings, self.findings, self._heard)
         self.resume()
 
-    def _lost(self, audited: AuditedTo, said: AuditedTo) -> AuditedTo:
-        """What to say, in place of `said`, of a log that does not hold what was audited. Raises: redis-py's errors."""
+    def _lost(self, audited: AuditedTo, said: AuditedTo, heard: Sequence[_Heard]) -> AuditedTo:
+        """What to say, in place of `said`, of a log that does not hold what was audited. Raises: redis-py's errors.
+
+        A command that the log has behind the last turn of `heard` that it holds was carried out again.
+        """
+        gone = bisect_left(heard, x=True, key=lambda each: not self.log.holds(Position(each.seq, each.digest)))
+        after = heard[gone - 1] if gone else None
+        lost = {each.id: each.what for each in islice(heard, gone, None) if each.id}
+        if after is not None:
+            with suppress(UnreadableRecord):
+                for fact in self.log.facts(Position(after.seq, after.digest)):
+                    lost.pop(fact.cause, None)
         _log.error(
             "the log does not hold what was audited any more: its end was lost or written anew",
             audited=audited.seq,
             digest=audited.digest,
+            agrees=0 if after is None else after.seq,
+            lost=len(lost),
         )
-        return said._replace(rewound_from=audited.seq, rewound_at=self._now_ms())
+        for name, what in islice(lost.items(), NAMED):
+            _log.warning("a command is not in the log any more", command=name, what=what)
+        named = ", ".join(islice(lost.values(), 3))
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        return said._replace(rewound_from=audited.seq, rewound_at=self._now_ms(), rewound_lost=f"{named}{more}")
 
     def _unreadable(self, error: UnreadableRecord) -> float:
         """Tell an altered log from one whose archive is away, or whose end was replaced."""
@@ -326,17 +389,24 @@ def _broken(error: UnreadableRecord) -> Deviation:
     return Deviation(error.seq, CHAIN, error.why, "an entry that follows from the one before")
 
 
-def _load(path: Path) -> tuple[AuditedTo, Any]:
-    """The findings and the state of a checkpoint. Raises: OSError, BadCheckpoint."""
+def _worded(fact: Fact) -> str:
+    """What a command was, and whose: "SubmitApp of acme/ann (app-1)"."""
+    about = next((text for name in _SUBJECTS if (text := getattr(fact.command, name, ""))), "")
+    return f"{type(fact.command).__name__} of {fact.by.account or 'nobody named'}{f' ({about})' if about else ''}"
+
+
+def _load(path: Path) -> tuple[AuditedTo, Any, list[_Heard]]:
+    """The findings, the state and the last turns of a checkpoint. Raises: OSError, BadCheckpoint."""
     head, _, body = path.read_bytes().partition(b"\n")
     try:
         said = msgspec.json.decode(head, type=dict[str, Any])
         if said.pop("checksum") != blake2b(body, digest_size=16).hexdigest():
             raise BadCheckpoint("it was altered")
+        heard = [_Heard(*each) for each in said.pop("heard", ())]
         found = AuditedTo(**said)
         state = restored(zlib.decompress(body).splitlines())
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise BadCheckpoint(f"it cannot be read: {error}") from error
     if state.head != found.seq:
         raise BadCheckpoint(f"it holds the state at position {state.head}, not {found.seq}")
-    return found, state
+    return found, state, heard

@@ -68,7 +68,8 @@ class StoreFacts(NamedTuple):
 class AuditedTo(NamedTuple):
     """What the auditor wrote last, at the time `at` (ms): the position, and its findings; `trouble`: why it waits.
 
-    `rewound_from` is the last position that it had audited and the log then had no more, seen at `rewound_at` (ms).
+    `rewound_from` is the last position that it had audited and the log then had no more, seen at `rewound_at` (ms), and
+    `rewound_lost` the commands that were lost with it, as far as it remembers.
     """
 
     seq: int
@@ -83,6 +84,7 @@ class AuditedTo(NamedTuple):
     trouble: str = ""
     rewound_from: int = 0
     rewound_at: int = 0
+    rewound_lost: str = ""
     host: str = ""
     pid: int = 0
 
@@ -317,7 +319,8 @@ def _rewound(_: ClusterState, around: Around) -> Holds:
     audited = around.audited
     if audited is not None and audited.rewound_at and around.now - audited.rewound_at < REWOUND_SHOWN_MS:
         lost = f"position {audited.rewound_from}, which had been audited, is not in the log any more"
-        yield str(audited.rewound_from), f"{lost}: it was seen {ago(around.now - audited.rewound_at)}"
+        what = f"; with it {audited.rewound_lost}" if audited.rewound_lost else ""
+        yield str(audited.rewound_from), f"{lost}: it was seen {ago(around.now - audited.rewound_at)}{what}"
 
 
 def _other_up(_: ClusterState, around: Around) -> Holds:

@@ -221,8 +221,12 @@ class Commits:
         self.failed = False
 
     def announce(self, workers: Iterable[str]) -> None:
-        """Ring `workers`, and settle the log up to `position`; wait for the store."""
-        carry_out(self._store, (*self._settle_commands(self.position), *self._ring_commands(workers)))
+        """Ring `workers`, and settle the log up to `position`; wait for the store.
+
+        What masters that waited for replicas have settled says nothing once one serves that does not.
+        """
+        settled = self._settle_commands(self.position) or [("DEL", self._keys.settled)]
+        carry_out(self._store, (*settled, *self._ring_commands(workers)))
 
     def settle_late(self) -> None:
         """Settle a commit whose replicas were missing, once they have it, so that workers start its grants."""

@@ -18,8 +18,13 @@ from fairlog.watch.auditor import Auditor
 from fairlog.watch.conditions import AuditedTo, found
 from fairlog.watch.surroundings import audited_to, look_around
 from recovery.archive.archive import archive, open_log
+from recovery.replay.rebuild import fold
+from scheduler.model.commands import RegisterCompany
+from scheduler.model.events import MasterElected
+from scheduler.model.sender import local
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import GENESIS_DIGEST, Record, stored
+from scheduler.rules.turn import Turn
+from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn, stored
 from scheduler.store.eventlog import Position
 from tests.unit.recorded import facts, put, rechained, without
 from tests.unit.recorded import stored as records_of
@@ -164,6 +169,86 @@ def test_a_log_that_lost_its_end_is_audited_again_from_where_it_agrees(
     assert now.seq == log.head().seq == other[-1].last
     told = [each.condition for each in found(ClusterState(), look_around(fake, KEYS))]
     assert "rewound" in told
+
+
+def grown(records: list[Record], number: int) -> list[Record]:
+    """The records, and as many turns that another master has lawfully added, with a company each."""
+    log, state = list(records), ClusterState()
+    for fact in facts(records):
+        fold(state, fact)
+    for each in range(number):
+        turn = Turn(state, state.at + 1_000)
+        if not each:
+            turn.record(MasterElected(master="other"))
+        turn.take(RegisterCompany(company=f"new{each}"), f"other-{each}", local(7))
+        turn.settle()
+        log.append(encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=log[-1].digest))
+    return log
+
+
+def lost_and_grown(fake: Redis, number: int) -> tuple[list[Record], set[str]]:
+    """The log after a failover has dropped its second half and another master went on; the commands that are gone."""
+    after = grown(RECORDS[:HALF], number)
+    fake.delete(KEYS.log)
+    put_all(fake, after)
+    return after, {fact.cause for fact in facts(RECORDS)[RECORDS[HALF].first - 1 :] if fact.command and fact.cause}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_log_that_lost_its_end_and_goes_on_lawfully_breaks_no_rule_and_its_loss_is_named_once(
+    fake: fakeredis.FakeRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """Also if it was read again up to what is lost, and if the auditor was stopped meanwhile."""
+    monkeypatch.setattr(auditing, "AGAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(auditing, "PAGE", len(RECORDS) - 3)
+    auditor = begun(put_all(fake, RECORDS), tmp_path)
+    work_off(auditor)
+    auditor.step()
+    auditor.keep()
+    after, gone = lost_and_grown(fake, 2 * len(RECORDS))
+    with capture_logs() as logged:
+        if again:
+            auditor = begun(open_log(fake, KEYS), tmp_path)
+        for _ in range(2 * len(RECORDS)):
+            work_off(auditor)
+    now = auditor.findings
+    assert (now.seq, now.deviations, now.verdict) == (after[-1].last, 0, "")
+    assert now.rewound_from == END
+    named = [each["command"] for each in logged if each["event"] == "a command is not in the log any more"]
+    assert (len(named), set(named)) == (len(gone), gone)
+    [condition] = [each for each in found(ClusterState(), look_around(fake, KEYS)) if each.condition == "rewound"]
+    assert condition.sentence.endswith(f" and {len(gone) - 3} more")
+    auditor.keep()
+    with capture_logs() as logged:
+        later = begun(open_log(fake, KEYS), tmp_path)
+        work_off(later)
+    assert [each for each in logged if each["log_level"] == "error"] == []
+    assert later.findings._replace(at=0, host="") == now._replace(at=0, host="")
+
+
+def test_a_command_that_was_carried_out_again_is_not_lost(fake: fakeredis.FakeRedis) -> None:
+    one = grown(RECORDS[:HALF], 3)
+    auditor = begun(put_all(fake, one))
+    work_off(auditor)
+    fake.delete(KEYS.log)
+    put_all(fake, [*RECORDS[: HALF - 1], *grown(RECORDS[: HALF - 1], 2)[HALF - 1 :]])
+    auditor._look_again()
+    lost = auditor.findings.rewound_lost
+    assert [number for number in range(3) if f"RegisterCompany of local/7 (new{number})" in lost] == [2]
+
+
+def test_what_the_replicas_have_not_confirmed_is_not_audited_yet(fake: fakeredis.FakeRedis) -> None:
+    """So a failover that drops it is nothing to tell of."""
+    settled = RECORDS[HALF - 1].last
+    fake.set(KEYS.settled, settled)
+    auditor = begun(put_all(fake, RECORDS))
+    assert work_off(auditor).seq == settled
+    assert auditor.step() > 0, "it would ask the store without a pause"
+    after, _ = lost_and_grown(fake, 5)
+    auditor._look_again()
+    fake.set(KEYS.settled, after[-1].last)
+    now = work_off(auditor)
+    assert (now.seq, now.deviations, now.rewound_at) == (after[-1].last, 0, 0)
 
 
 def test_a_restart_finds_that_the_log_was_written_anew(fake: fakeredis.FakeRedis, tmp_path: Path) -> None:
