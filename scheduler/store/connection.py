@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from redis import Redis
@@ -32,8 +34,8 @@ MOST_CONNECTIONS = 1_000
 threads, whose calls beyond that would fail at once, heartbeats among them."""
 _ASK_S = 2
 """Timeout of a request for the primary's address or a server's role."""
-
-
+_ASKED_AT_ONCE = 16
+"""How many sentinels are asked at the same time."""
 SPARE_CONNECTIONS = 0.25
 """The part of the store's connections that should be free."""
 
@@ -42,7 +44,8 @@ def connect(url: str) -> Redis:
     """A client of the store at `url`.
 
     - `redis://`, `rediss://` and `unix://PATH` name one server.
-    - `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE` names sentinels, which report the primary.
+    - `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE` names sentinels. The primary is the one that a majority names, of
+      these sentinels and all that they know.
     - `redis://HOST:PORT,HOST:PORT` names several servers. The one that reports itself primary is used; if two do, none
       is used until only one does.
 
@@ -137,7 +140,7 @@ def _primary_by_sentinels(url: str, options: dict[str, Any], password_beside: st
         )
     user, _, password = account.partition(":")
     asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
-    sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    sentinel = _Sentinels([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
     account_of = {"username": user or None, "password": password or password_beside or None}
     return _master_for(sentinel, service, {**account_of, **options})
 
@@ -170,6 +173,78 @@ class _Pool(SentinelConnectionPool):
         super().close()
         for asked in self.sentinel_manager.sentinels:
             asked.close()
+
+
+class _Voice(NamedTuple):
+    """What a sentinel says: its id, the primary unless it takes that for dead, and the others that it knows, by id."""
+
+    id: str
+    primary: tuple[str, int] | None
+    others: Mapping[str, tuple[str, int]]
+
+
+class _Sentinels(Sentinel):
+    """Finds the primary that a majority of sentinels names.
+
+    One that is cut off from the others goes on naming the primary that they have replaced. The majority is that of all
+    that are known, as it is for a failover: those in the URL and those that these know, which are asked as well.
+    """
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Host and port of the primary. Raises: MasterNotFoundError unless a majority names it."""
+        voices: dict[str, _Voice] = {}
+        silent: list[str] = []
+        asking = ThreadPoolExecutor(_ASKED_AT_ONCE)
+        try:
+            asked = {asking.submit(_voice, each, service_name) for each in self.sentinels}
+            others = self._others(voices, service_name, asking)
+            while asked or (asked := next(others, set())):
+                done, asked = wait(asked, return_when=FIRST_COMPLETED)
+                for answer in done:
+                    try:
+                        voice = answer.result()
+                        voices[voice.id] = voice
+                    except RedisError as error:
+                        silent.append(str(error))
+                known = {*voices, *(each for voice in voices.values() for each in voice.others)}
+                many = max(len(known), len(self.sentinels)) if asked or silent else len(known)
+                due = many // 2 + 1
+                named = Counter(voice.primary for voice in voices.values() if voice.primary is not None)
+                for primary, count in named.items():
+                    if count >= due:
+                        return primary
+        finally:
+            asking.shutdown(wait=False, cancel_futures=True)
+        said = [f"{count} named {host}:{port}" for (host, port), count in named.items()] or ["none named a primary"]
+        why = f" ({'; '.join(silent)})" if silent else ""
+        raise MasterNotFoundError(f"{due} sentinels of {service_name} have to name the primary: {', '.join(said)}{why}")
+
+    def _others(
+        self, voices: Mapping[str, _Voice], service_name: str, asking: ThreadPoolExecutor
+    ) -> Iterator[set[Future[_Voice]]]:
+        """Ask, once, those that the voices know and that have not answered."""
+        known = {name: place for voice in voices.values() for name, place in voice.others.items()}
+        found = []
+        for host, port in (place for name, place in known.items() if name not in voices):
+            other = Redis(host=host, port=port, **self.sentinel_kwargs)
+            found.append(asking.submit(_voice_once, other, service_name))
+        yield set(found)
+
+
+def _voice(sentinel: Redis, service: str) -> _Voice:
+    """What the sentinel says. Raises: redis-py's errors."""
+    identity: Any = sentinel.execute_command("SENTINEL", "MYID")  # type: ignore[no-untyped-call]
+    said: Any = sentinel.sentinel_master(service)
+    others: Any = sentinel.sentinel_sentinels(service)
+    dead = said["is_sdown"] or said["is_odown"] or not said["is_master"]
+    known = {str(each["runid"]): (str(each["ip"]), int(each["port"])) for each in others}
+    return _Voice(identity.decode(), None if dead else (str(said["ip"]), int(said["port"])), known)
+
+
+def _voice_once(sentinel: Redis, service: str) -> _Voice:
+    """As `_voice`, over a connection of its own."""
+    with sentinel:
+        return _voice(sentinel, service)
 
 
 class _Servers(Sentinel):

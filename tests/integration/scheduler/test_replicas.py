@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -270,6 +272,32 @@ def test_sentinels_name_the_primary_before_and_after_a_failover(servers: Servers
         until(lambda: bool(asked.execute_command("SENTINEL", "FAILOVER", "fairlog")))
     until(lambda: bool(store.set("after", 1)) and replication(store)["master_replid"] != first)
     assert store.get("before") == b"1"
+
+
+def _knows_another(sentinel: Redis) -> bool:
+    said: Any = sentinel.sentinel_master("fairlog")
+    return int(said["num-other-sentinels"]) == 1
+
+
+def test_a_majority_of_sentinels_names_the_primary(servers: Servers) -> None:
+    """One that was cut off names the old primary, wherever it stands in the URL; few of many decide nothing."""
+    old, new = servers.start(), servers.start()
+    cut_off, *others = (servers.watch(primary, replicas=0) for primary in (old, new, new))
+    for sentinel in others:
+        with Redis(port=sentinel) as asked:
+            until(partial(_knows_another, asked))
+    with Redis(port=old) as first, Redis(port=new) as second:
+        first.set("here", "old")
+        second.set("here", "new")
+    for ports in ([cut_off, *others], [*others, cut_off], [others[0]], [others[0], others[0]]):
+        places = ",".join(f"127.0.0.1:{port}" for port in ports)
+        assert servers.connect(f"redis+sentinel://{places}/fairlog").get("here") == b"new"
+    servers.kill(others[1])
+    for ports in ([cut_off, others[0]], [cut_off, *others]):
+        places = ",".join(f"127.0.0.1:{port}" for port in ports)
+        store = servers.connect(f"redis+sentinel://{places}/fairlog")
+        with pytest.raises(StoreConnectionError, match=r"2 sentinels of fairlog have to name the primary: .*1 named"):
+            store.get("here")
 
 
 def test_the_server_that_reports_the_role_of_primary_is_used(servers: Servers) -> None:
