@@ -205,11 +205,11 @@ class OtherWorld(World):
         turn = self.turn(logged.at)
         stated = any(isinstance(given.what, ConfigureCluster) for given in logged.inputs)
         if self.rules.settings and not self._begun and not stated:
-            turn.take(ConfigureCluster(settings=dict(self.rules.settings)), by=ASSUMED)
+            _assume(turn, ConfigureCluster(settings=dict(self.rules.settings)))
         for given in logged.inputs:
             self._give(turn, given)
         for worker in () if self._begun else self.rules.workers:
-            turn.take(worker, by=ASSUMED)
+            _assume(turn, worker)
         self._begun = True
         if any(map(decision_of, logged.events, logged.causes)):
             turn.hear()
@@ -251,13 +251,11 @@ class OtherWorld(World):
                 case MasterElected() | CommandRefused():
                     turn.hear(what, cause)
                 case ConfigureCluster():
-                    if not turn.take(
-                        ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause, ASSUMED
-                    ):
+                    if not _assume(turn, ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
                         turn.hear(self.state.settings, cause)  # the log states what is in force all the same
                 case RegisterCompany() if what.company in self.rules.quotas:
                     cores, memory_mb = self.rules.quotas[what.company]
-                    turn.take(replace(what, cores=cores, memory_mb=memory_mb, part=None), cause, ASSUMED)
+                    _assume(turn, replace(what, cores=cores, memory_mb=memory_mb, part=None), cause)
                 case events.CompanyChanged() if what.company in self.state.companies:
                     bought = self.rules.quotas.get(what.company)
                     stated = replace(what, amounts=Resources(*bought), part=None) if bought else what
@@ -265,7 +263,7 @@ class OtherWorld(World):
                 case _ if isinstance(what, events.AccountEvent | events.TokenEvent):
                     turn.hear(what, cause)
                 case _ if isinstance(what, Command):
-                    turn.take(what, cause, ASSUMED)
+                    _assume(turn, what, cause)
                 case _:
                     if (app := _app_of(what)) in self.state.apps and app not in self._apart:
                         turn.hear(what, cause)
@@ -328,11 +326,11 @@ class OtherWorld(World):
         app = self.state.apps[name]
         failed = self._work.get(name, Work(None)).failed and not app.spec.supervise
         for executor in list(app.executors.values()):
-            turn.take(commands.EndedExecutor(executor=executor.id, reason="exited", exit_code=0, done=not failed))
+            _assume(turn, commands.EndedExecutor(executor=executor.id, reason="exited", exit_code=0, done=not failed))
         if app.driver is not None:
-            turn.take(commands.EndedDriver(driver=app.driver.id, reason="exited", exit_code=int(failed)))
+            _assume(turn, commands.EndedDriver(driver=app.driver.id, reason="exited", exit_code=int(failed)))
         elif app.ended is None and app.spec.driver is None:
-            turn.take(commands.EndApp(app=name, reason="failed" if failed else "finished"))
+            _assume(turn, commands.EndApp(app=name, reason="failed" if failed else "finished"))
 
 
 def run(
@@ -384,6 +382,11 @@ def first_difference(log: World, other: World) -> dict[str, Any] | None:
             logged, replayed = (each and {"at": each[0], **outlined(each[1])} for each in (theirs, mine))
             return {"number": number, "log": logged, "other": replayed}
     return None
+
+
+def _assume(turn: Turn, command: Command, cause: str = "") -> list[Event]:
+    """What the command causes, whoever would have to send it: nobody is asked for a permission here."""
+    return turn.take(command, cause, ASSUMED)
 
 
 def _worded(event: Event) -> Event:

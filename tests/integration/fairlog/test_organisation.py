@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from fairlog.local.running import RECORD
 from tests.integration.cli_rig import Shell
+from tests.waiting import HOPELESS_S
 
 FILE = Path(".config/fairlog/credentials.json")
 
@@ -113,3 +116,32 @@ def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: O
     (ann.home / FILE).chmod(0o600)
     assert "revoked" in refusal(ann, "apps")
     assert owner.ok("whoami").startswith("account   local/")
+
+
+def test_each_role_gets_every_answer_that_is_worked_out_from_the_log(organisation: Organisation) -> None:
+    """Other rules are tried out by the verb, and by the API, as the page does."""
+    boss, ann = organisation.company("acme")
+    organisation.olga.ok("account", "add", "auditor/ada")
+    ada = organisation.invited(organisation.olga, "auditor/ada")
+    app = [ann.ok("submit", "--wait", "--tasks", "4", "--", "true").splitlines()[0] for _ in range(2)][-1]
+    month = ("--company", "acme", "--month", f"{datetime.now(UTC):%Y-%m}")
+    narrower = ("--set", "min_executor_cores=2", "--set", "max_executor_cores=2")
+    for shell in (organisation.owner, organisation.olga, boss, ann, ada):
+        for other in (
+            narrower,
+            ("--quota", "acme=8,8G"),
+            ("--placement", "pack", *narrower),
+            ("--add-workers", "1x16x8G", *narrower),
+        ):
+            found = shell.run("whatif", "--json", *other).json()
+            assert found["other"]["cluster"]["ended"] == 2
+        assert found["firstDifference"] is not None
+        for verb in (("audit",), ("fairness",), ("checkpoint",), ("explain", app), ("replay",), ("statement", *month)):
+            shell.ok(*verb)
+        if (shell.home / FILE).exists():
+            token = json.loads((shell.home / FILE).read_text())["token"]
+            asked = json.dumps({"settings": {"min_executor_cores": 2, "max_executor_cores": 2}}).encode()
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            request = urllib.request.Request(f"{organisation.url}/v1/whatif", asked, headers)
+            with urllib.request.urlopen(request, timeout=HOPELESS_S) as answer:
+                assert json.load(answer)["value"]["other"]["cluster"]["ended"] == 2

@@ -10,11 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlog.cli.sources import facts_of
-from scheduler.model.commands import RegisterWorker
+from scheduler.model.commands import AddAccount, EndApp, EndedExecutor, RegisterWorker
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.model.events import AppAdmitted
+from scheduler.model.sender import By, local
 from scheduler.rules import invariants
-from tests.property.given import Cluster
+from tests.property.given import Cluster, shared
 from tests.property.histories import DENSE, RULES, History, played, seeded
 from tests.unit.recorded import facts
 from tests.unit.witness.test_fairness import two_companies
@@ -137,6 +138,31 @@ def test_a_smaller_quota_holds_an_app_back_and_a_too_small_one_refuses_it() -> N
     assert list(world.refused) == ["big"]
     assert [event.app for _, event in world.decisions if isinstance(event, AppAdmitted)] == ["small"]
     assert compared(as_logged(logged(two_companies(borrowing=False))), world)["other"]["refused"] == 1
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules({"min_executor_cores": 2, "max_executor_cores": 4}),
+        Rules({"placement": "pack"}),
+        Rules(quotas={"acme": (8, 65536)}),
+        Rules(workers=[RegisterWorker(worker="w2", node="n2", host="n2", cores=16, memory_mb=65536)]),
+    ],
+)
+def test_in_a_cluster_with_accounts_apps_of_another_world_end_as_well(rules: Rules) -> None:
+    """Nobody sends what ends them: no account is asked for it."""
+    cluster = shared(w1=8)
+    for app in ("one", "two", "three"):
+        cluster.submit(app, 8)
+    cluster.turn(AddAccount(account="op/olga"), by=local(1000))
+    agent = By("worker/w1", role="worker", door="door")
+    for app in ("one", "two", "three"):
+        ended = EndedExecutor(executor=f"{app}.0", worker="w1", reason="exited", exit_code=0, done=True)
+        cluster.turn(EndApp(app=app, reason="finished"), after_s=10, by=agent)
+        cluster.turn(ended, by=agent)
+    assert cluster.state.closed
+    world = other(logged(cluster), rules, check=True)
+    assert all(ended_at(world).values())
 
 
 @pytest.mark.parametrize(
