@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fairlog.local.running import RECORD
@@ -140,8 +140,7 @@ def test_each_role_gets_every_answer_that_is_worked_out_from_the_log(organisatio
             shell.ok(*verb)
         if (shell.home / FILE).exists():
             token = json.loads((shell.home / FILE).read_text())["token"]
-            asked = json.dumps({"settings": {"min_executor_cores": 2, "max_executor_cores": 2}}).encode()
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-            request = urllib.request.Request(f"{organisation.url}/v1/whatif", asked, headers)
-            with urllib.request.urlopen(request, timeout=HOPELESS_S) as answer:
-                assert json.load(answer)["value"]["other"]["cluster"]["ended"] == 2
+            asked = {"settings": {"min_executor_cores": 2, "max_executor_cores": 2}}
+            url, headers = f"{organisation.url}/v1/whatif", {"Authorization": f"Bearer {token}"}
+            answer = httpx.post(url, json=asked, headers=headers, timeout=HOPELESS_S)
+            assert answer.json()["value"]["other"]["cluster"]["ended"] == 2
