@@ -96,6 +96,9 @@ class Around(NamedTuple):
     - `store`: None if it does not answer, and `error` is why.
     - `unreadable`: why the log cannot be read, "" if it can.
     - `short_since`: company -> since when (ms) it has been short without a break, as seen by who looks repeatedly.
+    - `log_at`: the time of the log's last entry (ms), read before `now`; the state may be of a later moment.
+    - `unreplicated`: how many replicas of the store have what the masters wait for, and how many must; None = nobody
+      waits.
     - `others`: the data folders of further `up`s on this machine.
     """
 
@@ -111,6 +114,8 @@ class Around(NamedTuple):
     failover: Failover | None = None
     others: Sequence[str] = ()
     bounds: Bounds = BOUNDS
+    log_at: int | None = None
+    unreplicated: tuple[int, int] | None = None
 
 
 class Found(NamedTuple):
@@ -206,10 +211,19 @@ def _log(_: ClusterState, around: Around) -> Holds:
 
 
 def _no_master(_: ClusterState, around: Around) -> Holds:
-    if around.serving is None and not around.error:
+    if around.serving is None and not around.error and around.unreplicated is None:
         waiting = len(around.standing_by)
         behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
         yield "", f"no master is active{behind}"
+
+
+def _replicas(_: ClusterState, around: Around) -> Holds:
+    if around.unreplicated is not None and not around.error:
+        reached, due = around.unreplicated
+        if reached < due:
+            yield "", f"the last entries of the log are on {reached} of the {due} replicas that masters wait for"
+        else:
+            yield "", "a replica of the store that could become primary is behind it"
 
 
 def _deviation(_: ClusterState, around: Around) -> Holds:
@@ -219,7 +233,8 @@ def _deviation(_: ClusterState, around: Around) -> Holds:
 
 
 def _clock(state: ClusterState, around: Around) -> Holds:
-    behind_ms = state.at - around.now
+    at = state.at if around.log_at is None else min(state.at, around.log_at)
+    behind_ms = at - around.now
     if behind_ms > CLOCK_MS and not around.error:
         yield "", f"the store's clock is {duration(behind_ms)} behind the log"
 
@@ -333,6 +348,13 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("log", "critical", _log, "keep a copy of the store's files and restore a backup; masters stop here"),
     Condition(
         "no_master", "critical", _no_master, "start one with `fairlog master`, or see the logs of those that run"
+    ),
+    Condition(
+        "replicas",
+        "critical",
+        _replicas,
+        "start the replicas of the store that are missing, `INFO replication` on its primary lists those that follow; "
+        "masters acknowledge nothing until then",
     ),
     Condition("deviation", "critical", _deviation, "run `fairlog audit` and keep a copy of the log"),
     Condition(

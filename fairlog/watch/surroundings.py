@@ -147,6 +147,7 @@ def look_around(
     """The surroundings now; `known` are the masters if they were asked for. Raises: redis-py's errors."""
     holder, standing_by = members(store, keys) if known is None else known
     facts = read_store(store, keys)
+    log_at, unreplicated = _log_at(store, keys), _unreplicated(store, keys)
     return Around(
         now=clock_ms(cast("Any", store.time())),
         serving=serving or holder,
@@ -158,4 +159,22 @@ def look_around(
         failover=None if watched is None else watched.failover,
         others=others,
         bounds=bounds,
+        log_at=log_at,
+        unreplicated=unreplicated,
     )
+
+
+def _log_at(store: Redis, keys: Keys) -> int | None:
+    """The time (ms) of the log's last entry; None if it has none that says one."""
+    entries: Any = store.xrevrange(keys.log, count=1)
+    text = entries[0][1].get(b"at", b"") if entries else b""
+    return int(text) if text.isdigit() else None
+
+
+def _unreplicated(store: Redis, keys: Keys) -> tuple[int, int] | None:
+    """How many replicas have what masters wait for, and how many must; None if nobody waits, or may not be asked."""
+    with suppress(ResponseError, ValueError):
+        found: Any = store.get(keys.unreplicated)
+        reached, due = (found or b"").split()
+        return int(reached), int(due)
+    return None

@@ -225,7 +225,7 @@ class Commits:
 
         What masters that waited for replicas have settled says nothing once one serves that does not.
         """
-        settled = self._settle_commands(self.position) or [("DEL", self._keys.settled)]
+        settled = self._settle_commands(self.position) or [("DEL", self._keys.settled, self._keys.unreplicated)]
         carry_out(self._store, (*settled, *self._ring_commands(workers)))
 
     def settle_late(self) -> None:

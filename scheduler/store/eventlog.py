@@ -37,6 +37,8 @@ FIRST_PAGE = 10
 _IN_STEP_S = 0.02
 """The interval of checks while replicas synchronize with a restarted primary."""
 REPLICATED_WITHIN_S = 10
+_NOTED_S = 20
+"""How long the note stays that replicas are missing; it is renewed each second, and by the next master that tries."""
 """How long a commit waits for its replicas before the master drops the turn and takes it again."""
 
 COMMIT_LUA = (
@@ -168,6 +170,8 @@ class EventLog:
         self._archived = archived
         self.questions = QUESTIONS if durable else ()
         self._durability = Durability()
+        self._noted = False
+        """Whether a note in the store says that replicas are missing."""
         self._followed = PAGE
         """The most entries that `follow` reads next."""
         self._replication = Replication(store)
@@ -359,7 +363,8 @@ class EventLog:
     def await_replicas(self, sent: InFlight) -> None:
         """Return once the replicas have on disk what was written over the connection of `sent`.
 
-        A store without `WAITAOF` (Redis before 7.2) is asked by `WAIT` whether they have it in memory.
+        A store without `WAITAOF` (Redis before 7.2) is asked by `WAIT` whether they have it in memory. While they have
+        not, a note in the store says so, for those who ask why nothing is acknowledged.
 
         Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
         """
@@ -375,7 +380,12 @@ class EventLog:
                 raise answer
             reached = int(answer[1]) if isinstance(answer, list) else int(answer)
             if reached >= self.replicas and self._are_in_step(sent):
+                if self._noted:
+                    self._noted = False
+                    sent.ask("DEL", self.keys.unreplicated)
                 return
+            self._noted = True
+            sent.ask("SET", self.keys.unreplicated, f"{min(reached, self.replicas)} {self.replicas}", "EX", _NOTED_S)
         sent.abandon()
         raise NotReplicated(reached, self.replicas)
 

@@ -48,6 +48,7 @@ class Keys:
         self.backed_up = f"{self.prefix}backed-up"
         self.draft = f"{self.prefix}draft"
         self.settled = f"{self.prefix}settled"
+        self.unreplicated = f"{self.prefix}unreplicated"
         self.probe = f"{self.prefix}probe"
         self.master_queue = f"fairlog.{cluster}.master"
 

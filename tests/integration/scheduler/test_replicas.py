@@ -16,6 +16,8 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from fairlog.client import StoreClient
+from fairlog.watch.conditions import found
+from fairlog.watch.surroundings import look_around
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.model.errors import NotReplicated, UnsuitableStore
@@ -248,6 +250,42 @@ def test_a_restarted_primary_acknowledges_nothing_until_all_live_replicas_follow
         replica.config_set("masterauth", "")
         until(lambda: replication(connection)["connected_slaves"] == 2)
         until(lambda: master.log.ends_with(master.position))
+
+
+def _ends(master: Scheduler) -> bool:
+    """Whether the log's end is on enough replicas."""
+    with suppress(NotReplicated):
+        return master.log.ends_with(master.position)
+    return False
+
+
+def test_a_missing_replica_is_named_as_what_nothing_is_acknowledged_for_until_it_is_started_again(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that no master is active: nobody can start one that would do more."""
+    monkeypatch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 1)
+    primary = servers.start()
+    replica = servers.replica_of(primary)
+    master = _master(servers, primary, replicas=1)
+    master.take_over()
+
+    def told() -> list[str]:
+        around = look_around(master.store, master.keys, known=(None, ()), standbys=0)
+        return [each.condition for each in found(master.state, around)]
+
+    assert told() == ["no_master"]
+    servers.kill(replica)
+    with Redis(port=primary) as connection:
+        until(lambda: replication(connection)["connected_slaves"] == 0)
+        with pytest.raises(NotReplicated):
+            master.log.ends_with(master.position)
+        assert told() == ["replicas"]
+        assert [int(part) for part in connection.get(master.keys.unreplicated).split()] == [0, 1]
+        servers.launch(replica)
+        until(lambda: replication(connection)["connected_slaves"] == 1)
+        until(lambda: replication(connection)["slave0"]["state"] == "online")
+    until(lambda: _ends(master))
+    assert told() == ["no_master"]
 
 
 def test_a_lost_replica_delays_nothing_while_enough_others_follow(servers: Servers, primary: int) -> None:

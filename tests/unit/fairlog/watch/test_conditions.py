@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from fairlog.watch.conditions import (
     health,
     worst,
 )
-from fairlog.watch.surroundings import Watched, short_of
+from fairlog.watch.surroundings import Watched, look_around, short_of
 from recovery.failover.lease import Member
 from scheduler.model.commands import (
     ConfigureCluster,
@@ -31,9 +31,17 @@ from scheduler.model.commands import (
 from scheduler.model.events import WorkerRemoved
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.store.codec import encode_turn, stored
+from scheduler.store.connection import clock_ms
+from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.keys import Keys
 from witness.fairness import Fairness, shortfall
 
+if TYPE_CHECKING:
+    import fakeredis
+
 NOW = 1_000_000
+KEYS = Keys("prod")
 ONE, TWO = Member("one", 1, "h"), Member("two", 2, "h")
 GOOD = Around(now=NOW, serving=ONE, standing_by=(TWO,), store=StoreFacts(memory_used=1, memory_limit=10))
 MIN_MS = 60_000
@@ -79,6 +87,17 @@ def test_nothing_is_found_where_all_is_well() -> None:
         ({"unreadable": "log position 7: altered"}, "log", "the log cannot be read: log position 7: altered"),
         ({"serving": None}, "no_master", "no master is active, though 1 stands by"),
         ({"serving": None, "standing_by": ()}, "no_master", "no master is active"),
+        (
+            {"serving": None, "standing_by": (ONE, TWO), "unreplicated": (0, 1)},
+            "replicas",
+            "the last entries of the log are on 0 of the 1 replicas that masters wait for",
+        ),
+        (
+            {"unreplicated": (1, 1)},
+            "replicas",
+            "a replica of the store that could become primary is behind it",
+        ),
+        ({"now": NOW - 7_200_000, "log_at": NOW}, "clock", "the store's clock is 2 h behind the log"),
         ({"now": NOW - 7_200_000}, "clock", "the store's clock is 2 h behind the log"),
         (
             {"store": StoreFacts(write_error="it reports x:err")},
@@ -162,6 +181,26 @@ def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], 
 )
 def test_what_is_within_its_bounds_is_no_condition(changed: dict[str, Any]) -> None:
     assert found(a_state(), GOOD._replace(**changed)) == []
+
+
+def test_no_condition_holds_because_the_log_grew_while_the_surroundings_were_read(fake: fakeredis.FakeRedis) -> None:
+    """The log's last time is read before the clock, and the state may be of a later moment than both."""
+    state = a_state(apps=1, at=0)
+    end, later = GENESIS, 60 * MIN_MS
+    for number in range(5):
+        now = clock_ms(cast("Any", fake.time()))
+        turn = Turn(state, now if number < 3 else now + later)
+        turn.take(RegisterCompany(company=f"c{number}"))
+        turn.settle()
+        record = encode_turn(turn.entries, turn.commands, first=end.seq + 1, at=turn.at, previous=end.digest)
+        if number == 3:
+            around = look_around(fake, KEYS, known=(ONE, (TWO,)))
+        fake.xadd(KEYS.log, cast("Any", stored(record)), id=f"{record.last}-0")
+        end = Position(record.last, record.digest)
+    assert state.at > around.now + MIN_MS
+    assert names(state, around) == []
+    behind = look_around(fake, KEYS, known=(ONE, (TWO,)))
+    assert names(state, behind) == ["clock"], "a clock that is behind what was logged before it was read"
 
 
 def test_lost_and_suspect_workers_are_named_and_counted() -> None:
