@@ -2,7 +2,10 @@
 
 It runs as root and serves three verbs on a socket, `start`, `kill` and `list`, to the users that it was told to serve.
 A connection that has started a cell stands for it: when it closes, the cell ends with everything in it. Which account a
-company or user has is in the operator's map and in no request.
+company or user has, and what cells may be shown, is in the operator's map and in no request.
+
+It goes by names only for what the operator has named, before it serves anybody. What requests name is opened with the
+rights of who asks; what tasks have filled is deleted with those of their account.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ import argparse
 import json
 import os
 import pwd
+import secrets
 import select
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -28,13 +33,12 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Grant
 from scheduler.service.notify import READY, notify
-from scheduler.service.private import write_private
 from workers.cell import last_line
 from workers.cgroups import delegate, make_leaf
+from workers.descriptors import FILE_NOFOLLOW, FOLDER_NOFOLLOW, empty, is_mount_point, make_folder
 from workers.machine import helper_socket
 from workers.processes import is_same_process, kill_until_gone, started_s
-from workers.rundir import remove_tree
-from workers.sandbox import CellSettings, NoCell, python_inside, sandbox_command
+from workers.sandbox import CellSettings, ForOthers, Identity, NoCell, python_inside, sandbox_command
 
 SMALLEST_UID = 10_000
 _STATE = Path("/var/lib/fairlog-launch")
@@ -53,14 +57,17 @@ class Start(BaseModel):
 class AccountMap:
     """The operator's map from companies and users to accounts, a TOML file. Raises: ValueError, OSError.
 
-    Example: `[companies]`, then `acme = 10001`; `[users]`, then `"acme/ann" = 10017`.
+    Example: `[companies]`, then `acme = 10001`; `[users]`, then `"acme/ann" = 10017`; `[cells]`, then
+    `share = ["/data", "/scratch:rw"]`.
     """
 
     def __init__(self, path: Path) -> None:
         read = tomllib.loads(path.read_text())
-        unknown = set(read) - {"companies", "users"}
+        unknown = set(read) - {"companies", "users", "cells"}
         if unknown:
-            raise ValueError(f"{path} has a table {min(unknown)!r}; the tables are companies and users")
+            raise ValueError(f"{path} has a table {min(unknown)!r}; the tables are companies, users and cells")
+        self.share = _share_of(path, read.get("cells", {}))
+        """The real paths at or below which cells may be shown something -> whether they may write it."""
         self._uids: dict[str, int] = {**read.get("companies", {}), **read.get("users", {})}
         for name, uid in self._uids.items():
             if not isinstance(uid, int) or isinstance(uid, bool) or uid < SMALLEST_UID:
@@ -71,13 +78,30 @@ class AccountMap:
         return self._uids.get(f"{company}/{user}", self._uids.get(company))
 
 
-def identity(uid: int) -> tuple[int, int, list[int]]:
-    """Uid, gid and further groups of an account; without an entry in the system's list, its gid is its uid."""
+def _share_of(path: Path, cells: Mapping[str, Any]) -> dict[Path, bool]:
+    unknown = set(cells) - {"share"}
+    if unknown:
+        raise ValueError(f"[cells] of {path} has {min(unknown)!r}; it has share alone")
+    listed = cells.get("share", [])
+    if not isinstance(listed, list) or not all(isinstance(entry, str) and entry.startswith("/") for entry in listed):
+        raise ValueError(
+            f'share of [cells] in {path} must be a list of absolute paths, such as ["/data", "/scratch:rw"]'
+        )
+    share: dict[Path, bool] = {}
+    for entry in listed:
+        real = Path(entry.removesuffix(":rw")).resolve()
+        share[real] = share.get(real, False) or entry.endswith(":rw")
+    return share
+
+
+def identity(uid: int) -> Identity:
+    """An account's uid, gid and further groups; without an entry in the system's list, its gid is its uid."""
     try:
         known = pwd.getpwuid(uid)
     except KeyError:
-        return uid, uid, []
-    return uid, known.pw_gid, [group for group in os.getgrouplist(known.pw_name, known.pw_gid) if group]
+        return Identity(uid, uid, ())
+    groups = os.getgrouplist(known.pw_name, known.pw_gid)
+    return Identity(uid, known.pw_gid, tuple(group for group in groups if group))
 
 
 class Server:
@@ -89,7 +113,12 @@ class Server:
         self._state = state
         for folder in (state, state / "cells", state / "scratch"):
             folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            folder.chmod(0o711)
+        own, self._cells_folder, self._scratch_folder = (
+            os.open(folder, FOLDER_NOFOLLOW) for folder in (state, state / "cells", state / "scratch")
+        )
+        for descriptor in (own, self._cells_folder, self._scratch_folder):
+            os.fchmod(descriptor, 0o711)
+        os.close(own)
 
     def serve(self, path: Path) -> None:
         """Serve at the socket until this process is ended."""
@@ -97,8 +126,9 @@ class Server:
         path.unlink(missing_ok=True)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            was = os.umask(0o111)  # who may ask is checked by their credentials
             listening.bind(str(path))
-            path.chmod(0o666)  # who may ask is checked by their credentials
+            os.umask(was)
             listening.listen(64)
             notify(READY)
             while True:
@@ -121,13 +151,13 @@ class Server:
                 asked = json.loads(request)
                 if not isinstance(asked, dict):
                     raise NoCell("a request must be an object")  # noqa: TRY301 - likewise
-                self._carry_out(line, asked, descriptors)
+                self._carry_out(line, asked, descriptors, uid)
             except (NoCell, OSError, ValueError) as error:
                 _answer(line, {"error": str(error)})
         finally:
             os._exit(0)
 
-    def _carry_out(self, line: socket.socket, request: Mapping[str, Any], descriptors: list[int]) -> None:
+    def _carry_out(self, line: socket.socket, request: Mapping[str, Any], descriptors: list[int], peer: int) -> None:
         verb = request.get("verb")
         if verb == "list":
             _answer(line, {"cells": sorted(self._cells())})
@@ -139,9 +169,10 @@ class Server:
         elif verb == "start":
             asked = {name: value for name, value in request.items() if name != "verb"}
             start = Start.model_validate(asked)
-            if len(descriptors) != 2:
-                raise NoCell("with a request to start come a socket and a folder")
-            self._start(line, start, *descriptors)
+            kinds = [stat.S_IFMT(os.fstat(descriptor).st_mode) for descriptor in descriptors]
+            if kinds != [stat.S_IFSOCK, stat.S_IFDIR] or os.fstat(descriptors[1]).st_uid != peer:
+                raise NoCell("with a request to start come a socket and a folder of who asks")
+            self._start(line, start, peer, *descriptors)
         else:
             raise NoCell("the verbs are start, kill and list")
 
@@ -155,13 +186,18 @@ class Server:
             yield file, about["memory_mb"], about["cores"]
 
     def _records(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        for file in (self._state / "cells").iterdir():
+        for name in os.listdir(self._cells_folder):  # noqa: PTH208 - a descriptor
             with suppress(OSError, ValueError, KeyError):
-                about = json.loads(file.read_text())
+                with os.fdopen(os.open(name, FILE_NOFOLLOW, dir_fd=self._cells_folder)) as file:
+                    about = json.load(file)
                 if is_same_process(about["pid"], about["started_s"]):
-                    yield file, about
+                    yield self._record(name), about
 
-    def _start(self, line: socket.socket, asked: Start, theirs: int, told: int) -> None:
+    def _record(self, name: str) -> Path:
+        """What a cell's control group is called after."""
+        return self._state / "cells" / name
+
+    def _start(self, line: socket.socket, asked: Start, peer: int, theirs: int, told: int) -> None:
         """Start a cell, keep it while the connection is open, then end it and delete its folders."""
         grant = asked.grant
         uid = self._accounts.uid(grant.company, grant.user)
@@ -170,17 +206,23 @@ class Server:
         who = identity(uid)
         signal.signal(signal.SIGTERM, lambda *_: line.shutdown(socket.SHUT_RDWR))
         with ExitStack() as undo:
-            record = self._state / "cells" / str(os.getpid())
-            undo.callback(record.unlink, missing_ok=True)
+            record = str(os.getpid())
+            undo.callback(suppressed, os.unlink, record, dir_fd=self._cells_folder)
             about = {"executor": grant.executor, "pid": os.getpid(), "started_s": started_s(os.getpid())}
             about |= {"memory_mb": grant.memory_mb, "cores": grant.cores}
-            write_private(record, json.dumps(about))
-            scratch = Path(tempfile.mkdtemp(dir=self._state / "scratch"))
-            undo.callback(remove_tree, scratch)
-            for folder in (scratch / "scratch", scratch / "tmp"):
-                folder.mkdir(mode=0o700)
-                os.chown(folder, *who[:2])
-            leaf = make_leaf(record, grant.memory_mb, grant.cores)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with os.fdopen(os.open(record, flags | FILE_NOFOLLOW, 0o600, dir_fd=self._cells_folder), "w") as file:
+                json.dump(about, file)
+            name = secrets.token_hex(8)
+            scratch = make_folder(name, self._scratch_folder)
+            undo.callback(os.close, scratch)
+            undo.callback(suppressed, os.rmdir, name, dir_fd=self._scratch_folder)
+            for each in ("scratch", "tmp"):
+                inner = make_folder(each, scratch)
+                os.fchown(inner, who.uid, who.gid)
+                undo.callback(suppressed, os.rmdir, each, dir_fd=scratch)
+                undo.callback(empty_as, who, inner)
+            leaf = make_leaf(self._record(record), grant.memory_mb, grant.cores)
             if leaf is not None:
                 undo.callback(leaf.end)
             said = undo.enter_context(tempfile.TemporaryFile())
@@ -189,10 +231,10 @@ class Server:
                 grant,
                 asked.settings,
                 scratch=scratch,
-                told=Path(f"/proc/self/fd/{told}"),
+                told=told,
                 group=None if leaf is None else leaf.path,
                 info=writer,
-                become=who,
+                others=ForOthers(who, identity(peer), self._accounts.share),
             )
             bwrap = subprocess.Popen(  # noqa: S603 - bubblewrap and our own program
                 [*command, *python_inside(theirs, who)],
@@ -218,6 +260,31 @@ class Server:
             _answer(line, {"pid": pid, "group": str(leaf.path) if leaf else ""})
             _wait_for_end(line, bwrap)
             _answer(line, {"out_of_memory": leaf is not None and leaf.has_killed()})
+
+
+def suppressed(call: Callable[..., object], *arguments: object, **named: object) -> None:
+    """Make a call to the system whose failure changes nothing."""
+    with suppress(OSError):
+        call(*arguments, **named)
+
+
+def empty_as(who: Identity, folder: int) -> None:
+    """Delete what is in the folder with the rights of this user alone, and close it; what it cannot delete stays.
+
+    But for the places at which its cell has mounted something: they are root's.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups(who.groups)
+            os.setresgid(who.gid, who.gid, who.gid)
+            os.setresuid(who.uid, who.uid, who.uid)
+            empty(folder)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    empty(folder, if_=is_mount_point)
+    os.close(folder)
 
 
 def _child_pid(info: int) -> int:

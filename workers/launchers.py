@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -20,8 +20,8 @@ from scheduler.service.private import private_folder
 from workers import task_init
 from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
+from workers.descriptors import FOLDER_NOFOLLOW, remove_tree
 from workers.machine import helper_socket
-from workers.rundir import remove_tree
 from workers.sandbox import (
     SCRATCH_INSIDE,
     SHARED_MEMORY_MB,
@@ -104,18 +104,19 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
             on_failure.enter_context(ours)
             said = on_failure.enter_context(tempfile.TemporaryFile())
             reader, writer = (opened.enter_context(os.fdopen(end, "rb", 0)) for end in os.pipe2(os.O_CLOEXEC))
+            held, shown = (opened.enter_context(_folder(each)) for each in (scratch, told))
             command, folders = sandbox_command(
                 place.grant,
                 place.settings,
-                scratch=scratch,
-                told=told,
+                scratch=held,
+                told=shown,
                 info=writer.fileno(),
                 group=None if leaf is None else leaf.path,
                 shared_memory_mb=place.grant.memory_mb if leaf and leaf.has_memory_limit() else SHARED_MEMORY_MB,
             )
             for folder in folders:
                 opened.callback(os.close, folder)
-            kept = [theirs.fileno(), writer.fileno(), *folders]
+            kept = [theirs.fileno(), writer.fileno(), shown, *folders]
             process = _run([*command, *python_inside(theirs.fileno())], kept, leaf, said.fileno())
             writer.close()
             pid = first_process(reader.fileno(), process, said)
@@ -124,6 +125,16 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
         return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, group=leaf, errors=said, limits=limits)
 
     return Cell(start, SCRATCH_INSIDE, _variables_inside(files.stop_at_file(executor)), named)
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[int]:
+    """The descriptor of a folder of ours."""
+    descriptor = os.open(path, FOLDER_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def account(place: Place, named: Callable[[int], object]) -> Cell:
@@ -139,8 +150,7 @@ def account(place: Place, named: Callable[[int], object]) -> Cell:
             on_failure = opened.enter_context(ExitStack())
             on_failure.enter_context(ours)
             helper = on_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            folder = os.open(told, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            opened.callback(os.close, folder)
+            folder = opened.enter_context(_folder(told))
             try:
                 helper.connect(str(helper_socket()))
                 asked = {

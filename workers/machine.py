@@ -19,7 +19,7 @@ _USER_NAMESPACES = {
 }
 _SYSTEMD = Path("/run/systemd/system")
 """Exists where systemd runs as the first process."""
-_BUBBLEWRAP = "install bubblewrap 0.8 or later"
+_BUBBLEWRAP = "install bubblewrap 0.10 or later, or the distribution's 0.8 or 0.9 with its security updates (--bind-fd)"
 _MOST_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 

@@ -10,11 +10,8 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import stat
-from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
@@ -23,7 +20,8 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Leaving, RuntimeWarn
 from scheduler.model.ids import app_of
-from scheduler.service.private import FOLDER, private_folder, write_private
+from scheduler.service.private import private_folder, write_private
+from workers.descriptors import remove_tree
 from workers.locks import is_locked, try_lock
 
 
@@ -230,7 +228,7 @@ class RunDir:
         for path in self._executors.glob(f"{_file_name(executor)}.draft-*"):
             path.unlink(missing_ok=True)
         self.remove_scratch(executor)
-        shutil.rmtree(self.told(executor), ignore_errors=True)
+        remove_tree(self.told(executor))
         for kind in ("exit", "warned", "called", "token", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
@@ -271,54 +269,3 @@ def _holder(path: Path) -> Holder:
 def _file_name(name: str) -> str:
     quoted = quote(name, safe="")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
-
-
-def remove_tree(folder: Path) -> None:
-    """Delete a folder that programs have filled, whatever its modes and depth; what cannot be deleted stays.
-
-    What a folder in it contains moves to its top: paths may be too long, and trees too deep, for any other way.
-    """
-    if folder.is_symlink() or not folder.exists():
-        return
-    try:
-        folder.chmod(FOLDER)
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
-    fresh = (each for each in map(".{}".format, count()) if not _exists(each, top))
-    try:
-        names = deque(os.listdir(top))  # noqa: PTH208 - a descriptor
-        while names:
-            name = names.popleft()
-            with contextlib.suppress(OSError):
-                if _remove(name, top):
-                    continue
-                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-                try:
-                    for each in os.listdir(inner):  # noqa: PTH208 - likewise
-                        if not _remove(each, inner):
-                            os.rename(each, moved := next(fresh), src_dir_fd=inner, dst_dir_fd=top)
-                            names.append(moved)
-                finally:
-                    os.close(inner)
-                os.rmdir(name, dir_fd=top)
-    finally:
-        os.close(top)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
-def _exists(name: str, folder: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        os.lstat(name, dir_fd=folder)
-        return True
-    return False
-
-
-def _remove(name: str, folder: int) -> bool:
-    """Remove an entry of this folder; False if it is a folder itself, which can then be read and moved."""
-    if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
-        os.chmod(name, FOLDER, dir_fd=folder)
-        return False
-    os.unlink(name, dir_fd=folder)
-    return True

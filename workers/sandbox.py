@@ -17,8 +17,8 @@ import site
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.service.folders import is_personal
 from workers import task_init
+from workers.descriptors import FOLDER_NOFOLLOW
 from workers.gpus import device_files, gpus_of
 
 INIT_INSIDE = "/run/fairlog/init.pyc"
@@ -53,6 +54,8 @@ _GROUPS = Path("/sys/fs/cgroup")
 _NAMESPACES = ("--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
 _TO_BECOME = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
 _PROBE_S = 20
+Keep = Callable[[int], int]
+"""Takes an opened descriptor that the sandbox needs, and returns it."""
 
 
 class CellSettings(BaseModel):
@@ -76,57 +79,110 @@ class NoCell(FairlogError):
 
 class _Bind(NamedTuple):
     source: Path
+    """What the descriptor stands for, by its name without links."""
     inside: Path
     writable: bool
     descriptor: int | None = None
-    """The opened source, so that it is what was checked."""
+    """The opened source, so that it is what was checked; None for what is the system's or fairlog's own."""
+
+
+class Identity(NamedTuple):
+    """A user, as root becomes one: uid, gid and further groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+class ForOthers(NamedTuple):
+    """What root goes by when it starts a cell for somebody: the tasks' account, the caller, and what is permitted.
+
+    The app's folder is opened with the rights of `account`, what is shared with those of `caller`. `share` are real
+    paths at or below which something may be shared, and whether it may be written.
+    """
+
+    account: Identity
+    caller: Identity
+    share: Mapping[Path, bool]
 
 
 def sandbox_command(
     grant: Grant,
     settings: CellSettings,
     *,
-    scratch: Path,
-    told: Path | None,
+    scratch: int,
+    told: int | None,
     shared_memory_mb: int = SHARED_MEMORY_MB,
     group: Path | None = None,
     info: int | None = None,
-    become: tuple[int, int, list[int]] | None = None,
+    others: ForOthers | None = None,
 ) -> tuple[list[str], list[int]]:
     """The command line up to the program to run, and the descriptors that it needs, to be closed afterwards.
 
-    `scratch` is the executor's own folder, `told` the one in which its tasks find what they are told, `group` its
-    control group. With `become`, root starts it, and the first process becomes that user: uid, gid and further groups.
+    `scratch` is the executor's own folder with `scratch` and `tmp`, `told` the one in which its tasks find what they
+    are told; `group` is its control group. With `others`, root starts it, and its first process becomes the account.
     Raises: NoCell.
     """
+    with ExitStack() as unless_used:
+        kept: list[int] = []
+
+        def keep(descriptor: int) -> int:
+            kept.append(descriptor)
+            unless_used.callback(os.close, descriptor)
+            return descriptor
+
+        command = _command(grant, settings, keep, scratch, told, shared_memory_mb, group, info, others)
+        unless_used.pop_all()
+    return command, kept
+
+
+def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
+    grant: Grant,
+    settings: CellSettings,
+    keep: Keep,
+    scratch: int,
+    told: int | None,
+    shared_memory_mb: int,
+    group: Path | None,
+    info: int | None,
+    others: ForOthers | None,
+) -> list[str]:
+    """As `sandbox_command`; `keep` is told of each descriptor that is opened for it."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise NoCell("bubblewrap is not installed (apt install bubblewrap)")
-    folder = None if grant.cwd is None else _folder(grant, settings, become)
-    descriptors = [] if folder is None or folder.descriptor is None else [folder.descriptor]
-    namespaces, kept = (_NAMESPACES, []) if become is None else (_NAMESPACES[2:], [*_TO_BECOME])
+    folder = None if grant.cwd is None else _folder(grant, settings, keep, others)
+    namespaces, kept = (_NAMESPACES, []) if others is None else (_NAMESPACES[2:], [*_TO_BECOME])
     command = [bwrap, *namespaces, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *kept]
     command += [] if info is None else ["--info-fd", str(info)]
     command += [*_system(), *_processes(), *_groups(group), "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108
-        command += ["--bind", str(scratch / "tmp"), path]
-    command += [*_ways_to([Path(SCRATCH_INSIDE)]), "--bind", str(scratch / "scratch"), SCRATCH_INSIDE]
-    command += [] if told is None else ["--ro-bind", str(told), TOLD_INSIDE]
-    binds = [*_shared(settings.share), *([] if folder is None else [folder])]
+        command += ["--bind-fd", str(keep(_opened("tmp", scratch))), path]
+    own = keep(_opened("scratch", scratch))
+    command += [*_ways_to([Path(SCRATCH_INSIDE)]), "--bind-fd", str(own), SCRATCH_INSIDE]
+    command += [] if told is None else ["--ro-bind-fd", str(told), TOLD_INSIDE]
+    binds = [*_shared(settings.share, keep, others), *([] if folder is None else [folder])]
     for code in own_code():
         binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
     command += _ways_to([bind.inside for bind in binds])
-    hidden = {path.resolve() for path in (*settings.hidden, *_credentials())}
+    hidden = {*_hidden(settings, others), *(path.resolve() for path in _credentials())}
     for bind in binds:
-        command += _mounted(bind, (*own_code(), *hidden))
-    shown = [*binds, *(_Bind(Path(path), Path(path), writable=False) for path in (*_SHOWN, "/etc"))]
+        command += _mounted(bind, (*own_code(), *hidden), keep)
+    shown = [*binds, *(_Bind(Path(path).resolve(), Path(path), writable=False) for path in (*_SHOWN, "/etc"))]
     for outermost in sorted(each for each in hidden if hidden.isdisjoint(each.parents)):
         command += _masks(dict.fromkeys(_seen_at(outermost, shown)))
-    descriptors.append(_compiled_init())
-    command += ["--perms", "0644", "--ro-bind-data", str(descriptors[-1]), INIT_INSIDE]
-    return [*command, "--remount-ro", "/dev", "--remount-ro", "/"], descriptors
+    command += ["--perms", "0644", "--ro-bind-data", str(keep(_compiled_init())), INIT_INSIDE]
+    return [*command, "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _opened(name: str, within: int) -> int:
+    """The descriptor of a folder in a folder, which is no link. Raises: NoCell."""
+    try:
+        return os.open(name, FOLDER_NOFOLLOW | os.O_PATH, dir_fd=within)
+    except OSError as error:
+        raise NoCell(f"the folder {name!r} was put out of its place while the cell was started: {error}") from None
 
 
 def _compiled_init() -> int:
@@ -183,9 +239,9 @@ def _devices(grant: Grant) -> list[str]:
     return [argument for device in devices for argument in ("--dev-bind", device, device)]
 
 
-def python_inside(descriptor: int, become: tuple[int, int, list[int]] | None = None) -> list[str]:
+def python_inside(descriptor: int, become: Identity | None = None) -> list[str]:
     """The end of the command line: the first process in the cell, with the descriptor of its socket."""
-    user = [] if become is None else [str(become[0]), str(become[1]), *map(str, become[2])]
+    user = [] if become is None else list(map(str, (become.uid, become.gid, *become.groups)))
     return ["--", os.path.realpath(sys.executable), "-I", "-S", INIT_INSIDE, str(descriptor), *user]
 
 
@@ -197,7 +253,20 @@ def why_no_cell() -> str:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         return "bubblewrap is not installed"
-    probe = [bwrap, *_NAMESPACES, "--cap-drop", "ALL", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    probe = [
+        bwrap,
+        *_NAMESPACES,
+        "--cap-drop",
+        "ALL",
+        "--ro-bind-fd",
+        str(root),
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+    ]
     try:
         ran = subprocess.run(  # noqa: S603 - bubblewrap and our own Python
             [*probe, "--", os.path.realpath(sys.executable), "-I", "-S", "-c", "import os; os._exit(7)"],
@@ -205,10 +274,13 @@ def why_no_cell() -> str:
             text=True,
             errors="replace",
             timeout=_PROBE_S,
+            pass_fds=[root],
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap cannot be run: {error}"
+    finally:
+        os.close(root)
     if ran.returncode == 7:
         return ""
     said = ran.stderr.strip().splitlines()
@@ -231,40 +303,38 @@ def socket_folder(url: str) -> list[Path]:
     return [Path(parts.path).parent] if "unix" in parts.scheme else []
 
 
-def _folder(grant: Grant, settings: CellSettings, become: tuple[int, int, list[int]] | None) -> _Bind | None:
+def _folder(grant: Grant, settings: CellSettings, keep: Keep, others: ForOthers | None) -> _Bind | None:
     """The app's folder; None if the cell shows it anyway, or has its own. Raises: NoCell if it may not be one."""
     named = grant.cwd or ""
     try:
-        with _acting_as(become):
-            descriptor = os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with acting_as(others and others.account):
+            descriptor = keep(os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except (OSError, ValueError):
         return None  # entering it fails with the reason
-    bind = None
-    try:
-        real = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if real in _TEMPORARY or any(real.is_relative_to(folder) for folder in (*_SYSTEM, *own_code())):
-            return None
-        why = _why_not(real, grant, settings)
-        if why:
-            raise NoCell(f"folder {named!r} cannot be an app's: {why}")
-        bind = _Bind(real, Path(named), writable=True, descriptor=descriptor)
-        return bind
-    finally:
-        if bind is None:
-            os.close(descriptor)
+    real = _real(descriptor)
+    if real in _TEMPORARY or any(real.is_relative_to(folder) for folder in (*_SYSTEM, *own_code())):
+        return None
+    why = _why_not(real, grant, settings, others)
+    if why:
+        raise NoCell(f"folder {named!r} cannot be an app's: {why}")
+    return _Bind(real, Path(named), writable=True, descriptor=descriptor)
+
+
+def _real(descriptor: int) -> Path:
+    """What the descriptor stands for, by its name without links."""
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115 - no link of a file system
 
 
 @contextmanager
-def _acting_as(become: tuple[int, int, list[int]] | None) -> Iterator[None]:
+def acting_as(user: Identity | None) -> Iterator[None]:
     """Have only the user's permissions, as root."""
-    if become is None:
+    if user is None:
         yield
         return
-    uid, gid, groups = become
     own = os.getgroups()
-    os.setgroups(groups)
-    os.setegid(gid)
-    os.seteuid(uid)
+    os.setgroups(user.groups)
+    os.setegid(user.gid)
+    os.seteuid(user.uid)
     try:
         yield
     finally:
@@ -273,13 +343,19 @@ def _acting_as(become: tuple[int, int, list[int]] | None) -> Iterator[None]:
         os.setgroups(own)
 
 
-def _why_not(real: Path, grant: Grant, settings: CellSettings) -> str:
-    hidden = [path.resolve() for path in settings.hidden]
-    if any(real.is_relative_to(path) for path in (*_NEVER, *hidden)):
+def _hidden(settings: CellSettings, others: ForOthers | None) -> list[Path]:
+    """What the settings hide, by their names without links."""
+    with acting_as(others and others.caller):
+        return [path.resolve() for path in settings.hidden]
+
+
+def _why_not(real: Path, grant: Grant, settings: CellSettings, others: ForOthers | None) -> str:
+    if any(real.is_relative_to(path) for path in (*_NEVER, *_hidden(settings, others))):
         return "it belongs to the system or to fairlog"
     if settings.folders:
         values = {"company": grant.company, "user": grant.user}
-        allowed = [Path(_filled(pattern, values)).resolve() for pattern in settings.folders]
+        with acting_as(others and others.caller):
+            allowed = [Path(_filled(pattern, values)).resolve() for pattern in settings.folders]
         if not any(real.is_relative_to(path) for path in allowed):
             return f"this worker takes folders below {', '.join(map(str, allowed))} (--folders)"
         return ""
@@ -293,31 +369,46 @@ def _filled(pattern: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{(company|user)\}", lambda name: values[name[1]].replace("/", "%2F").strip(".") or "-", pattern)
 
 
-def _shared(share: Iterable[str]) -> Iterator[_Bind]:
+def _shared(share: Iterable[str], keep: Keep, others: ForOthers | None) -> Iterator[_Bind]:
+    """What the operator shares, as far as it is there. Raises: NoCell for what root may not share."""
     for entry in share:
-        path = Path(entry.removesuffix(":rw")).expanduser().absolute()
-        if path.exists():
-            yield _Bind(path, path, writable=entry.endswith(":rw"))
+        path, writable = Path(entry.removesuffix(":rw")).expanduser().absolute(), entry.endswith(":rw")
+        try:
+            with acting_as(others and others.caller):
+                descriptor = keep(os.open(path, os.O_PATH | os.O_CLOEXEC))
+        except OSError:
+            continue
+        real = _real(descriptor)
+        if others is not None:
+            permitted = [write for listed, write in others.share.items() if real.is_relative_to(listed)]
+            if not permitted or (writable and not any(permitted)):
+                raise NoCell(
+                    f"fairlog-launch may not share {entry}; its operator adds it to `share` of [cells] in its map, and "
+                    "starts it again"
+                )
+        yield _Bind(real, path, writable=writable, descriptor=descriptor)
 
 
-def _mounted(bind: _Bind, kept: Iterable[Path]) -> list[str]:
+def _mounted(bind: _Bind, kept: Iterable[Path], keep: Keep) -> list[str]:
     """Arguments that show a path, such that tasks cannot put anything else in the place of the paths `kept` below it.
 
     They could rename a folder above one, but not a folder that is mounted.
     """
-    source = str(bind.source) if bind.descriptor is None else f"/proc/self/fd/{bind.descriptor}"
-    if not bind.writable:
-        return ["--ro-bind", source, str(bind.inside)]
-    command, root = ["--bind", source, str(bind.inside)], bind.source.resolve()
-    below = [path.relative_to(root) for path in kept if path.is_relative_to(root) and path.exists()]
-    for folder in sorted({folder for path in below for folder in path.parents if folder.name}):
-        command += ["--bind", f"{source}/{folder}", str(bind.inside / folder)]
+    if bind.descriptor is None:
+        return ["--bind" if bind.writable else "--ro-bind", str(bind.source), str(bind.inside)]
+    command = ["--bind-fd" if bind.writable else "--ro-bind-fd", str(bind.descriptor), str(bind.inside)]
+    if bind.writable:
+        below = [path.relative_to(bind.source) for path in kept if path.is_relative_to(bind.source) and path.exists()]
+        opened = {Path(): bind.descriptor}
+        for folder in sorted({folder for path in below for folder in path.parents if folder.name}):
+            opened[folder] = keep(_opened(folder.name, opened[folder.parent]))
+            command += ["--bind-fd", str(opened[folder]), str(bind.inside / folder)]
     return command
 
 
 def _seen_at(path: Path, binds: Sequence[_Bind]) -> list[Path]:
     """Where the cell shows the path, if it exists."""
-    sources = [(bind.source.resolve(), bind.inside) for bind in binds] if path.exists() else []
+    sources = [(bind.source, bind.inside) for bind in binds] if path.exists() else []
     return [inside / path.relative_to(source) for source, inside in sources if path.is_relative_to(source)]
 
 

@@ -11,9 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import ExitStack, chdir
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,10 @@ from workers.cell import Cell, CellLost, FirstProcess
 from workers.cgroups import base_group
 from workers.forkserver import Forkserver
 from workers.gpus import device_files
-from workers.launch_helper import AccountMap
+from workers.launch_helper import AccountMap, identity
 from workers.launchers import LAUNCHERS, Place
 from workers.processes import started_s
-from workers.sandbox import CellSettings, why_no_cell
+from workers.sandbox import CellSettings, ForOthers, NoCell, why_no_cell
 
 ATTACK = Path(__file__).with_name("attack.py").read_text()
 as_root = pytest.mark.skipif(
@@ -61,7 +63,10 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state of a `fairlog-launch` that serves this user. Company acme has uid 54321."""
     folder = tmp_path_factory.mktemp("helper")
     accounts = folder / "accounts.toml"
-    accounts.write_text("[companies]\nacme = 54321\n")
+    (folder / "shared").mkdir()
+    (folder / "shared" / "file").write_text("shared")
+    share = json.dumps([f"{folder}/shared"])
+    accounts.write_text(f"[companies]\nacme = 54321\n[cells]\nshare = {share}\n")
     os.environ["FAIRLOG_LAUNCH_SOCKET"] = str(folder / "socket")
     where = ("--map", str(accounts), "--allow", str(os.getuid()), "--state", str(folder / "state"))
     process = subprocess.Popen([sys.executable, "-m", "workers.launch_helper", *where])
@@ -95,6 +100,11 @@ def sleeping(mark: str) -> list[int]:
     processes = psutil.process_iter(["cmdline", "status"])
     running = (process for process in processes if process.info["status"] != psutil.STATUS_ZOMBIE)
     return [process.pid for process in running if process.info["cmdline"] == ["sleep", mark]]
+
+
+def folder_of(path: Path) -> int:
+    """Its descriptor; the sandbox takes copies."""
+    return os.open(path, os.O_RDONLY)
 
 
 def a_mark() -> str:
@@ -235,8 +245,115 @@ def test_a_company_without_an_account_is_refused(account_rig: Rig) -> None:
 @pytest.mark.parametrize("text", ["[companies]\nacme = 0\n", "[companies]\nacme = true\n", "[company]\nacme = 10001\n"])
 def test_a_map_to_accounts_of_the_system_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "map").write_text(text)
-    with pytest.raises(ValueError, match=r"must be a number from 10000 on|the tables are companies and users"):
+    with pytest.raises(ValueError, match=r"must be a number from 10000 on|the tables are companies, users and cells"):
         AccountMap(tmp_path / "map")
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("shared", ""),
+        ("shared/file", ""),
+        ("shared:rw", "may not share"),
+        ("link", ""),
+        ("other", "may not share"),
+        ("shared/../other", "may not share"),
+        ("shared/out", "may not share"),
+        ("", "may not share"),
+    ],
+)
+def test_an_agent_shares_what_the_helpers_own_file_lists_and_nothing_else(
+    account_rig: Rig, helper: Path, entry: str, why: str
+) -> None:
+    """Whoever takes over an agent would read what lies behind closed folders of all users."""
+    folder = helper.parent
+    (folder / "other").mkdir(exist_ok=True)
+    for link, leads in (("link", "shared"), ("shared/out", "../other")):
+        if not (folder / link).is_symlink():
+            (folder / link).symlink_to(leads)
+    account_rig.cells = CellSettings(share=(f"{folder}/{entry}",))
+    note = account_rig.run(account_rig.grant(shell(f"cat {folder}/{entry}/file 2>&- || cat {folder}/{entry}")))
+    if why:
+        assert f"fairlog-launch may not share {folder}/{entry}; its operator adds it to `share`" in note.unstartable
+    else:
+        assert outputs(account_rig, 1) == ["shared"]
+
+
+@as_root
+def test_what_is_shared_is_reached_with_the_rights_of_who_asks(rig: Rig) -> None:
+    """Root would reach what lies behind folders that are closed to the agent's user."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
+        top = Path(name)
+        top.chmod(0o711)
+        for folder in ("open/open", "closed/open", "cell/tmp", "cell/scratch"):
+            (top / folder).mkdir(parents=True)
+        for folder in ("open", "closed"):
+            (top / folder / "open" / "file").write_text(folder)
+        (top / "closed").chmod(0o700)
+        settings = CellSettings(share=(f"{top}/open/open", f"{top}/closed/open"))
+        others = ForOthers(identity(54321), identity(54398), {top: True})
+        scratch = folder_of(top / "cell")
+        command, kept = sandbox.sandbox_command(
+            rig.grant(("true",)), settings, scratch=scratch, told=None, others=others
+        )
+        for descriptor in (scratch, *kept):
+            opened.callback(os.close, descriptor)
+        look = f"cat {top}/*/open/file"
+        done = subprocess.run([*command, "--", "/bin/sh", "-c", look], pass_fds=kept, capture_output=True, check=False)
+        assert done.stdout == b"open", done.stderr
+        named = [source for option, source in pairwise(command) if option in ("--bind", "--ro-bind")]
+        assert not [each for each in named if each.startswith(("/proc/self", str(top)))], "it may be a link by then"
+
+
+@as_root
+def test_the_helper_takes_no_folder_of_somebody_else(helper: Path, tmp_path: Path) -> None:
+    """What tasks are told comes as a folder of the agent's own."""
+    assert helper
+    os.chown(tmp_path, 54399, 54399)
+    grant = {"executor": "a.0", "app": "a", "company": "acme", "user": "ann", "name": "", "cores": 1, "memory_mb": 64}
+    grant |= {"tasks": 1, "command": [], "env": [], "cwd": None}
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line, ours, theirs:
+        line.connect(os.environ["FAIRLOG_LAUNCH_SOCKET"])
+        request = json.dumps({"verb": "start", "grant": grant}).encode()
+        folder = folder_of(tmp_path)
+        socket.send_fds(line, [request], [theirs.fileno(), folder])
+        os.close(folder)
+        assert json.loads(line.recv(4096)) == {
+            "error": "with a request to start come a socket and a folder of who asks"
+        }
+
+
+@pytest.mark.parametrize("text", ["[cells]\nshare = 'x'\n", "[cells]\nshare = ['x']\n", "[cells]\nhide = []\n"])
+def test_a_list_of_what_is_shared_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "map").write_text(text)
+    with pytest.raises(ValueError, match=r"must be a list of absolute paths|it has share alone"):
+        AccountMap(tmp_path / "map")
+
+
+@in_cells
+def test_a_link_in_the_place_of_a_folder_above_what_is_kept_is_not_mounted(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("app/above/hidden", "elsewhere", "scratch", "tmp"):
+        (tmp_path / name).mkdir(parents=True)
+    settings = CellSettings(hidden=(tmp_path / "app/above/hidden",), folders=("/",))
+    grant = rig.grant(("true",), cwd=str(tmp_path / "app"))
+    exists = Path.exists
+
+    def swapped(path: Path) -> bool:
+        found = exists(path)
+        if path.name == "hidden" and not (tmp_path / "app/above").is_symlink():
+            (tmp_path / "app/above").rename(tmp_path / "app/moved")
+            (tmp_path / "app/above").symlink_to(tmp_path / "elsewhere")
+        return found
+
+    scratch = folder_of(tmp_path)
+    monkeypatch.setattr(Path, "exists", swapped)
+    with pytest.raises(NoCell, match="'above' was put out of its place"):
+        sandbox.sandbox_command(grant, settings, scratch=scratch, told=None)
+    os.close(scratch)
 
 
 @in_cells
@@ -268,7 +385,7 @@ def test_files_of_fairlog_are_hidden_below_folders_of_the_system(rig: Rig, tmp_p
     for name in ("tmp", "scratch"):
         (tmp_path / name).mkdir()
     settings = CellSettings(hidden=(Path("/usr/share"), Path("/usr/bin/env")))
-    command, kept = sandbox.sandbox_command(rig.grant(("true",)), settings, scratch=tmp_path, told=None)
+    command, kept = sandbox.sandbox_command(rig.grant(("true",)), settings, scratch=folder_of(tmp_path), told=None)
     look = "[ -s /usr/bin/env ] && echo file; ls /usr/share && echo folder; [ -s /usr/bin/id ] && echo other"
     done = subprocess.run([*command, "--", "/bin/sh", "-c", look], pass_fds=kept, capture_output=True, check=False)
     for descriptor in kept:
@@ -287,7 +404,7 @@ def test_a_cell_shows_the_device_files_of_its_own_gpus(
         (tmp_path / "dev" / name).touch()
     monkeypatch.setattr(sandbox, "device_files", partial(device_files, root=tmp_path))
     grant = rig.grant(("true",)).model_copy(update={"addresses": {"gpu.x": (granted,)} if granted else {}})
-    command, kept = sandbox.sandbox_command(grant, CellSettings(), scratch=tmp_path, told=None)
+    command, kept = sandbox.sandbox_command(grant, CellSettings(), scratch=folder_of(tmp_path), told=None)
     for descriptor in kept:
         os.close(descriptor)
     shown = [Path(command[number + 1]).name for number, word in enumerate(command) if word == "--dev-bind"]
@@ -302,7 +419,7 @@ def test_what_is_hidden_below_the_folder_of_an_app_stays_where_it_is(rig: Rig, t
     (tmp_path / "app/above/file").touch()
     settings = CellSettings(hidden=(tmp_path / "app/above/above/hidden",), folders=("/",))
     grant = rig.grant(("true",), cwd=str(tmp_path / "app"))
-    command, kept = sandbox.sandbox_command(grant, settings, scratch=tmp_path, told=None)
+    command, kept = sandbox.sandbox_command(grant, settings, scratch=folder_of(tmp_path), told=None)
     renames = "; ".join(f"mv {name} {name}-moved" for name in ("above/above/hidden", "above/above", "above"))
     script = f"cd {tmp_path}/app; {renames}; mv above/file above/other; true"
     done = subprocess.run([*command, "--", "/bin/sh", "-c", script], pass_fds=kept, capture_output=True, check=True)

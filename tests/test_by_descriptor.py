@@ -1,0 +1,145 @@
+"""What runs as root opens, changes and deletes by descriptor: names may be links by then. What it names is listed here.
+
+fairlog-launch runs `workers/launch_helper.py` as root, and with it the code of the other two. It also runs
+`workers/cgroups.py` and `workers/gpus.py`, whose names are of groups and devices, which only root makes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OF_OS = (
+    " access chdir chmod chown chroot execv execve getxattr lchown link listdir listxattr lstat makedirs mkdir mkfifo "
+    "mknod open pathconf readlink remove removedirs removexattr rename renames replace rmdir scandir setxattr stat "
+    "statvfs symlink truncate unlink utime walk "
+)
+OF_PATHS = (
+    " bind chmod connect exists expanduser glob group hardlink_to is_dir is_fifo is_file is_mount is_socket is_symlink "
+    "iterdir lchmod lstat mkdir open owner read_bytes read_text readlink rename resolve rglob rmdir samefile stat "
+    "symlink_to touch unlink walk write_bytes write_text "
+)
+OTHERS = {"open", "read_private", "private_file", "private_folder", "write_private", "drafted", "remove_tree"}
+LIBRARIES = ("glob.", "os.path.", "shutil.", "tempfile.")
+DESCRIPTORS = {"dir_fd", "src_dir_fd"}
+FOLLOW = {"os.chmod", "os.chown", "os.stat", "os.access", "os.utime"}
+"""They follow a link also in a folder that is given by its descriptor, unless they are told not to."""
+NAMED = {
+    "workers/descriptors.py": {
+        "_permit: os.chmod(f'/proc/self/fd/{place}', FOLDER)": "the descriptor itself",
+        "empty: os.listdir(top)": "a descriptor",
+        "empty: os.listdir(inner)": "a descriptor",
+        "remove_tree: os.open(folder.parent, FOLDER_NOFOLLOW)": "a folder of an agent's own; the helper never does",
+    },
+    "workers/launch_helper.py": {
+        "_share_of: Path(entry.removesuffix(':rw')).resolve()": "of the operator's file, read before it serves",
+        "AccountMap.__init__: path.read_text()": "the operator's file, likewise",
+        "Server.__init__: folder.mkdir(mode=457, parents=True, exist_ok=True)": "of the operator's option, likewise",
+        "Server.__init__: os.open(folder, FOLDER_NOFOLLOW)": "likewise",
+        "Server.serve: path.parent.mkdir(mode=493, parents=True, exist_ok=True)": "likewise",
+        "Server.serve: path.unlink(missing_ok=True)": "likewise",
+        "Server.serve: listening.bind(str(path))": "likewise",
+        "Server._records: os.listdir(self._cells_folder)": "a descriptor",
+        "Server._start: tempfile.TemporaryFile()": "without a name",
+    },
+    "workers/sandbox.py": {
+        "_command: path.resolve()": "fairlog's own settings",
+        "_command: shutil.which('bwrap')": "a program of the system",
+        "_command: Path(path).resolve()": "folders of the system",
+        "_folder: os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)": "with the rights of the account",
+        "_groups: (_GROUPS / 'cgroup.controllers').exists()": "the kernel's file system",
+        "_groups: _GROUPS.exists()": "likewise",
+        "_hidden: path.resolve()": "with the rights of who asks",
+        "_link: os.readlink(path)": "folders of the system",
+        "_masks: path.is_dir()": "how bubblewrap hides it; what is there is not opened",
+        "_mounted: path.exists()": "whether it need be kept; what is there is opened part by part",
+        "_name_service: os.path.isfile(real)": "a file of the system",
+        "_name_service: os.path.realpath('/etc/resolv.conf')": "likewise",
+        "_real: os.readlink(f'/proc/self/fd/{descriptor}')": "the descriptor itself",
+        "_seen_at: path.exists()": "whether it need be hidden",
+        "_shared: Path(entry.removesuffix(':rw')).expanduser()": "the text; see `os.open`",
+        "_shared: os.open(path, os.O_PATH | os.O_CLOEXEC)": "with the rights of who asks",
+        "_tells: os.access(path, os.R_OK)": "the kernel's file systems",
+        "_tells: os.listdir(path)": "likewise",
+        "_tells: os.path.isdir(path)": "likewise",
+        "_unreadable: entry.stat(follow_symlinks=False)": "/etc",
+        "_unreadable: os.access(entry.path, os.R_OK)": "likewise",
+        "_unreadable: os.scandir(folder)": "likewise",
+        "_why_not: Path(_filled(pattern, values)).resolve()": "with the rights of who asks",
+        "own_code: (here / room).resolve()": "fairlog's own code",
+        "own_code: Path(path).resolve()": "likewise",
+        "own_code: path.is_dir()": "likewise",
+        "python_inside: os.path.realpath(sys.executable)": "fairlog's Python",
+        "why_no_cell: os.open('/', os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)": "the root folder",
+        "why_no_cell: os.path.realpath(sys.executable)": "fairlog's Python",
+        "why_no_cell: shutil.which('bwrap')": "a program of the system",
+    },
+}
+"""What goes by a name as root, and why no program can make the name lead elsewhere."""
+
+
+def by_name(source: str) -> Iterator[str]:
+    """The calls that go by a name, or follow one in a folder: `function: call`."""
+    for function, call in _calls(ast.parse(source), ()):
+        name, given = ast.unparse(call.func), {keyword.arg for keyword in call.keywords}
+        said, method = ast.unparse(call), name.rpartition(".")[2]
+        within = bool(given & DESCRIPTORS)
+        needs = "NOFOLLOW" if name == "os.open" else "follow_symlinks=False" if name in FOLLOW else ""
+        follows = needs not in said
+        of_os = name.startswith("os.") and f" {method} " in OF_OS and (not within or follows)
+        of_paths = "." in name and not name.startswith(("os.", *LIBRARIES)) and f" {method} " in OF_PATHS
+        if of_os or of_paths or name in OTHERS or name.startswith(LIBRARIES):
+            yield f"{function}: {said}"
+
+
+def _calls(node: ast.AST, within: tuple[str, ...]) -> Iterator[tuple[str, ast.Call]]:
+    for child in ast.iter_child_nodes(node):
+        named = isinstance(child, ast.FunctionDef | ast.ClassDef)
+        inside = (*within, child.name) if isinstance(child, ast.FunctionDef | ast.ClassDef) else within
+        if isinstance(child, ast.Call):
+            yield ".".join(within), child
+        yield from _calls(child, inside if named else within)
+
+
+@pytest.mark.parametrize("file", NAMED)
+def test_root_goes_by_descriptor_but_for_what_nobody_else_can_swap(file: str) -> None:
+    found = set(by_name((ROOT / file).read_text()))
+    assert found - set(NAMED[file]) == set(), "open it by descriptor, with NOFOLLOW, or say here why the name is safe"
+    assert set(NAMED[file]) - found == set(), "it is gone: take it out of the table"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.chmod(name, 0o700, dir_fd=folder)",
+        "os.stat(name, dir_fd=folder)",
+        "os.open(name, os.O_RDONLY, dir_fd=folder)",
+        "os.chown(path, 1, 1)",
+        "path.write_text('x')",
+        "Path('x').chmod(0o600)",
+        "shutil.rmtree(path)",
+        "tempfile.mkdtemp()",
+        "open('x')",
+    ],
+)
+def test_a_name_is_found(line: str) -> None:
+    assert list(by_name(f"def f():\n    {line}\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.chmod(name, 0o700, dir_fd=folder, follow_symlinks=False)",
+        "os.open(name, FOLDER_NOFOLLOW, dir_fd=folder)",
+        "os.unlink(name, dir_fd=folder)",
+        "os.rename(one, other, src_dir_fd=inner, dst_dir_fd=top)",
+        "os.fchmod(descriptor, 0o700)",
+        "'a'.replace('a', 'b')",
+    ],
+)
+def test_a_descriptor_is_not(line: str) -> None:
+    assert not list(by_name(f"def f():\n    {line}\n"))
