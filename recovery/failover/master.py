@@ -20,6 +20,7 @@ from recovery.archive.archiver import Archiver
 from recovery.failover.exporter import Address, Exporter
 from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
+from recovery.failover.rereader import Rereader
 from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
 from scheduler.model.errors import Deposed, StaleLog, UnsuitableStore
@@ -31,7 +32,7 @@ from scheduler.service.scheduler import Scheduler
 from scheduler.store.connection import connect, dangers
 from scheduler.store.doorbell import DoorbellWorker
 from scheduler.store.durability import check_store
-from scheduler.store.eventlog import EventLog
+from scheduler.store.eventlog import GENESIS, EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.transient import BACK_OFF_S, NotDurable
 
@@ -129,6 +130,7 @@ class Master:
         self.lease = Lease(store, keys, member, int(lease_s * 1000))
         self.log = log
         self.follower = Follower(log)
+        self.rereader = Rereader(log)
         self.snapshotter = Snapshotter(log, snapshot_every)
         self.sealer = Sealer(seals_url, keys.cluster)
         self.scheduler = Scheduler(log, member.id, self._rebuild, accepts, keyring=keyring)
@@ -241,6 +243,7 @@ class Master:
             self.lease.appear()
             self._appear_at_s = time.monotonic() + APPEAR_EVERY_S
             self._tend_exporter(serving=False, seq=self.follower.position.seq)
+        self.rereader.tend()
         left_ms = self.lease.left_ms
         self.follower.follow(min(left_ms + 1, STANDBY_WAIT_MS) if left_ms >= 0 else STANDBY_WAIT_MS, self.lease.bell)
         self._tend_archive(self.follower.state)
@@ -262,6 +265,7 @@ class Master:
     def _serve(self) -> None:
         """Take over and serve, if the store is suitable; waiting clients are answered before anything else."""
         self._make_sure_of_store()
+        self.rereader.heed()
         self.scheduler.take_over()
         self.scheduler.turn()
         gc.freeze()
@@ -278,6 +282,8 @@ class Master:
             if not self.lease.take():
                 return False
             self._keep_at_s = time.monotonic() + self._keep_every_s
+            if self.scheduler.position != GENESIS:
+                self.rereader.tend()
         return True
 
     def _rebuild(self) -> tuple[ClusterState, Position]:

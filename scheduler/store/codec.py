@@ -327,6 +327,15 @@ def _opened(record: Record, logged: Sequence[_Logged[T]]) -> dict[int, Private]:
     return opened
 
 
+def check_private(record: Record) -> None:
+    """Verify that the private parts match their commitments. Raises: UnreadableRecord."""
+    if record.private:
+        try:
+            _opened(record, _causes_of(record.commands))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _altered_private(record) from error
+
+
 def _altered_private(record: Record) -> UnreadableRecord:
     what = f"the private part of {_named(record.first, record.last)} was altered: it does not match its commitment"
     return UnreadableRecord(record.first, what)

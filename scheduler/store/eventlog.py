@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord
-from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, record_of, stored, told
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, check_private, record_of, stored, told
 from scheduler.store.durability import QUESTIONS, Durability
 from scheduler.store.inflight import InFlight
 from scheduler.store.replication import Replication
@@ -283,6 +283,16 @@ class EventLog:
         if found is None or found.first > seq:
             found = next(iter(self._archived(seq - 1)), None)
         return found if found is not None and found.first <= seq <= found.last else None
+
+    def piece(self, after: Position, count: int) -> list[Record]:
+        """Up to `count` turns in the store after `after`, verified. Raises: as `facts`; redis-py's errors."""
+        (page,) = self._ask(after.seq, count).answers()
+        records = list(map(record_of, page))
+        for record in records:
+            check(record, *after)
+            check_private(record)
+            after = Position(record.last, record.digest)
+        return records
 
     def backwards(self, pages: int) -> Iterator[Record]:
         """The newest turns in the store, last one first, up to `pages` of `PAGE` turns; not verified."""

@@ -47,6 +47,8 @@ class Keys:
         self.audited = f"{self.prefix}audited"
         self.backed_up = f"{self.prefix}backed-up"
         self.draft = f"{self.prefix}draft"
+        self.damaged = f"{self.prefix}damaged"
+        """String: the position of an entry that a master found altered or missing."""
         self.settled = f"{self.prefix}settled"
         self.unreplicated = f"{self.prefix}unreplicated"
         self.probe = f"{self.prefix}probe"

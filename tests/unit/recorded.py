@@ -99,11 +99,14 @@ def put(log: EventLog, records: Iterable[Record]) -> Position:
     return after
 
 
-def chain_of(turns: int) -> list[Record]:
-    """The records of a log of so many turns, of one event each."""
+def chain_of(turns: int, *, other_from: int = 0) -> list[Record]:
+    """The records of a log of so many turns, of one event each, which are others from turn `other_from` on."""
     made: list[Record] = []
     for turn in range(1, turns + 1):
-        entry, previous = RefusalsOmitted(count=1, since=0), made[-1].digest if made else GENESIS_DIGEST
+        entry, previous = (
+            RefusalsOmitted(count=2 if 0 < other_from <= turn else 1, since=0),
+            made[-1].digest if made else GENESIS_DIGEST,
+        )
         made.append(encode_turn([(entry, "")], first=turn, at=turn, previous=previous))
     return made
 
