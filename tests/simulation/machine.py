@@ -346,7 +346,6 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
             module: {
                 "RunDir": lambda _, worker: machines[worker],
                 "TaskGroup": lambda grant, *_: TaskGroup(loom, ran, grant, leaving),
-                "TaskStarter": starter,
                 "Wakeup": wakeup,
             }
             for module in ("workers.executor", "workers.program")
@@ -355,6 +354,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
     for module, names in doubles.items():
         for name, double in names.items():
             patch.setattr(f"{module}.{name}", double)
+    patch.setattr("workers.executor.TaskStarter", starter)
     patch.setattr("workers.executor.os", system)
     patch.setattr("workers.executor.become_subreaper", lambda: None)
     patch.setattr("workers.executor.launch", lambda *_: None)
