@@ -37,7 +37,7 @@ from workers.cell import last_line
 from workers.cgroups import delegate, make_leaf
 from workers.descriptors import FILE_NOFOLLOW, FOLDER_NOFOLLOW, empty, is_mount_point, make_folder
 from workers.machine import helper_socket
-from workers.processes import is_same_process, kill_until_gone, started_s
+from workers.processes import is_same_process, kill_until_gone, leave_keyring, started_s
 from workers.sandbox import CellSettings, ForOthers, Identity, NoCell, python_inside, sandbox_command
 
 SMALLEST_UID = 10_000
@@ -204,6 +204,7 @@ class Server:
         if uid is None:
             raise NoCell(f"neither user {grant.company}/{grant.user} nor company {grant.company} has an account here")
         who = identity(uid)
+        leave_keyring()
         signal.signal(signal.SIGTERM, lambda *_: line.shutdown(socket.SHUT_RDWR))
         with ExitStack() as undo:
             record = str(os.getpid())

@@ -22,6 +22,7 @@ from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
 from workers.descriptors import FOLDER_NOFOLLOW, remove_tree
 from workers.machine import helper_socket
+from workers.processes import leave_keyring
 from workers.sandbox import (
     SCRATCH_INSIDE,
     SHARED_MEMORY_MB,
@@ -92,6 +93,7 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
     executor, files = place.grant.executor, place.files
 
     def start() -> FirstProcess:
+        leave_keyring()  # tasks inherit it, and may not leave it themselves
         scratch, told = private_folder(files.scratch(executor)), private_folder(files.told(executor))
         remove_tree(scratch / "tmp")  # which a cell before this one may have left such that ours would be led astray
         for name in ("scratch", "tmp"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Literal, NamedTuple
 from scheduler.model.errors import FairlogError
 from workers.cgroups import controllers_of_version_1, limits_in_force, limits_to_be_had
 from workers.sandbox import why_no_cell
+from workers.seccomp import is_known_machine
 
 Verdict = Literal["ok", "missing", "off"]
 _USER_NAMESPACES = {
@@ -88,7 +90,7 @@ def isolation(launcher: str) -> dict[str, str]:
 
 def check() -> list[Finding]:
     """What was found about this machine, in the order in which it matters."""
-    return [_bubblewrap(), _cells(), *_groups(), _user(), _account()]
+    return [_bubblewrap(), _cells(), _calls(), *_groups(), _user(), _account()]
 
 
 def _bubblewrap() -> Finding:
@@ -103,6 +105,12 @@ def _cells() -> Finding:
     if not why:
         return Finding("launcher cell", "ok", "a sandbox was started")
     return Finding("launcher cell", "missing", why, _mend_cells(why))
+
+
+def _calls() -> Finding:
+    if is_known_machine():
+        return Finding("system calls", "ok", "a filter withholds those that attacks use")
+    return Finding("system calls", "off", f"there is no filter for {platform.machine()}; cells may make them all")
 
 
 def _mend_cells(why: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import select
 import signal
 import sys
@@ -20,6 +21,8 @@ import psutil
 from scheduler.model.text import of_bytes
 
 _PR_SET_CHILD_SUBREAPER = 36
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION_KEYRING = 1
 _LINUX = sys.platform == "linux"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
@@ -74,6 +77,13 @@ def is_same_process(pid: int, since_s: float) -> bool:
     """Whether `pid` is running and was started at `since_s`, so that a reused process id is not mistaken for it."""
     started = started_s(pid)
     return started is not None and abs(started - since_s) < _SAME_START_S
+
+
+def leave_keyring() -> None:
+    """Have no keys of the session, which processes inherit. A kernel or container may have no keys at all."""
+    number = _KEYCTL.get(platform.machine()) if _LINUX else None
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
 
 
 def become_subreaper() -> None:

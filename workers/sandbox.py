@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.service.folders import is_personal
-from workers import task_init
+from workers import seccomp, task_init
 from workers.descriptors import FOLDER_NOFOLLOW
 from workers.gpus import device_files, gpus_of
 
@@ -154,7 +154,7 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
     folder = None if grant.cwd is None else _folder(grant, settings, keep, others)
     namespaces, kept = (_NAMESPACES, []) if others is None else (_NAMESPACES[2:], [*_TO_BECOME])
     command = [bwrap, *namespaces, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *kept]
-    command += [] if info is None else ["--info-fd", str(info)]
+    command += [*_filtered(keep), *([] if info is None else ["--info-fd", str(info)])]
     command += [*_system(), *_processes(), *_groups(group), "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
@@ -175,6 +175,12 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
         command += _masks(dict.fromkeys(_seen_at(outermost, shown)))
     command += ["--perms", "0644", "--ro-bind-data", str(keep(_compiled_init())), INIT_INSIDE]
     return [*command, "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _filtered(keep: Keep) -> list[str]:
+    """Arguments that keep its processes from system calls that few need and attacks use."""
+    file = seccomp.filter_file()
+    return [] if file is None else ["--seccomp", str(keep(file))]
 
 
 def _opened(name: str, within: int) -> int:
@@ -253,20 +259,14 @@ def why_no_cell() -> str:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         return "bubblewrap is not installed"
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    probe = [
-        bwrap,
-        *_NAMESPACES,
-        "--cap-drop",
-        "ALL",
-        "--ro-bind-fd",
-        str(root),
-        "/",
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-    ]
+    kept = [os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+
+    def keep(descriptor: int) -> int:
+        kept.append(descriptor)
+        return descriptor
+
+    probe = [bwrap, *_NAMESPACES, "--cap-drop", "ALL", *_filtered(keep), "--ro-bind-fd", str(kept[0]), "/"]
+    probe += ["--proc", "/proc", "--dev", "/dev"]
     try:
         ran = subprocess.run(  # noqa: S603 - bubblewrap and our own Python
             [*probe, "--", os.path.realpath(sys.executable), "-I", "-S", "-c", "import os; os._exit(7)"],
@@ -274,13 +274,14 @@ def why_no_cell() -> str:
             text=True,
             errors="replace",
             timeout=_PROBE_S,
-            pass_fds=[root],
+            pass_fds=kept,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap cannot be run: {error}"
     finally:
-        os.close(root)
+        for descriptor in kept:
+            os.close(descriptor)
     if ran.returncode == 7:
         return ""
     said = ran.stderr.strip().splitlines()

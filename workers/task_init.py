@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-_KEYCTL = {"x86_64": 250, "aarch64": 219}
-_KEYCTL_JOIN_SESSION_KEYRING = 1
 _REQUEST_BYTES = 1 << 18
 MOST_AT_ONCE = 64
 _ATTACHED_BYTES = 1024
@@ -238,14 +236,6 @@ def _prctl(option: int, value: int) -> None:
         raise OSError("this process cannot be protected from its children")
 
 
-def _leave_keyring() -> None:
-    """Have no keys of the agent's session, which processes inherit. A kernel or container may have no keys at all."""
-    number = _KEYCTL.get(os.uname().machine)
-    if number is not None:
-        call = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
-        _ctypes.call_function(call, (number, _KEYCTL_JOIN_SESSION_KEYRING, 0))
-
-
 def _descendants(pid: int) -> list[int]:
     found = _children(pid)
     for child in found:
@@ -328,7 +318,6 @@ def main() -> None:
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
         _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
-    _leave_keyring()
     line = int(sys.argv[1])
     os.closerange(3, line)  # a descriptor of a folder outside would lead tasks out of the cell
     os.closerange(line + 1, 1 << 30)

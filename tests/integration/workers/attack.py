@@ -4,6 +4,7 @@ Arguments: a number that marks the processes that it leaves behind, and the path
 """
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -87,6 +88,21 @@ def calls(name: str, *arguments: object) -> bool:
     return bool(ctypes.CDLL(None, use_errno=True)[name](*arguments) == 0)
 
 
+CALLS = {
+    "x86_64": {"clone": 56, "userfaultfd": 323, "bpf": 321, "add_key": 248, "keyctl": 250},
+    "aarch64": {"clone": 220, "userfaultfd": 282, "bpf": 280, "add_key": 217, "keyctl": 219},
+}[os.uname().machine]
+
+
+def reaches(number: int, *arguments: object) -> bool:
+    """Whether the kernel carries out the call, or would with better arguments."""
+    library = ctypes.CDLL(None, use_errno=True)
+    result = library.syscall(number, *arguments)
+    if result == 0 and number == CALLS["clone"]:
+        os._exit(0)
+    return bool(result >= 0 or ctypes.get_errno() not in {errno.EPERM, errno.ENOSYS})
+
+
 def kill_parent() -> bool:
     os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getppid(), signal.SIGSTOP)
@@ -128,6 +144,12 @@ attempt("tracing", lambda: calls("ptrace", 16, 1, None, None))
 attempt("first process", lambda: open("/proc/1/mem", "rb").read(1) or os.listdir("/proc/1/fd"))
 attempt("mounts", lambda: calls("mount", b"/", b"/tmp", None, 4096, None))
 attempt("namespaces", lambda: calls("unshare", 0x10000000))
+attempt("a child in a namespace of its own", lambda: reaches(CALLS["clone"], 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0))
+attempt("clone3", lambda: reaches(435, 0, 0))
+attempt("io_uring", lambda: reaches(425, 1, 0))
+attempt("userfaultfd", lambda: reaches(CALLS["userfaultfd"], 1))
+attempt("bpf", lambda: reaches(CALLS["bpf"], 0, 0, 0))
+attempt("keys", lambda: reaches(CALLS["keyctl"], 0, -3, 0) or reaches(CALLS["add_key"], b"user", b"x", b"x", 1, -3))
 for setting in ("sys/kernel/core_pattern", "sys/vm/drop_caches", "sysrq-trigger", "sys/kernel/modprobe"):
     attempt(f"setting {setting}", lambda: os.open(f"/proc/{setting}", os.O_WRONLY) > 0)
 attempt("memory of the machine", lambda: open("/proc/kcore", "rb").read(1))
