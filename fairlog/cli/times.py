@@ -12,11 +12,18 @@ _SPAN = re.compile(r"(-?\d{1,30})([smhd])?", re.IGNORECASE | re.ASCII)
 _UNITS = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.IGNORECASE | re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):([0-5]\d):([0-5]\d)", re.ASCII)
 _TIME_OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
+_DAY = re.compile(r"\d{4}-?\d\d-?\d\d", re.ASCII)
+"""A date alone: the beginning of the day, whatever its clocks do then."""
 _WRITTEN = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3})Z")
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_TO_MINUTES = re.compile(r"(\d\d:\d\d):00(?=[+-])")
 UTC_ASKED = "fairlog.utc"
 """The entry of click's `meta` that is true if times are to be in UTC."""
 DURATIONS = "90s, 1h30m or 00:10:00"
+
+
+class DoubtfulTime(click.BadParameter):
+    """A local time that the zone skips, or has twice, when its clocks are changed."""
 
 
 def in_utc() -> bool:
@@ -63,7 +70,7 @@ def time_of(text: str) -> int | None:  # noqa: PLR0911 (one for each form)
 
     ISO 8601 (`2026-03-01`, `2026-03-01T12:00`, `2026-03-01 13:00:00+01:00`) in local time unless it names a zone, a
     time of day (`09:30`, the last time that it was so), `now`, `today`, `yesterday` (their beginnings), or a time ago
-    (`-2h`).
+    (`-2h`). Raises: DoubtfulTime for a local time that does not exist, or twice.
     """
     text, now = text.strip(), datetime.now(UTC).astimezone(_zone())
     if text == "now":
@@ -73,7 +80,8 @@ def time_of(text: str) -> int | None:  # noqa: PLR0911 (one for each form)
     if found := _TIME_OF_DAY.fullmatch(text):
         hour, minute, second = (int(part or 0) for part in found.groups())
         then = _local(now, hour, minute, second)
-        return _ms(then if then <= now else _local(now - timedelta(days=1), hour, minute, second))
+        then = then if then <= now else _local(now - timedelta(days=1), hour, minute, second)
+        return _ms(_checked(text, then.replace(tzinfo=None)))
     if text.startswith("-") and not text[1:].isdecimal() and (ago := seconds_of(text[1:])) is not None and ago >= 0:
         try:
             return max(0, _ms(now) - ago * 1000)
@@ -81,7 +89,9 @@ def time_of(text: str) -> int | None:  # noqa: PLR0911 (one for each form)
             return None
     try:
         said = datetime.fromisoformat("" if text.isdecimal() else text)
-        return _ms(said if said.tzinfo else said.replace(tzinfo=_zone()).astimezone(_zone()))
+        if said.tzinfo or in_utc():
+            return _ms(said if said.tzinfo else said.replace(tzinfo=UTC))
+        return _ms(said.astimezone() if _DAY.fullmatch(text) else _checked(text, said))
     except (ValueError, OverflowError):
         return None
 
@@ -95,6 +105,23 @@ def _local(day: datetime, hour: int = 0, minute: int = 0, second: int = 0) -> da
     """That time of the day; by the rules of the zone on that day, which may differ from those of now."""
     naive = datetime(day.year, day.month, day.day, hour, minute, second)  # noqa: DTZ001 (the zone follows)
     return naive.replace(tzinfo=UTC) if in_utc() else naive.astimezone()
+
+
+def _checked(text: str, naive: datetime) -> datetime:
+    """That time in the local zone. Raises: DoubtfulTime naming the readings with their zones."""
+    if in_utc():
+        return naive.replace(tzinfo=UTC)
+    first, second = (naive.replace(fold=fold).astimezone() for fold in (0, 1))
+    if first.utcoffset() == second.utcoffset():
+        return first
+    readings = " or ".join(
+        _TO_MINUTES.sub(r"\1", each.isoformat(timespec="seconds")) for each in sorted((first, second))
+    )
+    if first.replace(tzinfo=None) == naive:
+        raise DoubtfulTime(f"{text[:40]!r} is there twice, as the clocks are set back; write {readings}")
+    raise DoubtfulTime(
+        f"{text[:40]!r} does not exist, as the clocks are set forward over it; write one that does, such as {readings}"
+    )
 
 
 def _ms(time: datetime) -> int:

@@ -91,11 +91,16 @@ class Reasons:
 
 
 def exit_code_of(session: Session, app: str, reason: str) -> int:
-    """The exit code of whoever waited for the app: 0 if it finished, else the largest of its tasks, 1 without one."""
+    """The exit code of whoever waited for the app: 0 if it finished, else the largest of its tasks, 1 without one.
+
+    A task that could be started nowhere waits for its next attempt, or was stopped, when its app fails.
+    """
     if reason == "finished":
         return 0
-    codes = (task.exit_code for task in tasks_of(session).states(app) if task.state == "failed")
-    return max((code for code in codes if code), default=1)
+    states = tasks_of(session).states(app)
+    failed = [task.exit_code for task in states if task.state == "failed"]
+    others = [task.exit_code for task in states if reason == "failed" and task.state in ("queued", "stopped")]
+    return max(filter(None, failed), default=0) or max(filter(None, others), default=1)
 
 
 def _watch(session: Session, app: str, seq: int, show: Show) -> _End:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from fairlog.cli import params, render
+from fairlog.cli.choice import confirm
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
@@ -108,10 +110,18 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
 
 @company.command("remove")
+@params.flag("--yes", "-y", help="Do not ask before a company is removed of which apps are known.")
 @params.names_argument("name", shell_complete=complete("company"))
 @on_cluster
-def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
-    """Remove companies that have no app left."""
+def company_remove(session: Session, *, name: tuple[str, ...], yes: bool) -> int:
+    """Remove companies that have no app left.
+
+    Of a company whose ended apps are still known, a yes is asked for, or --yes.
+    """
+    apps = Counter(each["company"] for each in session.ask("apps", everything=True) if each["endedAt"] is not None)
+    for each in () if yes else name:
+        if apps[each]:
+            confirm(f"company {each} has {apps[each]} apps that have ended; remove it all the same?")
     return send_each(session, name, lambda each: commands.RemoveCompany(company=each), "removed")
 
 

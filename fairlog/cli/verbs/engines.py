@@ -7,12 +7,12 @@ import click
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import range_option, read_duration, read_text, size_option, text_option
 from fairlog.cli.session import Session
-from fairlog.cli.verbs.submit import submitter
+from fairlog.cli.verbs.submit import company_option, submitter, user_option
 
 
 @click.command()
-@text_option("--company", metavar="C", help="Company of the app.  [default: that of the account]")
-@text_option("--user", metavar="U", help="User of the app.  [default: the account that is logged in]")
+@company_option("Company of the app.  [default: that of the account]")
+@user_option("User of the app.  [default: the account that is logged in]")
 @text_option("--url", required=True, envvar="RQ_REDIS_URL", show_envvar=True, metavar="URL", help="RQ's Redis.")
 @range_option("--max", 1, 10_000, default=8, show_default=True, help="The most workers at once.")
 @range_option("--cores", 1, 1_000, default=1, show_default=True, help="Cores of each worker.")

@@ -11,15 +11,15 @@ import click
 
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.params import file_option, flag, read_folder, read_text, text_option
+from fairlog.cli.params import file_option, flag, read_folder, read_text
 from fairlog.cli.session import Session
-from fairlog.cli.verbs.submit import submitter
+from fairlog.cli.verbs.submit import company_option, submitter, user_option
 from fairlog.local.running import find_running
 from scheduler.model.commands import SubmitApp
 from scheduler.service.receipts import write_receipts
 
-_company = text_option("--company", metavar="C", help="Company of the app.  [default: that of the account]")
-_user = text_option("--user", metavar="U", help="User of the app.  [default: the account that is logged in]")
+_company = company_option("Company of the app.  [default: that of the account]")
+_user = user_option("User of the app.  [default: the account that is logged in]")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

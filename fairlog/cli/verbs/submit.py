@@ -63,6 +63,24 @@ if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from scheduler.service.client import Receipt
 
+
+def company_option(text: str) -> Any:  # noqa: ANN401 (as a decorator's)
+    """The option that names the company of an app, or the variable that does."""
+    return text_option(
+        "--company",
+        metavar="C",
+        envvar="FAIRLOG_COMPANY",
+        show_envvar=True,
+        shell_complete=complete("company"),
+        help=text,
+    )
+
+
+def user_option(text: str) -> Any:  # noqa: ANN401 (as a decorator's)
+    """The option that names the user of an app, or the variable that does."""
+    return text_option("--user", metavar="U", envvar="FAIRLOG_USER", show_envvar=True, help=text)
+
+
 _STAGE = click.option(
     "--stage",
     type=FILE,
@@ -72,20 +90,9 @@ _STAGE = click.option(
     "working folder of --executor-program; 40 KiB in all. Repeatable.",
 )
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
-    text_option(
-        "--company",
-        metavar="C",
-        envvar="FAIRLOG_COMPANY",
-        show_envvar=True,
-        shell_complete=complete("company"),
-        help="Company that the app belongs to.  [default: that of the account]",
-    ),
-    text_option(
-        "--user",
-        metavar="U",
-        envvar="FAIRLOG_USER",
-        show_envvar=True,
-        help="User who submits. Each user of a company has one queue.  [default: the account that is logged in]",
+    company_option("Company that the app belongs to.  [default: that of the account]"),
+    user_option(
+        "User who submits. Each user of a company has one queue.  [default: the account that is logged in]",
     ),
     number_option(
         "--cores",

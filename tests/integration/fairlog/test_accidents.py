@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.cli_rig import Answer, Shell
+from tests.waiting import wait_until
 
 WHO = "--company acme --user ann"
 
@@ -125,3 +126,21 @@ def test_a_progress_bar_leaves_what_was_printed_before_it(shell: Shell) -> None:
     assert kept.out.startswith("sample 7 was left out\n")
     assert kept.out.endswith("\n10000 of 10000 ########\n")
     assert kept.err == ""
+
+
+def test_a_command_that_is_not_there_exits_as_in_a_shell_on_a_single_worker(shell: Shell) -> None:
+    """The cluster has one worker; tests/integration/fairlog/test_cli.py has two."""
+    for tasks in ("1", "3"):
+        answer = shell.run("run", *WHO.split(), "--tasks", tasks, "--", "no-such-program")
+        assert answer.code == 127, answer
+
+
+def test_a_company_of_which_apps_are_known_is_removed_after_a_yes_only(shell: Shell) -> None:
+    shell.ok("company", "add", "gone")
+    shell.ok("submit", "--company", "gone", "--user", "ann", "--wait", "--", "true")
+    unasked = shell.run("company", "remove", "gone")
+    assert (unasked.code, unasked.out) == (2, "")
+    assert "nothing was changed; add --yes" in unasked.err
+    assert "gone" in shell.ok("company", "list")
+    wait_until(lambda: shell.run("company", "remove", "--yes", "gone").code == 0, "its executors to be gone")
+    assert "gone" not in shell.ok("company", "list")

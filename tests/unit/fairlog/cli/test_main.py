@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import VERBS, cli
 from scheduler.rules.simulate import run_scenario
+from tests.docs.cli_page import verbs
 
 ROOT = Path(__file__).parents[4]
 VECTORS = json.loads((ROOT / "tests" / "vectors" / "rules2.json").read_text())
@@ -244,3 +245,15 @@ def test_a_malformed_scenario_is_one_sentence(text: str) -> None:
     answer = run("simulate", "-", text=text)
     assert answer.exit_code == 1
     assert re.fullmatch(r"Error: .+\n", answer.output)
+
+
+def test_every_verb_that_submits_reads_company_and_user_from_the_environment() -> None:
+    """Of an app that exists, or of an account, the variables name nothing: `apps --company` is a filter."""
+    found = {
+        " ".join(path): {option.name: option.envvar for option in command.params if isinstance(option, click.Option)}
+        for path, command in verbs()
+    }
+    submitting = {"submit", "run", "rq", "spark-submit", "spark env", "spark conf"} & found.keys()
+    assert len(submitting) > 4
+    for path in submitting:
+        assert (found[path]["company"], found[path]["user"]) == ("FAIRLOG_COMPANY", "FAIRLOG_USER"), path

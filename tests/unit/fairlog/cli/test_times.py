@@ -59,6 +59,30 @@ def test_a_zone_that_is_written_counts_and_so_do_the_rules_of_the_day() -> None:
     assert time_of("2026-07-01") == ms(datetime(2026, 6, 30, 22, tzinfo=UTC))
 
 
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2026-10-25T02:30", "is there twice, .* write 2026-10-25T02:30.02:00 or 2026-10-25T02:30.01:00"),
+        ("2026-10-25 02:00:00", "is there twice"),
+        ("2026-03-29T02:30", "does not exist, .* such as 2026-03-29T01:30.01:00 or 2026-03-29T03:30.02:00"),
+    ],
+)
+def test_a_time_that_the_zone_has_twice_or_not_at_all_is_refused(text: str, why: str) -> None:
+    for read in (read_time, read_bound):
+        with pytest.raises(click.BadParameter, match=why):
+            read(text)
+    assert CliRunner().invoke(shown, ["--utc", "--at", text]).exit_code == 0
+    assert read_time(f"{text}+01:00") - read_time(f"{text}+02:00") == 3_600_000
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_times_beside_a_change_of_the_clocks_are_what_they_say() -> None:
+    assert read_time("2026-03-29T03:00") - read_time("2026-03-29T01:59:59") == 1000
+    assert read_time("2026-10-25T03:00") - read_time("2026-10-25T01:59:59") == 7_201_000
+    assert read_time("2026-10-26") - read_time("2026-10-25") == 25 * 3_600_000
+
+
 def test_a_time_of_day_is_the_last_one_and_days_begin_at_midnight() -> None:
     now = datetime.now(UTC)
     for text in ("00:00", "09:30", "23:59", "12:00:01"):
