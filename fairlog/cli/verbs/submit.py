@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from scheduler.service.client import Receipt
 
 
-def company_option(text: str) -> Any:  # noqa: ANN401 (as a decorator's)
+def company_option(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """The option that names the company of an app, or the variable that does."""
     return text_option(
         "--company",
@@ -76,7 +76,7 @@ def company_option(text: str) -> Any:  # noqa: ANN401 (as a decorator's)
     )
 
 
-def user_option(text: str) -> Any:  # noqa: ANN401 (as a decorator's)
+def user_option(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """The option that names the user of an app, or the variable that does."""
     return text_option("--user", metavar="U", envvar="FAIRLOG_USER", show_envvar=True, help=text)
 
