@@ -42,6 +42,7 @@ from scheduler.service.recall import Recall
 from scheduler.service.receipts import Answer
 from scheduler.service.reconcile import concerned, differing_grants, reconcile_tasks, stored_grants
 from scheduler.service.signing import AHEAD_MS, Gate
+from scheduler.service.veil import veiled, veiled_refusal
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.inflight import InFlight, carry_out
@@ -341,7 +342,7 @@ class Scheduler:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
-            received = inbox.received(body)
+            received = veiled(self.state, inbox.received(body))
             if isinstance(received, SubmitApp):
                 received = with_task_cores(self.state.settings, received)
             try:
@@ -362,7 +363,9 @@ class Scheduler:
             refusals[identity] = refusal
             if command is None:
                 return
-            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, by):
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(
+                command, veiled_refusal(command, refusal), identity, by
+            ):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 

@@ -1,0 +1,80 @@
+"""What is private to an app is left out of what is said of it before that is logged (semantics I3).
+
+A worker's report says in words why something ended, and a refusal says what was wrong. Both quote what the app was
+submitted with: its command, its folder, names of its variables. The log is public, so they are logged without that. The
+whole sentence is kept where the private part is: with the app's task and its output, and in the sender's answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, FinishApp, Private, SubmitApp, private_of
+from scheduler.model.errors import CommandRejected, refusal_of
+from scheduler.model.ids import app_of
+
+if TYPE_CHECKING:
+    from scheduler.model.commands import Command
+    from scheduler.rules.state import ClusterState
+
+LEFT_OUT = "…"
+_QUOTED = re.compile(r"""(?<!\w)'((?:\\.|[^'\\])*)(?:'|\\?$)|(?<!\w)"((?:\\.|[^"\\])*)(?:"|\\?$)""")
+_PATH = re.compile(r"(?<!\w)~?/[^\s,;:]+")
+_SHORT = 3
+"""Words of at most so many characters, such as numbers, are left out only where they are quoted."""
+
+_OURS = frozenset(
+    {"code", "command", "driver", "ended", "exit", "executor", "executors", "killed", "memory", "more", "program"}
+    | {"signal", "stopped", "task", "tasks", "than", "that", "used", "with", "worker"}
+)
+"""Words of our own sentences, which stay where they are not quoted: they do not tell what was submitted."""
+
+
+def veiled(state: ClusterState, command: Command) -> Command:
+    """The command without what its sentence says of the private part of its app; most kinds have no sentence."""
+    match command:
+        case EndApp(app=app, detail=said) | FinishApp(app=app, detail=said) if said:
+            return replace(command, detail=_veil(said, *_of(state, app)))
+        case EndedDriver(driver=driver, worker=worker, detail=said) if said:
+            return replace(command, detail=_veil(said, *_of(state, app_of(driver), worker)))
+        case EndedExecutor(executor=executor, worker=worker) if command.unstartable or command.detail:
+            private, public = _of(state, app_of(executor), worker)
+            why, said = (_veil(text, private, public) for text in (command.unstartable, command.detail))
+            return replace(command, unstartable=why, detail=said)
+        case _:
+            return command
+
+
+def veiled_refusal(command: Command, refusal: CommandRejected) -> CommandRejected:
+    """The refusal as it is logged: that of a submission does not say what is private to the app."""
+    if not isinstance(command, SubmitApp):
+        return refusal
+    public = (command.app, command.company, command.user, command.kind)
+    return refusal_of(type(refusal).__name__, _veil(str(refusal), private_of(command), public))
+
+
+def _of(state: ClusterState, name: str, *public: str) -> tuple[Private | None, tuple[str, ...]]:
+    """The private part of the app, if it is known, and what may be said of it."""
+    app = state.apps.get(name)
+    return (None, (name, *public)) if app is None else (app.private, (name, app.spec.company, app.spec.user, *public))
+
+
+def _veil(text: str, private: Private | None, public: Iterable[str]) -> str:
+    words = set() if private is None else {word for word in _words(private) if len(word) > _SHORT}
+    for word in sorted(words.difference(public, _OURS), key=len, reverse=True):
+        text = text.replace(word, LEFT_OUT)
+
+    def quoted(found: re.Match[str]) -> str:
+        return found[0] if (found[1] or found[2]) in public else f"{found[0][0]}{LEFT_OUT}{found[0][0]}"
+
+    return _PATH.sub(LEFT_OUT, _QUOTED.sub(quoted, text))
+
+
+def _words(private: Private) -> Iterable[str]:
+    yield from (private.name, private.cwd or "", private.array)
+    for given in (*private.command, *private.executor_command, *private.env):
+        yield from (given, *given.split())
