@@ -13,6 +13,7 @@ from scheduler.model.commands import KillApp
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import (
     AppAdmitted,
+    AppRemoved,
     CommandRefused,
     DriverAllocated,
     ExecutorAllocated,
@@ -76,6 +77,7 @@ class _Story:
         self.app = app
         self.waited: dict[tuple[str, str], int] = {}
         self.admission: dict[str, Any] | None = None
+        self.ended: dict[str, int] | None = None
         self.drivers: list[dict[str, Any]] = []
         self.executors: list[dict[str, Any]] = []
         self.losses: list[dict[str, Any]] = []
@@ -122,6 +124,8 @@ class _Story:
         event, when = fact.event, {"seq": fact.seq, "at": fact.at}
         if isinstance(event, AppAdmitted):
             self.admission = {**when, "share": event.share, **why_admitted(self.state, app)}
+        elif isinstance(event, AppRemoved):
+            self.ended = when
         elif isinstance(event, DriverAllocated | ExecutorAllocated):
             place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
             if isinstance(event, DriverAllocated):
@@ -167,6 +171,7 @@ class _Story:
                 "byCause": [{"cause": cause, "rule": rule, "ms": ms} for (cause, rule), ms in ordered],
             },
             "askedFor": self.asked,
+            "ended": self.ended,
             "endedAt": app.ended_at or None,
             "detail": app.detail,
         }

@@ -148,6 +148,7 @@ class Progress(NamedTuple):
 class TaskState(NamedTuple):
     """The state of a task: queued, running, succeeded, failed, or stopped because its app ended first.
 
+    Of a task that was stopped while it ran, executor and times are those of the attempt that was broken off.
     `attempts` counts every start. Times are ms by the store's clock; a failed task runs again at `due_at`. `tried`: the
     worker on which its command could not be started. `cpu_ms` and `output_bytes` are the sums over the attempts that
     ended, `peak_mb` is the largest of them: the CPU time of the task's process and of the processes that it waited for,
@@ -428,8 +429,11 @@ def _task_state(task: int, stored: bytes | None, *, over: bool) -> TaskState:
     fields: dict[str, Any] = json.loads(stored or b"{}")
     for name in ("failures", "broken", "stopped"):
         fields.pop(name, None)
+    last = fields.pop("last", {})
     found = TaskState(task=task, **fields)
-    return found._replace(state="stopped") if over and found.state in {"queued", "running"} else found
+    if not over or found.state not in {"queued", "running"}:
+        return found
+    return found._replace(state="stopped", **(last if found.started_at is None else {}))
 
 
 def _rq_now() -> str:

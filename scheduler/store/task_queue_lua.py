@@ -350,6 +350,9 @@ for _, number in ipairs(found) do
   local i = string.format('%d', number)
   local readable, task = pcall(cjson.decode, redis.call('HGET', tasks, i))
   if not readable or type(task) ~= 'table' then task = {attempts = 0, failures = 0} end
+  if task.started_at then
+    task.last = {executor = task.executor, started_at = task.started_at, ended_at = at, locality = task.locality}
+  end
   task.state = 'queued'
   task.executor = nil
   task.locality = nil
@@ -370,7 +373,8 @@ end
     .replace("LONGEST_S", str(LONGEST_BACKOFF_S))
     .replace("AT_ONCE", str(BROKEN_AT_ONCE))
 )
-"""Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue.
+"""Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue. What is known
+of the attempt that is broken off stays as `last`: it may have been the task's last one.
 
 A name that begins with `!` is of an executor that ended abnormally. A task whose executors do so again and again waits
 before it is handed out (semantics W10).

@@ -70,7 +70,11 @@ def explain(source: Source, *, app: str, as_json: bool) -> None:
 
 
 def _print_story(told: dict[str, Any]) -> None:
-    click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {told['state']} at {told['head']}")
+    ended = told["ended"]
+    since = f"{told['state']} at {told['head']}"
+    if ended is not None:
+        since = f"{told['state']} at {ended['seq']}, {render.moment(ended['at'])}"
+    click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {since}")
     waits, admission = told["waitsFor"], told["admission"]
     if waits:
         click.echo(f"waits     {waits['cause']} ({waits['rule']}): {localized(waits['text'])}")

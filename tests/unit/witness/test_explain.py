@@ -25,6 +25,7 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import UnknownApp
+from scheduler.model.events import AppRemoved
 from tests.property.given import Cluster, shared, submission
 from tests.unit.recorded import exported, facts
 from witness.explain import explain
@@ -417,6 +418,17 @@ def test_a_demand_that_was_stated_anew_waits_for_what_keeps_it_from_rising(
     *found, text = waits(cluster, "a1")
     assert tuple(found) == cause
     assert text.startswith(why)
+
+
+def test_an_app_that_has_ended_says_where_in_the_log_it_did() -> None:
+    """Not where the log ends."""
+    cluster = full()
+    assert told(cluster, "a1")["ended"] is None
+    cluster.turn(KillApp(app="a1"))
+    at, end = cluster.state.at, cluster.records[-1]
+    cluster.company("later")
+    [removed] = [seq for seq in range(end.first, end.last + 1) if isinstance(cluster.log[seq - 1].event, AppRemoved)]
+    assert told(cluster, "a1")["ended"] == {"seq": removed, "at": at}
 
 
 def test_a_running_app_waits_for_nothing() -> None:

@@ -326,6 +326,24 @@ def test_being_put_back_is_no_retry_and_comes_first(work: Worklist) -> None:
     assert end(work, 0, "failed", retries=1).verdict is None
 
 
+def test_a_task_that_was_stopped_with_its_app_keeps_what_is_known_of_its_last_attempt(work: Worklist) -> None:
+    fill(work, 3)
+    take(work, 2)
+    running = work.states(APP)
+    assert work.put_back(APP, "e") == 2
+    assert [(task.state, task.started_at) for task in work.states(APP)] == [("queued", None)] * 3
+    [again] = take(work, 1, "f")
+    began = work.states(APP)[again].started_at
+    work.put_back(APP, "f")
+    work.forget({APP: "acme"})
+    first, second, third = work.states(APP)
+    assert [task.state for task in (first, second, third)] == ["stopped"] * 3
+    assert (first.executor, first.started_at, second.executor) == ("f", began, "e")
+    assert second.started_at == running[1].started_at
+    assert None not in (first.ended_at, second.ended_at)
+    assert (third.executor, third.started_at, third.ended_at) == (None, None, None)
+
+
 def test_what_several_executors_had_begun_is_put_back_together_and_in_order(work: Worklist) -> None:
     fill(work, 4)
     take(work, 2, "e")
