@@ -18,6 +18,7 @@ from fairlog.watch.surroundings import disk_of, look_around, standbys_wanted
 from scheduler.model.errors import NotAllowed, NotAuthenticated, UnsuitableStore
 from scheduler.service.signs import living
 from scheduler.store.acl import AUDITOR
+from scheduler.store.connection import user_of
 
 if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
@@ -104,7 +105,7 @@ def around_of(session: Session) -> Around:
 
 def _only_reads(session: Session) -> bool:
     """Whether it is the store's user for audits, who cannot ask a master and believes the lease."""
-    return session.store.connection_pool.connection_kwargs.get("username") == AUDITOR
+    return user_of(session.store) == AUDITOR
 
 
 def around_without_store(error: str, up: Running | None) -> Around:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import UnixDomainSocketConnection, parse_url
-from redis.exceptions import RedisError
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
@@ -52,7 +53,7 @@ def connect(url: str) -> Redis:
     `rediss://` and `rediss+sentinel://` use TLS: the server's certificate must name its host and be signed by an
     authority of the system, or one in the file that `?ssl_ca_certs=FILE` names. `ssl_certfile` and `ssl_keyfile` name a
     certificate of the client. `USER@` without a password takes it from the file that `FAIRLOG_STORE_PASSWORD_FILE`
-    names.
+    names, anew for each connection.
 
     The client never retries a command. The log shows whether a commit with a lost answer took place; callers repeat
     everything else. A server that does not answer within `ANSWER_S` counts as unavailable.
@@ -69,11 +70,11 @@ def connect(url: str) -> Redis:
     if url.startswith("rediss"):
         _refuse_unchecked(url)
         options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
-    password = _password_beside(url)
+    if (account := _account_beside(url)) is not None:
+        options["credential_provider"] = account
+        url = url.replace(f"://{_account_in(url)}@", "://", 1)
     if url.startswith((SENTINEL, SENTINEL_TLS)):
-        return _primary_by_sentinels(url, options, password)
-    if password:
-        options["password"] = password
+        return _primary_by_sentinels(url, options)
     try:
         if "," in url.partition("://")[2].partition("/")[0].rpartition("@")[2]:
             return _primary_of(url, options)
@@ -98,16 +99,47 @@ def _refuse_unchecked(url: str) -> None:
             )
 
 
-def _password_beside(url: str) -> str:
-    """The password of the URL's user that a file holds; "" if the URL has no user, or a password."""
-    account, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
+class AccountBeside(CredentialProvider):
+    """A user of the store, whose password a file holds: it is read for each connection, so a new one needs no restart.
+
+    Raises: AuthenticationError from `get_credentials` if the file cannot be read.
+    """
+
+    def __init__(self, user: str, path: Path) -> None:
+        self.user, self._path = user, path
+
+    def get_credentials(self) -> tuple[str, str]:
+        """The user and its present password."""
+        try:
+            return self.user, self._path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise AuthenticationError(f"{PASSWORD_FILE} names {self._path}, which cannot be read: {error}") from error
+
+
+def user_of(store: Redis) -> str:
+    """The user of the store as which this connects; "" without one."""
+    options = store.connection_pool.connection_kwargs
+    account = options.get("credential_provider")
+    return account.user if isinstance(account, AccountBeside) else options.get("username") or ""
+
+
+def _account_in(url: str) -> str:
+    """The URL's `USER` or `USER:PASSWORD`, as it is written there."""
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+
+
+def _account_beside(url: str) -> AccountBeside | None:
+    """The URL's user, if a file holds its password; None if the URL has no user, or a password."""
+    account = _account_in(url)
     path = os.environ.get(PASSWORD_FILE)
     if not path or not account or ":" in account:
-        return ""
+        return None
+    found = AccountBeside(unquote(account), Path(path))
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnsuitableStore(f"{PASSWORD_FILE} names {path}, which cannot be read: {error}") from error
+        found.get_credentials()
+    except AuthenticationError as error:
+        raise UnsuitableStore(str(error)) from error
+    return found
 
 
 class _LocalConnection(UnixDomainSocketConnection):
@@ -125,7 +157,7 @@ def clock_ms(answer: Sequence[Any]) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def _primary_by_sentinels(url: str, options: dict[str, Any], password_beside: str) -> Redis:
+def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     scheme, _, behind = url.partition("://")
     behind, _, query = behind.partition("?")
     account, _, rest = behind.rpartition("@")
@@ -139,9 +171,9 @@ def _primary_by_sentinels(url: str, options: dict[str, Any], password_beside: st
             f"(user and password of the store), not {url!r}"
         )
     user, _, password = account.partition(":")
-    asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
+    asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S, "credential_provider": None}
     sentinel = _Sentinels([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
-    account_of = {"username": user or None, "password": password or password_beside or None}
+    account_of = {"username": user or None, "password": password or None}
     return _master_for(sentinel, service, {**account_of, **options})
 
 

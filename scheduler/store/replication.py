@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from scheduler.store.inflight import InFlight
 
 _ASK_S = 1.0
+_ACCOUNT = frozenset({"username", "password", "credential_provider"})
 _REST = 10
 """Back-off after a failed probe, as a multiple of its duration. A primary that hung ends the back-off."""
 _HUNG_S = 1.0
@@ -106,7 +107,7 @@ class Replication:
         """INFO replication of `server`; empty if it does not answer within `_ASK_S`."""
         pool = self._store.connection_pool
         ours = pool.connection_kwargs.items()
-        options = {name: value for name, value in ours if name in {"username", "password"} or name[:4] == "ssl_"}
+        options = {name: value for name, value in ours if name in _ACCOUNT or name[:4] == "ssl_"}
         options |= server._asdict() | {"ssl": issubclass(pool.connection_class, SSLConnection)}
         options |= {"socket_timeout": _ASK_S, "socket_connect_timeout": _ASK_S, "retry": Retry(NoBackoff(), 0)}
         with Redis(**options) as asked:

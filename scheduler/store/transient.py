@@ -74,6 +74,8 @@ def in_words(error: RedisError) -> str:
     said = _IN_WORDS.get(_word(error))
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(" : <redis.")[0]  # redis-py appends the repr of every sentinel client
+    if isinstance(error, store_errors.AuthenticationError):
+        return f"the store does not accept the user or its password ({text})"
     if isinstance(error, NO_ANSWER):
         said = said or "the store does not answer"
     return f"unexpected answer from the store: {text}" if said is None else f"{said} ({text})"

@@ -25,11 +25,11 @@ from recovery.failover.master import run_master
 from scheduler.model.commands import KillApp
 from scheduler.model.errors import UnsuitableStore
 from scheduler.store.acl import DEFAULT_OFF, ROLES, Role, acl_file, hash_of, new_password
-from scheduler.store.connection import connect
+from scheduler.store.connection import PASSWORD_FILE, connect
 from scheduler.store.durability import check_store
 from scheduler.store.eventlog import COMMIT_LUA, EventLog
 from scheduler.store.keys import Keys
-from scheduler.store.transient import NotDurable
+from scheduler.store.transient import NotDurable, in_words, passes
 from tests.conftest import REDIS_SERVER
 from tests.integration.cli_rig import Shell
 from tests.integration.forked import Forked
@@ -265,6 +265,32 @@ def test_without_a_user_nothing_is_answered(guarded: Guarded) -> None:
     for forged in (url, url.replace("//", "//default@"), url.replace("//", "//fairlog-api:wrong@")):
         with connect(forged) as store, pytest.raises(RedisError):
             store.get(KEYS.log)
+
+
+def test_a_changed_password_needs_no_restart(guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masters and all others take it from the file when they connect again, and wait while it is wrong."""
+    file, fresh = tmp_path / "password", new_password()
+    file.write_text(PASSWORDS["fairlog-master"])
+    monkeypatch.setenv(PASSWORD_FILE, str(file))
+    url = guarded.url("fairlog-master").replace(f":{PASSWORDS['fairlog-master']}@", "@")
+    with connect(url) as store:
+        assert store.get(KEYS.log) is None
+        _said(guarded, "ACL", "SETUSER", "fairlog-master", "resetpass", f">{fresh}")
+        _said(guarded, "CLIENT", "KILL", "USER", "fairlog-master")
+        wrong = "".join(_refusal(store) for _ in range(2))
+        assert "the store does not accept the user or its password" in wrong
+        file.unlink()
+        assert f"{PASSWORD_FILE} names {file}, which cannot be read" in _refusal(store)
+        file.write_text(f"{fresh}\n")
+        assert store.get(KEYS.log) is None
+
+
+def _refusal(store: Redis) -> str:
+    """Why the store does not answer, which is waited out."""
+    with pytest.raises(RedisError) as refused:
+        store.get(KEYS.log)
+    assert passes(refused.value)
+    return in_words(refused.value)
 
 
 def test_a_client_cannot_forge_what_only_masters_write(guarded: Guarded) -> None:

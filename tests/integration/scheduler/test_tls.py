@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.errors import UnsuitableStore
-from scheduler.store.connection import PASSWORD_FILE, connect, dangers
+from scheduler.store.connection import PASSWORD_FILE, connect, dangers, user_of
 from scheduler.store.replication import Replication
 from tests.conftest import REDIS_SERVER
 from tests.waiting import wait_until
@@ -247,7 +247,10 @@ def test_the_password_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     given |= {"redis+sentinel://u@a:1/s": "hush", "redis://u@a:1,b:2/0": "hush", "redis+sentinel://u:own@a:1/s": "own"}
     for url, password in given.items():
         with connect(url) as store:
-            assert _of(store).get("password") == password, url
+            account = _of(store).get("credential_provider")
+            found = account.get_credentials() if account else (user_of(store), _of(store).get("password"))
+            assert found == ("u" if password else "", password), url
+            assert user_of(store) == found[0]
     (tmp_path / "password").unlink()
     with pytest.raises(UnsuitableStore, match="which cannot be read"):
         connect("redis://u@h:1/0")
