@@ -150,6 +150,7 @@ CATCH_ALLS = {
     "scheduler/service/scheduler.py": "whatever a message leads to, it is put aside",
     "fairlog/engines/functions.py": "what a user's function or its pickle raises is its caller's",
     "fairlog/engines/function_worker.py": "likewise",
+    "fairlog/engines/script.py": "likewise",
 }
 
 

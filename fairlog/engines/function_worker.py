@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from fairlog.engines import wire
+from fairlog.engines import script, wire
 
 POOL, SLOTS = "FAIRLOG_POOL", "FAIRLOG_POOL_SLOTS"
 """Variables: HOST:PORT of the pool, and how many workers there are to be."""
@@ -155,10 +155,10 @@ class _Worker:
                 self._connection.sendall(b"".join(wire.framed(frame.call, wire.RETURNED) for frame in calls))
 
 
-def _outcome(body: memoryview | bytes) -> tuple[int, bytes]:
+def _outcome(body: bytes) -> tuple[int, bytes]:
     """The kind and the body of the answer to a call."""
     try:
-        function, arguments, named = pickle.loads(body)  # noqa: S301 (of this user's own process, by the app's key)
+        function, arguments, named = script.loads(body)
         value = function(*arguments, **named)
     except BaseException as error:  # noqa: BLE001 (whatever the function raises is the caller's)
         return wire.ERROR, failure(error)
@@ -209,11 +209,14 @@ def _connected(tls: ssl.SSLContext, about: str) -> socket.socket:
 
 def _be_worker(tls: ssl.SSLContext, slot: int) -> None:
     """Work until the pool says stop or is gone."""
-    _Worker(_connected(tls, f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()}")).work()
+    connection = _connected(tls, f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()}")
+    os.register_at_fork(after_in_child=connection.close)  # what a call leaves behind keeps no dead worker's connection
+    script.begin()
+    _Worker(connection).work()
 
 
 def main() -> int:
-    """Keep a worker for each slot. Returns the exit code: 0 once all have ended well."""
+    """Keep a worker for each slot. Returns the exit code: 0 once all have ended as they were told."""
     slots = int(os.environ[SLOTS])
     tls = wire.context(os.environ[AUTHORITY], os.environ[KEY], server=False)
     told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -16,8 +16,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Future
 from concurrent.futures import Executor as _Executor
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -47,17 +48,50 @@ _MOST_RECORDS = 64
 _TOLD_WITHIN_S = 2.0
 """How long a call that failed with its worker waits for the log to say why that ended."""
 _LOOK_S = 1.0
+_BACK_WITHIN_S = 5.0
+"""How long `cancel` waits for a call that lies at a worker to begin, or to come back: most need some 20 ms."""
 _COMMAND = "from fairlog.engines.function_worker import main; raise SystemExit(main())"
 
 
-class WorkerLost(BrokenExecutor):
-    """The worker of a call was lost more often than `retries` allows."""
+class WorkerLost(BrokenProcessPool):
+    """The worker of a call was lost more often than `retries` allows. Other calls go on."""
+
+
+class _Future(Future[T]):
+    """The future of a call, which may lie at a worker behind others: until it begins, it can be cancelled."""
+
+    _moved = threading.Condition()
+    """Told when a call that lay at a worker begins or comes back."""
+    _lies = False
+    _pool: threading.Thread | None = None
+
+    def lie(self, pool: threading.Thread) -> None:
+        """The call lies at a worker, behind another one; `pool` is the thread that hears of it."""
+        self._pool, self._lies = pool, True
+
+    def go_on(self, *, back: bool = False) -> None:
+        """The call begins at its worker; or it has come back, and waits again."""
+        if back:
+            with self._condition:
+                if self._state == "RUNNING":
+                    self._state = "PENDING"
+        if self._lies:
+            with self._moved:
+                self._lies = False
+                self._moved.notify_all()
+
+    def cancel(self) -> bool:
+        """As `concurrent.futures` does; for a call that lies at a worker, once it has begun or has come back."""
+        if not super().cancel() and self._lies and threading.current_thread() is not self._pool:
+            with self._moved:
+                self._moved.wait_for(lambda: not self._lies, _BACK_WITHIN_S)
+        return super().cancel()
 
 
 class _Call:
     __slots__ = ("body", "future", "tries")
 
-    def __init__(self, future: Future[Any], body: bytes) -> None:
+    def __init__(self, future: _Future[Any], body: bytes) -> None:
         self.future, self.body, self.tries = future, body, 0
 
 
@@ -127,7 +161,7 @@ class _Pool:
         self._thread.start()
 
     def add(self, call: _Call) -> None:
-        """Take a call. Raises: RuntimeError after the shutdown, BrokenExecutor once the pool is broken."""
+        """Take a call. Raises: RuntimeError after the shutdown, BrokenProcessPool once the pool is broken."""
         with self._lock:
             self.check()
             self.calls.append(call)
@@ -136,7 +170,7 @@ class _Pool:
     def check(self) -> None:
         """Raises: as `add`."""
         if self._broken is not None:
-            raise BrokenExecutor(str(self._broken)) from self._broken
+            raise BrokenProcessPool(str(self._broken)) from self._broken
         if self._closing:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
@@ -147,11 +181,13 @@ class _Pool:
 
     def close(self, *, cancel: bool = False) -> None:
         """Take no more calls; end once those taken are answered."""
+        cancelled = []
         with self._lock:
-            self._closing = True
-            cancelled = [*self.calls] if cancel else []
             if cancel:
-                self.calls.clear()
+                calls = [self.calls.popleft() for _ in range(len(self.calls))]
+                self.calls.extend(call for call in calls if call.future.running())  # its worker was lost: it runs again
+                cancelled = [call for call in calls if not call.future.running()]
+            self._closing = True
         for call in cancelled:
             call.future.cancel()
             call.future.set_running_or_notify_cancel()
@@ -273,8 +309,11 @@ class _Pool:
             return
         if frame.kind == wire.RETURNED:
             link.mean_s = _SHORT_S
+            call.future.go_on(back=True)
             self.calls.appendleft(call)
             return
+        for following in islice(link.calls.values(), 1):
+            following.future.go_on()
         link.note(frame.took_s)
         try:
             value = pickle.loads(frame.body)  # noqa: S301 (likewise)
@@ -308,6 +347,8 @@ class _Pool:
             if not _is_open(call.future):
                 continue
             self._number += 1
+            if link.calls:
+                call.future.lie(self._thread)
             link.calls[self._number] = call
             link.out += wire.framed(self._number, wire.CALL, call.body)
             given += 1
@@ -336,6 +377,7 @@ class _Pool:
         again = []
         for number, call in enumerate(link.calls.values()):
             call.tries += number == 0
+            call.future.go_on(back=number > 0)
             if call.tries > self._retries:
                 self._doomed.append((time.monotonic() + _TOLD_WITHIN_S, call, link.executor))
             else:
@@ -366,7 +408,7 @@ class _Pool:
             case "AppRemoved":
                 if not self._closing or self.calls or any(link.calls for link in self._links):
                     said = f": {data['detail']}" if data["detail"] else ""
-                    self._break(BrokenExecutor(f"app {data['app']} is {data['reason']}{said}"))
+                    self._break(BrokenProcessPool(f"app {data['app']} is {data['reason']}{said}"))
             case _:
                 pass
 
@@ -426,7 +468,8 @@ class _Pool:
             link.calls.clear()
         self._doomed = []
         for call in calls:
-            broken = BrokenExecutor(str(error) or type(error).__name__)
+            call.future.go_on()
+            broken = BrokenProcessPool(str(error) or type(error).__name__)
             broken.__cause__ = error
             with suppress(Exception):
                 call.future.set_exception(broken)
@@ -462,26 +505,41 @@ def _result_of(future: Future[T], due_s: float | None) -> T:
         future.cancel()
 
 
+def _executors_for(max_workers: int, cores: int, executors: int | None, elastic: object) -> int:
+    """How many executors run so many calls at once. Raises: ValueError."""
+    if max_workers < 1:
+        raise ValueError("max_workers must be greater than 0")
+    if executors is not None or elastic is not None:
+        other = "executors" if executors is not None else "elastic"
+        raise ValueError(f"max_workers says how many executors there are, and so does {other}; leave one out")
+    if max_workers % cores:
+        raise ValueError(f"max_workers is a multiple of cores, {cores}, not {max_workers}")
+    return max_workers // cores
+
+
 class Executor(_Executor):
     """Runs calls in worker processes on granted executors, as `concurrent.futures.ProcessPoolExecutor` does locally.
 
-    An executor has `cores` cores and `memory_mb`, and runs as many calls at once. There are `executors` of them, or
-    with `elastic` (MIN, MAX) as many as the calls need within these bounds; one that was not needed for `idle_s` is
-    returned. A call whose worker dies is made again, at most `retries` times: then it raises `WorkerLost`.
+    An executor has `cores` cores and `memory_mb`, and runs as many calls at once. There are `executors` of them, or as
+    many as run `max_workers` calls at once, or with `elastic` (MIN, MAX) as many as the calls need within these bounds;
+    one that was not needed for `idle_s` is returned. A call whose worker dies is made again, at most `retries` times:
+    then it raises `WorkerLost`.
 
     The workers run `python` (this interpreter, at the same path) with this process's `sys.path` and the variables
     `env`. They connect to `host`, which they must be able to reach; it is this machine for a cluster on it.
 
-    Raises: ValueError for bounds with which no call would ever be made; what `fairlog.Client` raises for a submission.
+    Raises: TypeError for an argument that there is not, ValueError for bounds with which no call would ever be made,
+    and what `fairlog.Client` raises for a submission.
     """
 
     def __init__(  # noqa: PLR0913 (by name only)
         self,
+        max_workers: int | None = None,
         *,
         company: str,
         user: str,
         cores: int = 1,
-        executors: int = 1,
+        executors: int | None = None,
         elastic: tuple[int, int] | None = None,
         memory_mb: int | None = None,
         name: str = "functions",
@@ -498,12 +556,17 @@ class Executor(_Executor):
     ) -> None:
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
-        if executors < 1:
+        if executors is not None and executors < 1:
             raise ValueError(f"a pool needs at least 1 executor, not {executors}; elastic=(0, N) begins with none")
+        if unknown := submission.keys() - set(SubmitApp.__struct_fields__):
+            raise TypeError(f"Executor has no argument {min(unknown)!r}; docs/python.md lists those that it has")
         if elastic is not None and not (len(elastic) == 2 and 0 <= elastic[0] <= elastic[1] and elastic[1]):
             raise ValueError(f"elastic is (MIN, MAX), with 0 <= MIN <= MAX and at least 1 as MAX, not {elastic}")
         if retries < 0:
             raise ValueError(f"retries is at least 0, not {retries}")
+        if max_workers is not None:
+            executors = _executors_for(max_workers, cores, executors, elastic)
+        executors = executors or 1
         app, folder = f"app-{uuid4().hex[:12]}", own_folder()
         keys = draw_keys(app)
         chain = f"{keys.certificate}{keys.key}"
@@ -555,8 +618,8 @@ class Executor(_Executor):
         self._collected.atexit = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:  # noqa: ANN401
-        """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenExecutor; what pickle raises."""
-        future: Future[T] = Future()
+        """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenProcessPool."""
+        future: _Future[T] = _Future()
         try:
             body = worker.dumped((fn, args, kwargs))
         except Exception as error:  # noqa: BLE001 (as with a process pool, the future says that it cannot be pickled)

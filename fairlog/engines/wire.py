@@ -27,7 +27,7 @@ class Frame(NamedTuple):
     call: int
     kind: int
     took_s: float
-    body: memoryview | bytes
+    body: bytes
 
 
 def framed(call: int, kind: int, body: bytes = b"", took_s: float = 0.0) -> bytes:

@@ -9,13 +9,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlog import Executor
-from fairlog.engines.functions import WorkerLost
+from fairlog.engines.function_worker import dumped
+from fairlog.engines.functions import WorkerLost, _Call, _Future
 from fairlog.errors import CommandRejected
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
@@ -74,7 +76,8 @@ def test_every_call_is_answered_while_workers_executors_and_the_master_are_kille
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments"), [(os._exit, (1,)), (os._exit, (0,)), (os.execv, ("/bin/true", ["true"]))]
+    ("function", "arguments"),
+    [(os._exit, (1,)), (os._exit, (0,)), (os.execv, ("/bin/true", ["true"])), (os.closerange, (3, 256))],
 )
 def test_a_call_that_ends_its_worker_fails_whatever_the_exit_code(
     cluster: Site, function: Callable[..., object], arguments: tuple[Any, ...]
@@ -82,7 +85,7 @@ def test_a_call_that_ends_its_worker_fails_whatever_the_exit_code(
     """The next call finds another worker."""
     with Executor(**cluster.asks, cores=1, retries=0) as pool:
         for _ in range(2):
-            with pytest.raises(WorkerLost):
+            with pytest.raises(BrokenProcessPool):
                 pool.submit(function, *arguments).result(HOPELESS_S)
             assert pool.submit(pow, 2, 2).result(HOPELESS_S) == 4
     assert cluster.wait_for_end(pool.app)["state"] == "finished"
@@ -108,6 +111,63 @@ def test_map_reads_only_so_far_ahead_as_its_buffer_says(cluster: Site, chunksize
             pool.map(pow, [1], [1], buffersize=0)
         with pytest.raises(TypeError, match="buffersize must be an integer or None"):
             pool.map(pow, [1], [1], buffersize="2")  # type: ignore[arg-type]
+
+
+SCRIPT = """
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+from fairlog import Executor
+
+STATE, SEEN = None, []
+
+def begin(value):
+    global STATE
+    STATE = value
+    SEEN.append(value)
+
+def state():
+    return STATE, SEEN
+
+def remember(value):
+    SEEN.append(value)
+
+def plus(number):
+    return number + STATE
+
+def in_a_pool():
+    with ProcessPoolExecutor(2) as pool:
+        return list(pool.map(plus, range(3)))
+
+def in_forked_processes():
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(plus, range(3))
+
+if __name__ == "__main__":
+    with Executor(company="acme", user="ann", api=sys.argv[1], initializer=begin, initargs=(7,)) as pool:
+        print(*pool.submit(state).result())
+        print(pool.submit(lambda: STATE + 1).result())
+        pool.submit(remember, 8).result()
+        print(pool.submit(in_a_pool).result(), pool.submit(in_forked_processes).result())
+        print(*pool.submit(state).result())
+        STATE = 9
+        print(*pool.submit(state).result())
+
+        def plus(number):
+            return -number
+
+        print(pool.submit(in_a_pool).result())
+"""
+
+
+def test_what_a_script_leaves_in_its_globals_on_a_worker_its_calls_find_there(cluster: Site, tmp_path: Path) -> None:
+    """As with a process pool, whose processes are forked off the script; what the script changes is sent, too."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), cluster.api]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["7 [7]", "8", "[7, 8, 9] [7, 8, 9]", "7 [7, 8]", "9 [7, 8]", "[0, -1, -2]"], (
+        done.stderr
+    )
 
 
 def test_a_call_that_kills_its_worker_is_made_again_so_often_and_no_more(cluster: Site) -> None:
@@ -156,6 +216,35 @@ def test_calls_that_did_not_begin_can_be_cancelled(cluster: Site) -> None:
     assert all(future.cancelled() for future in futures[2:])
 
 
+def test_of_calls_that_lie_at_a_worker_those_that_did_not_begin_can_be_cancelled(cluster: Site, tmp_path: Path) -> None:
+    """After short calls, several are sent to a worker at once."""
+    with Executor(**cluster.asks) as pool:
+        list(pool.map(calls.nap, range(200), [0.0] * 200))
+        futures = [pool.submit(calls.hold, str(tmp_path), number) for number in range(8)]
+        wait_until((tmp_path / "0").exists, "the first call")
+        assert not futures[0].cancel()
+        assert all(future.cancel() for future in futures[1:])
+        (tmp_path / "go").touch()
+        assert futures[0].result() == 0
+        assert pool.submit(pow, 2, 2).result() == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "go"]
+
+
+def test_a_shutdown_that_cancels_lets_a_call_run_again_whose_worker_was_lost(cluster: Site) -> None:
+    pool = Executor(**cluster.asks, retries=0)
+    pool.submit(pow, 2, 2).result()
+    pool._pool.calls.append(call := _Call(_Future(), dumped((pow, (3, 2), {}))))
+    assert call.future.set_running_or_notify_cancel()
+    pool.shutdown(cancel_futures=True)
+    assert call.future.result() == 9
+
+
+def test_a_pool_has_as_many_workers_as_it_is_told(cluster: Site) -> None:
+    with Executor(4, **cluster.asks, cores=2) as pool:
+        assert pool.submit(pow, 2, 2).result() == 4
+        assert cluster.app(pool.app)["executorLimit"] == 2
+
+
 def test_a_killed_app_breaks_the_pool(cluster: Site) -> None:
     with Executor(**cluster.asks) as pool:
         futures: list[Future[int]] = [pool.submit(calls.nap, 0, 30.0)]
@@ -173,11 +262,19 @@ def test_a_killed_app_breaks_the_pool(cluster: Site) -> None:
         ({"elastic": (3, 1)}, r"elastic is \(MIN, MAX\), .* not \(3, 1\)"),
         ({"elastic": (1,)}, r"elastic is \(MIN, MAX\), .* not \(1,\)"),
         ({"retries": -1}, "retries is at least 0, not -1"),
+        ({"max_workers": 0}, "max_workers must be greater than 0"),
+        ({"max_workers": 3, "cores": 2}, "max_workers is a multiple of cores, 2, not 3"),
+        ({"max_workers": 3, "elastic": (0, 1)}, "max_workers says how many .*, and so does elastic; leave one out"),
     ],
 )
 def test_a_pool_that_could_never_make_a_call_is_refused(cluster: Site, asked: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=f"^{why}$"):
         Executor(**cluster.asks, **asked)
+
+
+def test_an_argument_that_there_is_not_is_named(cluster: Site) -> None:
+    with pytest.raises(TypeError, match=r"Executor has no argument 'mp_context'; docs/python\.md lists those"):
+        Executor(**cluster.asks, mp_context=None)
 
 
 def test_a_cluster_that_refuses_the_app_says_why(cluster: Site) -> None:
