@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         SubmitApp,
         UndrainWorker,
     )
-    from scheduler.service.client import Receipt
+    from scheduler.service.receipts import Receipt
 
     __version__: str
 
@@ -71,7 +71,7 @@ _ELSEWHERE = {
     "Client": ("fairlog.client", "Client"),
     "Executor": ("fairlog.engines.functions", "Executor"),
     "Mailbox": ("fairlog.engines.mailbox", "Mailbox"),
-    "Receipt": ("scheduler.service.client", "Receipt"),
+    "Receipt": ("scheduler.service.receipts", "Receipt"),
 }
 
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
 from msgspec import convert
 
 from fairlog.api.addresses import UNIX
-from fairlog.api.client import ApiClient, AsyncApiClient
+from fairlog.api.client import ApiClient
 from fairlog.credentials import named
 from fairlog.errors import NoCluster
 from fairlog.local.running import find_running, keyring_for
@@ -31,12 +31,15 @@ from scheduler.model.commands import Command, KillApp, SubmitApp
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.service import client as service
-from scheduler.service.client import Receipt
 from scheduler.service.folders import working_folder
+from scheduler.service.receipts import Receipt
 from scheduler.store.codec import lines_of
 from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.tails import STREAMS, Stream
 from scheduler.store.task_queue import Worklist
+
+if TYPE_CHECKING:
+    from fairlog.api.async_client import AsyncApiClient
 
 LOOK_S = (0.05, 1.0)
 """The first and the longest pause between two looks at an app."""
@@ -482,6 +485,8 @@ class AsyncClient:
         if _is_store(found):
             self.through = _store_client(found, cluster, timeout_s)
         else:
+            from fairlog.api.async_client import AsyncApiClient  # noqa: PLC0415 (its library takes long to load)
+
             self.through = AsyncApiClient(found, token=token, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Self:
@@ -634,13 +639,13 @@ class AsyncClient:
         >>> asyncio.run(main())
         [1, 2, 3]
         """
-        if isinstance(self.through, AsyncApiClient):
-            async for event in self.through.follow(after=after) if follow else self.through.log(after):
-                yield convert(event, Event)
+        if isinstance(self.through, StoreClient):
+            events = self.through.follow(after) if follow else self.through.log(after)
+            while (found := await asyncio.to_thread(lambda: next(events, None))) is not None:
+                yield convert(found, Event)
             return
-        events = self.through.follow(after) if follow else self.through.log(after)
-        while (found := await asyncio.to_thread(lambda: next(events, None))) is not None:
-            yield convert(found, Event)
+        async for event in self.through.follow(after=after) if follow else self.through.log(after):
+            yield convert(event, Event)
 
     async def send(self, command: Command) -> Receipt:
         """As `Client.send`.

@@ -1,5 +1,20 @@
-"""How API servers and tokens are named to their clients."""
+"""How API servers, tokens and views are named to their clients."""
 
 from scheduler.service.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
 
-__all__ = ["TOKEN_FILE_VARIABLE", "TOKEN_VARIABLE", "UNIX", "URL_VARIABLE"]
+__all__ = ["TOKEN_FILE_VARIABLE", "TOKEN_VARIABLE", "UNIX", "URL_VARIABLE", "VIEWS"]
+
+VIEWS = {
+    "apps": "/v1/apps",
+    "app": "/v1/apps/{app}",
+    "workers": "/v1/workers",
+    "accounts": "/v1/accounts",
+    "tokens": "/v1/tokens",
+    "resources": "/v1/resources",
+    "companies": "/v1/companies",
+    "shares": "/v1/shares",
+    "limits": "/v1/limits",
+    "settings": "/v1/settings",
+    "cluster": "/v1/cluster",
+}
+"""View (`scheduler.rules.views`) -> the path at which it is asked for."""

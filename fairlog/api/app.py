@@ -58,7 +58,7 @@ from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
 from scheduler.rules.permission import Subject, may_read
-from scheduler.service.client import Receipt
+from scheduler.service.receipts import Receipt
 from workers import door as structs
 from workers.door import Holding
 

@@ -56,9 +56,10 @@ from scheduler.rules.accounts import RESERVED
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look, page_of_apps, without_private
-from scheduler.service.client import Client, Receipt
+from scheduler.service.client import Client
 from scheduler.service.keyring import Keyring
 from scheduler.service.owners import beat
+from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
@@ -506,10 +507,10 @@ class Handlers:
     def whoami(self, who: By) -> Viewed:
         """The caller's account, role, token and company; the token's scopes, end (ms) and whether it is an invitation.
 
-        Without a token, scopes are None = all of the role.
+        Without a token, scopes are None = all of the role. `accounts`: whether the cluster has any.
         """
-        seen, token = self.replica.read(lambda state: state.accounts.tokens.get(who.token))
-        said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes}
+        seen, (token, closed) = self.replica.read(lambda state: (state.accounts.tokens.get(who.token), state.closed))
+        said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes, "accounts": closed}
         said |= {"expires": token and token.expires, "once": token is not None and token.once}
         return Viewed(seen, Raw(_to_json(said)))
 

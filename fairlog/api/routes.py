@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fairlog.api.addresses import VIEWS
 from fairlog.api.questions import PAGE, Message, OfDriver, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
@@ -93,12 +94,12 @@ _VERBS: dict[str, Verb] = {"apps": "read", "app": "read", "accounts": "users", "
 """View -> the verb for one of its items; the others show the cluster."""
 
 
-def _see(path: str, name: str, text: str, *, many: bool = False, view: str = "", more: tuple[Param, ...] = ()) -> Route:
+def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = ()) -> Route:
     page = (_CURSOR, _LIMIT) if many else ()
     return Route(
         "GET",
-        path,
-        name,
+        VIEWS[view],
+        view,
         _VERBS.get(view, "cluster-read"),
         text,
         "list" if many else "value",
@@ -259,14 +260,12 @@ ROUTES: tuple[Route, ...] = (
     _work(f"{_OF_EXECUTOR}/attend", "executorAttend", "Exchange input and output of it.", "Report", "Orders"),
     _work(f"{_OF_EXECUTOR}/finish", "executorFinish", "Return the executor's tasks.", "Finish"),
     _see(
-        "/v1/apps",
         "apps",
         "The apps in order of submission.",
         many=True,
-        view="apps",
         more=(Param("everything", _FLAG, "Include ended apps."), _REASON),
     ),
-    _see("/v1/apps/{app}", "app", "An app with its executors.", view="app", more=(_REASON,)),
+    _see("app", "An app with its executors.", more=(_REASON,)),
     Route(
         "GET",
         "/v1/apps/{app}/tasks",
@@ -314,33 +313,27 @@ ROUTES: tuple[Route, ...] = (
     ),
     _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
     _see(
-        "/v1/workers",
         "workers",
         "The workers by id.",
         many=True,
-        view="workers",
         more=(Param("lost", _FLAG, "Include lost workers that are still remembered."),),
     ),
     _see(
-        "/v1/accounts",
         "accounts",
         "The accounts that the caller manages, and its own.",
         many=True,
-        view="accounts",
         more=(Param("company", _NAMED, "Only those of this company."),),
     ),
     _see(
-        "/v1/tokens",
         "tokens",
         "The valid tokens that the caller manages, without their hashes.",
         many=True,
-        view="tokens",
         more=(Param("account", _NAMED, "Only those of this account."),),
     ),
-    _see("/v1/resources", "resources", "The kinds of resources.", many=True, view="resources"),
-    _see("/v1/companies", "companies", "The companies and their quotas.", many=True, view="companies"),
+    _see("resources", "The kinds of resources.", many=True),
+    _see("companies", "The companies and their quotas.", many=True),
     _follow("/v1/companies/{company}/events", "companyEvents", "cluster-read", "The events of a company's apps."),
-    _see("/v1/shares", "shares", "What companies and users hold.", view="shares"),
+    _see("shares", "What companies and users hold."),
     Route(
         "GET",
         "/v1/companies/{company}/statement",
@@ -383,9 +376,9 @@ ROUTES: tuple[Route, ...] = (
         asks=commands.SubmitApp,
     ),
     Route("GET", "/v1/audit", "audit", "cluster-read", "The verdicts of an audit of the whole log.", "value"),
-    _see("/v1/limits", "limits", "The limits.", many=True, view="limits"),
-    _see("/v1/settings", "settings", "The settings in force.", view="settings"),
-    _see("/v1/cluster", "cluster", "The head of the log, the capacity and the number of apps.", view="cluster"),
+    _see("limits", "The limits.", many=True),
+    _see("settings", "The settings in force."),
+    _see("cluster", "The head of the log, the capacity and the number of apps."),
     Route(
         "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)
     ),

@@ -1,41 +1,28 @@
-"""A connection to one cluster, for every verb that uses the store."""
+"""A connection to one cluster, for every verb that asks or changes one.
+
+API servers have folded the log, so a verb that asks one starts fast: what the store needs is loaded when it is used.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from difflib import get_close_matches
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from threading import Timer
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from msgspec import convert, to_builtins
-from redis.exceptions import RedisError
-
 from fairlog import credentials
+from fairlog.api.addresses import UNIX
+from fairlog.cli.failures import NoStore, NotThatLong, Unconfirmed, UnknownCluster
 from fairlog.cli.render import say
-from fairlog.local.running import find_running, keyring_for
-from fairlog.visiting import check_may_visit, place_of
-from recovery.archive.archive import open_log
-from recovery.failover.follower import Reader
-from recovery.failover.lease import Member, members
+from fairlog.local.running import find_running
 from recovery.replay.bounds import OPEN, Bound, E, up_to
-from recovery.replay.rebuild import fold, rebuild
-from scheduler.model.commands import SubmitApp, command_of
 from scheduler.model.errors import FairlogError, NoMaster, NotAllowed, NotAuthenticated, UnknownCompany, UnsuitableStore
-from scheduler.model.sender import By
-from scheduler.rules.permission import Subject, may_read
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
-from scheduler.service.client import Client
+from scheduler.model.sender import By, local
 from scheduler.service.program_log import masked
-from scheduler.store.codec import lines_of, read_export
-from scheduler.store.connection import SENTINEL, SENTINEL_TLS, clock_ms, connect
-from scheduler.store.durability import check_store
-from scheduler.store.keys import QUEUES, Keys, clusters
-from scheduler.store.reads import record_read
-from scheduler.store.transient import LaneFull, in_words, is_there, passes
-from scheduler.store.visits import Reply, Visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,49 +30,35 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from fairlog.api.client import ApiClient
+    from fairlog.cli.road import Road
     from fairlog.cli.target import Target
-    from fairlog.credentials import Credentials
     from fairlog.local.running import Running
-    from scheduler.model.commands import Command
-    from scheduler.service.client import Receipt
+    from recovery.failover.lease import Member
+    from scheduler.model.commands import Command, SubmitApp
+    from scheduler.model.errors import CommandRejected
+    from scheduler.rules.permission import Subject
+    from scheduler.rules.state import ClusterState
+    from scheduler.service.client import Client
     from scheduler.service.keyring import Keyring
+    from scheduler.service.receipts import Receipt
     from scheduler.store.codec import Fact
     from scheduler.store.eventlog import EventLog
-    from scheduler.store.visits import Call, Wanted
+    from scheduler.store.keys import Keys
+    from scheduler.store.visits import Call, Reply, Wanted
 
-ANSWER_S = 2.0
-"""Seconds in which a master that serves answers."""
-
-
-class NoStore(FairlogError):
-    """No store is named and no `up` runs, or no `up` runs on the given data folder."""
-
-
-class UnknownCluster(FairlogError):
-    """The store, or the API, serves other clusters and none of that name."""
-
-    def __init__(self, where: str, cluster: str, known: Sequence[str]) -> None:
-        near = get_close_matches(cluster, known, 1) or known[:1]
-        serves = f"{where} has no cluster {cluster!r}; it has {', '.join(map(repr, known[:5]))}"
-        super().__init__(f"{serves}; did you mean `--cluster {near[0]}`?")
-
-
-class Unconfirmed(FairlogError):
-    """A command was sent and not answered; `what_now` is what the sender can do."""
-
-    def __init__(self, why: str, what_now: str) -> None:
-        super().__init__(f"{why}; the command is not confirmed and may still be carried out later; {what_now}")
-
-
-class NotThatLong(FairlogError):
-    """The log does not contain the requested position or time."""
+T = TypeVar("T")
+NOTE_S = 2.0
+"""After so long without an answer, who waits for a master is told so."""
+_PRIVATE = frozenset({"apps", "app"})
+"""Views with private parts, which an API server withholds from operators where there are accounts."""
 
 
 class Session:
     """A connection to the cluster selected by `target`.
 
     It goes through `api` if no store is named and `fairlog.credentials` names an API, else through `store`, where `log`
-    reads. Through the API, what needs the store raises NoStore.
+    reads. Through the API, what needs the store raises NoStore. Where an `up` of this user provides the store, its API
+    server is asked for what it can answer.
 
     Raises: NoStore if no store is named or running, UnsuitableStore if it does not answer, UnknownCluster unless the
     cluster may be a `new` one.
@@ -94,10 +67,10 @@ class Session:
     def __init__(self, target: Target, *, timeout_s: float = 30, new: bool = False) -> None:
         self.target = target
         self.at = target.at
+        self._timeout_s = timeout_s
         found = credentials.named(target.data) if target.store is None else None
         self.api_url = "" if found is None else found.api
-        self.api: ApiClient | None = None if found is None else _api_of(found, timeout_s)
-        self._unsafe = target.unsafe_store
+        self.api: ApiClient | None = None if found is None else _api_of(found.api, found.token, timeout_s)
         try:
             self._check_place(new=new)
         except FairlogError:
@@ -107,13 +80,8 @@ class Session:
     def _check_place(self, *, new: bool) -> None:
         asked = self.target.cluster
         if self.api is None:
-            try:
-                there = self.store.exists(self.keys.log, self.keys.masters)
-            except RedisError as error:
-                raise UnsuitableStore(f"{in_words(error)}; the store's URL is {masked(self.url)}") from error
-            known = [] if new or there else clusters(self._queues())
-            if known and self.cluster not in known:
-                raise UnknownCluster(f"the store {masked(self.url)}", self.cluster, known)
+            if self._near is None:
+                self.road.check_place(new=new)
         elif asked is not None:
             try:
                 served = self.api.read("/v1/status")["cluster"]
@@ -133,11 +101,29 @@ class Session:
             )
         return locate(self.target)
 
-    def _queues(self) -> Iterable[bytes]:
-        try:
-            return cast("set[bytes]", self.store.smembers(QUEUES))
-        except RedisError:  # not every user of the store may read it
-            return ()
+    @cached_property
+    def _near(self) -> ApiClient | None:
+        """The API server of the `up` that provides the store, if it answers."""
+        if self.up is None or not self.up.socket or self.cluster != self.up.cluster:
+            return None
+        with suppress(FairlogError), _api_of(f"{UNIX}{self.up.socket}", "", 0) as quick:
+            self._has_accounts = bool(quick.read("/v1/whoami")["accounts"])
+            return _api_of(f"{UNIX}{self.up.socket}", "", self._timeout_s)
+        return None
+
+    def _server_for(self, view: str) -> ApiClient | None:
+        """The API server that answers the view as this session is to see it."""
+        if self.api is not None:
+            return self.api
+        return None if self._near is None or (self._has_accounts and view in _PRIVATE) else self._near
+
+    @cached_property
+    def road(self) -> Road:
+        """The road over the store."""
+        from fairlog.cli.road import Road  # noqa: PLC0415 (loads what folds the log)
+
+        archive, unsafe = self.target.archive, self.target.unsafe_store
+        return Road(self.url, self.cluster, archive=archive, unsafe=unsafe, timeout_s=self._timeout_s)
 
     @property
     def url(self) -> str:
@@ -154,82 +140,71 @@ class Session:
         """The `up` that provides the store, if one does."""
         return self._place[2]
 
-    @cached_property
+    @property
     def keys(self) -> Keys:
         """The cluster's keys in the store."""
-        return Keys(self.cluster)
-
-    @cached_property
-    def store(self) -> Redis:
-        """The store."""
-        return connect(self.url)
-
-    @cached_property
-    def log(self) -> EventLog:
-        """The log in the store and its archive."""
-        return open_log(self.store, self.keys, elsewhere=self.target.archive)
-
-    @cached_property
-    def keyring(self) -> Keyring | None:
-        """The keys of FAIRLOG_KEYS, else those of the `up` that provides the store."""
-        return keyring_for(self.url)
-
-    @cached_property
-    def client(self) -> Client:
-        """What sends commands through the store."""
-        return Client(self.store, self.cluster, keyring=self.keyring)
+        return self.road.keys
 
     @property
-    def _sender(self) -> Client | ApiClient:
-        return self.api or self.client
+    def store(self) -> Redis:
+        """The store."""
+        return self.road.store
 
-    @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self.log)
+    @property
+    def log(self) -> EventLog:
+        """The log in the store and its archive."""
+        return self.road.log
+
+    @property
+    def keyring(self) -> Keyring | None:
+        """The keys of FAIRLOG_KEYS, else those of the `up` that provides the store."""
+        return self.road.keyring
+
+    @property
+    def client(self) -> Client:
+        """What sends commands through the store."""
+        return self.road.client
 
     def close(self) -> None:
         """Close the connections."""
-        if self.api is not None:
-            self.api.close()
-        elif "store" in self.__dict__:
-            self.store.close()
+        opened = (self.api, self.__dict__.get("_near"), self.__dict__.get("road"))
+        for each in opened:
+            if each is not None:
+                each.close()
 
     def check(self) -> bool:
-        """Whether a master is active; if none is, verify that a master would accept the store.
-
-        Raises: UnsuitableStore saying why.
-        """
-        if members(self.store, self.keys)[0] is not None:
-            return True
-        check_store(self.store, unsafe=self._unsafe, serving=False)
-        return False
+        """As `Road.check`."""
+        return self.road.check()
 
     def send(self, command: Command) -> Receipt:
         """Send `command` and wait for its commit.
 
         Raises: CommandRejected if it is refused, Unconfirmed if no answer arrives.
         """
-        return self._confirmed(lambda: self._sender.send(command), "repeating it is safe")
+        return self._confirmed(lambda sender: sender.send(command), "repeating it is safe")
+
+    def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+        """Send commands in order, in batches, and wait for their commits; the result of a refused one is its refusal.
+
+        Raises: Unconfirmed if no answer arrives.
+        """
+        return self._confirmed(lambda sender: sender.send_many(commands), "repeating it is safe")
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
         """Submit an app with the values of its environment variables. Raises: as `send`."""
         app = command.app
         what_now = f"`fairlog app {app}` shows whether it was submitted; submitting again creates another app"
-        return self._confirmed(lambda: self._sender.submit(command, secrets), what_now)
+        return self._confirmed(lambda sender: sender.submit(command, secrets), what_now)
 
-    def _confirmed(self, send: Callable[[], Receipt], what_now: str) -> Receipt:
-        """The receipt of a command; reports first if it has to wait for a master. Raises: Unconfirmed."""
-        if self.api is None and not self.check():
-            for_s = f"{self._sender.timeout_s:g} s"
-            say(f"note: no master of the cluster {self.cluster} is active; waiting up to {for_s} for one")
+    def _confirmed(self, send: Callable[[Client | ApiClient], T], what_now: str) -> T:
+        """What is answered to a command; reports meanwhile if it has to wait for a master. Raises: Unconfirmed."""
         try:
-            return send()
+            if (api := self.api or self._near) is None:
+                return self.road.carried(send, what_now)
+            with _note_after(NOTE_S, f"note: no master has answered yet; waiting up to {api.timeout_s:g} s for one"):
+                return send(api)
         except NoMaster as error:
             raise Unconfirmed(str(error), what_now) from error
-        except RedisError as error:
-            if isinstance(error, LaneFull) or not passes(error):
-                raise
-            raise Unconfirmed(in_words(error), what_now) from error
         except KeyboardInterrupt:
             say(str(Unconfirmed("interrupted", what_now)))
             raise
@@ -239,8 +214,12 @@ class Session:
 
         Raises: CommandRejected if the thing asked for is unknown, UnreadableRecord if the log cannot be read.
         """
-        if self.api is not None and (self.at is None or self.at.seq is not None):
-            return self.api.view(view, at=None if self.at is None else self.at.seq, **arguments)
+        if self.at is None and (server := self._server_for(view)) is not None:
+            return server.view(view, at=None, **arguments)
+        if self.api is not None and self.at is not None and self.at.seq is not None:
+            return self.api.view(view, at=self.at.seq, **arguments)
+        from fairlog.cli.road import seen  # noqa: PLC0415 (as in `road`)
+
         return seen(self.folded(), view, arguments)
 
     def check_company(self, company: str) -> None:
@@ -250,8 +229,8 @@ class Session:
 
     def card(self, app: str) -> dict[str, Any]:
         """The app now, and for what it waits, as `witness.board.one` tells it. Raises: UnknownApp."""
-        if self.api is not None:
-            found: dict[str, Any] = self.api.read(f"/v1/apps/{quote(app, safe='')}/card")
+        if (server := self._server_for("app")) is not None:
+            found: dict[str, Any] = server.read(f"/v1/apps/{quote(app, safe='')}/card")
             return found
         from witness.board import one  # noqa: PLC0415 (slow to import)
 
@@ -260,75 +239,54 @@ class Session:
     def account(self) -> By:
         """Who sends the commands."""
         if self.api is None:
-            return self.client.by
+            return local(os.getuid())
         said = self.api.read("/v1/whoami")
         return By(said["account"], said["token"], said["role"])
 
     def record_output(self, app: str, owner: Subject, reason: str) -> None:
-        """Record that output of the app is read from the store, as API servers do; without accounts, do nothing.
-
-        Raises: NotAllowed without a reason.
-        """
-        if self.api is None and (state := self.folded()).closed:
-            may_read(state, self.client.by, "private", owner, self.now_ms(), reason=reason)
-            self._record("output", app, reason)
-
-    def _record(self, what: str, app: str, reason: str) -> None:
-        ring = self.keyring
-        sign = {} if ring is None or not ring.door else {"sign": ring.sign_read}
-        record_read(self.store, self.keys, self.client.by, what, app, reason, **sign)
+        """As `Road.record_output`; API servers record what they show themselves."""
+        if self.api is None:
+            self.road.record_output(self.folded(), app, owner, reason)
 
     def visit(self, app: str, wanted: Wanted) -> Callable[[Call], Reply]:
         """Run a command in the cell of the app's executor; what carries its input and output.
 
         Raises: UnknownApp, InvalidCommand without such an executor; NotAllowed.
         """
-        if (api := self.api) is not None:
-            path = f"/v1/apps/{quote(app, safe='')}/exec"
-            begun = api.ask(path, to_builtins(wanted))["visit"]
-            return lambda call: convert(api.ask(f"{path}/{begun}", to_builtins(call)), Reply)
-        state, by = self.folded(), self.client.by
-        place = place_of(state, app, wanted.executor)
-        spec = state.apps[app].spec
-        check_may_visit(state, by, app, Subject(spec.company, spec.user), self.now_ms(), reason=wanted.reason)
-        if state.closed:
-            self._record("exec", app, wanted.reason)
-        visits = Visits(self.store, self.keys)
-        visit = visits.begin(wanted, place.worker, place.id, by.account)
-        return lambda call: visits.call(visit, by.account, call)
+        if (api := self.api) is None:
+            return self.road.visit(self.folded(), app, wanted)
+        from msgspec import convert, to_builtins  # noqa: PLC0415 (few verbs need it)
+
+        from scheduler.store.visits import Reply  # noqa: PLC0415 (likewise)
+
+        path = f"/v1/apps/{quote(app, safe='')}/exec"
+        begun = api.ask(path, to_builtins(wanted))["visit"]
+        return lambda call: convert(api.ask(f"{path}/{begun}", to_builtins(call)), Reply)
 
     def is_served(self) -> bool:
         """Whether a master answers."""
-        if members(self.store, self.keys)[0] is None:
-            return False
-        try:
-            Client(self.store, self.cluster, keyring=self.keyring, timeout_s=ANSWER_S).hear()
-        except NoMaster:
-            return False
-        except RedisError as error:
-            if not is_there(error):
-                raise
-            return False
-        return True
+        return self.road.is_served()
 
     def masters(self) -> tuple[Member | None, list[Member]]:
         """The active master and the standbys."""
-        return members(self.store, self.keys)
+        return self.road.masters()
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """What the agents recorded of themselves (pid, host), by worker id."""
-        stored = cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents))
-        return {name.decode(): json.loads(text) for name, text in stored.items()}
+        return self.road.agents()
 
     def folded(self) -> ClusterState:
         """The state at the requested position or time.
 
         Raises: UnsuitableStore if no master would accept the store, UnreadableRecord if the log cannot be read.
         """
+        from recovery.replay.rebuild import fold  # noqa: PLC0415 (as in `road`)
+        from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+
         if self.api is None:
             self.check()
             if self.at is None:
-                return self._reader.state()
+                return self.road.reader.state()
         state = ClusterState()
         for fact in self.facts():
             fold(state, fact)
@@ -340,6 +298,8 @@ class Session:
         Raises: UnreadableRecord if the log cannot be read, NotThatLong if it ends before.
         """
         if self.api is not None:
+            from scheduler.store.codec import read_export  # noqa: PLC0415 (as in `road`)
+
             return until(read_export(self.lines()), self.at, self.now_ms)
         return until(self.log.facts(), self.at, self.now_ms)
 
@@ -356,51 +316,44 @@ class Session:
 
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now (`witness.plan`). Raises: CommandRejected if it would be refused."""
-        if self.api is not None:
-            return self.api.plan(command)
-        from witness.plan import plan  # noqa: PLC0415 (slow to import)
-
-        self.check()
-        return plan(rebuild(self.log)[0], command, self.client.by, self.now_ms())
+        return self.road.plan(command) if self.api is None else self.api.plan(command)
 
     def submission(self, seq: int, reason: str) -> SubmitApp | None:
         """The submission that the log has at that position; without its private part if that is withheld."""
-        lines: Iterable[dict[str, Any]]
+        from scheduler.model.commands import SubmitApp, command_of  # noqa: PLC0415 (few verbs need it)
+
         if self.api is not None:
-            lines = self.api.log(seq - 1, reason=reason)
+            line = next((each for each in self.api.log(seq - 1, reason=reason) if each["seq"] == seq), None)
         else:
-            records = self.log.read(self.log.before(seq - 1), to=seq)
-            lines = (line.as_json() for record in records for line in lines_of(record))
-        for line in lines:
-            if line["seq"] == seq and "command" in line:
-                found = command_of(
-                    {**line["command"], **{k: v for k, v in (line.get("private") or {}).items() if k != "salt"}}
-                )
-                return found if isinstance(found, SubmitApp) else None
-        return None
+            line = self.road.event(seq)
+        if line is None or "command" not in line:
+            return None
+        private = {name: value for name, value in (line.get("private") or {}).items() if name != "salt"}
+        found = command_of({**line["command"], **private})
+        return found if isinstance(found, SubmitApp) else None
 
     def now_ms(self) -> int:
-        """The time (ms) by the store's clock; through the API, by this machine's."""
-        if self.api is not None:
-            return round(time.time() * 1000)
-        return clock_ms(cast("Any", self.store.time()))
+        """The time (ms) by the store's clock; through an API server, by this machine's."""
+        return self.road.now_ms() if self.api is None and self._near is None else round(time.time() * 1000)
 
 
-def _api_of(found: Credentials, timeout_s: float) -> ApiClient:
+def _api_of(url: str, token: str, timeout_s: float) -> ApiClient:
     """The client of the API. Raises: Refused if its URL cannot be used."""
-    from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
+    from fairlog.api.client import ApiClient  # noqa: PLC0415 (verbs about the store do without)
 
-    return ApiClient(found.api, token=found.token, timeout_s=timeout_s)
+    return ApiClient(url, token=token, timeout_s=timeout_s)
 
 
-def seen(state: ClusterState, view: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 (JSON)
-    """A view of the state as the API shows it: of apps, with the causes for which they wait. Raises: as `look`."""
-    found = look(state, view, arguments)
-    if view != "apps":
-        return found
-    from witness.listing import listed  # noqa: PLC0415 (other views do without what explains)
-
-    return [listed(state, state.apps[each["app"]]) for each in found]
+@contextmanager
+def _note_after(seconds: float, sentence: str) -> Iterator[None]:
+    """Say the sentence if the block takes longer."""
+    timer = Timer(seconds, say, (sentence,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[E]:
@@ -435,7 +388,7 @@ def locate(target: Target) -> tuple[str, str, Running | None]:
             "store with --store or FAIRLOG_STORE"
         )
     try:
-        _ = "," in url or url.startswith((SENTINEL, SENTINEL_TLS)) or urlsplit(url).port
+        _ = "," in url or "+sentinel://" in url or urlsplit(url).port
     except ValueError as error:
         raise UnsuitableStore(
             f"the store's URL {masked(url)!r} cannot be read: {error}; write it like redis://HOST:6379/0"

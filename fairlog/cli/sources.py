@@ -6,26 +6,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
-from fairlog.cli.session import Session, seen, until
+from fairlog.cli.session import Session, until
 from fairlog.cli.target import Target
 from recovery.replay.bounds import Bound, E
-from recovery.replay.rebuild import fold
-from scheduler.model.errors import FairlogError, InvalidCommand, UnreadableRecord
-from scheduler.rules.state import ClusterState
-from scheduler.store.codec import Fact, Record, check, read_export, read_lines
-from scheduler.store.eventlog import GENESIS, Position
+from scheduler.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
     import click
 
-
-T = TypeVar("T")
-
-
-class BadExport(FairlogError):
-    """A file does not contain a log that can be trusted."""
+    from scheduler.rules.state import ClusterState
+    from scheduler.store.codec import Fact, Record
+    from scheduler.store.eventlog import Position
 
 
 class Source:
@@ -48,9 +41,11 @@ class Source:
         return session
 
     def __iter__(self) -> Iterator[Fact]:
-        if self._file is not None:
-            return self.until(facts_of(self._file))
-        return self.session.facts()
+        if self._file is None:
+            return self.session.facts()
+        from fairlog.cli.exports import facts_of  # noqa: PLC0415 (loads what reads the log)
+
+        return self.until(facts_of(self._file))
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
         """A view (`scheduler.rules.views`) of the state asked for.
@@ -59,11 +54,16 @@ class Source:
         """
         if self._file is None:
             return self.session.ask(view, **arguments)
+        from fairlog.cli.road import seen  # noqa: PLC0415 (likewise)
+
         return seen(self._state, view, arguments)
 
     @cached_property
     def _state(self) -> ClusterState:
         """The state of the file, which can be read once."""
+        from recovery.replay.rebuild import fold  # noqa: PLC0415 (likewise)
+        from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+
         state = ClusterState()
         for fact in self:
             fold(state, fact)
@@ -71,16 +71,20 @@ class Source:
 
     def records(self, first: Bound, last: Bound) -> Iterator[Record]:
         """The turns of the log that contain the span, and possibly others."""
+        from fairlog.cli.exports import chained, exported  # noqa: PLC0415 (likewise)
+
         if self._file is not None:
             return exported(self._file)
         if self.session.api is not None:
-            return _chained(read_lines(self.session.lines()))
+            return chained(self.session.lines())
         after = self.session.log.before((first.seq or 1) - 1)
         return self.session.log.read(after, to=last.seq)
 
     def growing(self) -> Iterator[Record]:
         """The turns that the API tells, from position 1 on and without end."""
-        return _chained(read_lines(self.session.lines(growing=True)))
+        from fairlog.cli.exports import chained  # noqa: PLC0415 (likewise)
+
+        return chained(self.session.lines(growing=True))
 
     def until(self, entries: Iterable[E]) -> Iterator[E]:
         """The entries up to `--at`. Raises: NotThatLong if they end before."""
@@ -88,6 +92,8 @@ class Source:
 
     def end(self) -> Position:
         """The position and digest of the end of the log. Raises: InvalidCommand if the log is empty."""
+        from scheduler.store.eventlog import Position  # noqa: PLC0415 (likewise)
+
         if self._file is None and self.session.api is None:
             position = self.session.log.head()
             if not position.seq:
@@ -102,36 +108,3 @@ class Source:
             return None if self._at is None else self._at.at
         now = self.session.now_ms()
         return now if self._at is None or self._at.at is None else min(now, self._at.at)
-
-
-def facts_of(file: IO[bytes]) -> Iterator[Fact]:
-    """The facts of a file written by `fairlog log --json`, from position 1 on, verified along the chain of digests.
-
-    Raises: BadExport naming the file and the first position that cannot be trusted, or if the file has no log.
-    """
-    return _trusted(file, read_export(file))
-
-
-def exported(file: IO[bytes]) -> Iterator[Record]:
-    """As `facts_of`, but the turns."""
-    return _trusted(file, _chained(read_lines(file)))
-
-
-def _chained(records: Iterator[Record]) -> Iterator[Record]:
-    after = GENESIS
-    for record in records:
-        check(record, *after)
-        yield record
-        after = Position(record.last, record.digest)
-
-
-def _trusted(file: IO[bytes], entries: Iterator[T]) -> Iterator[T]:
-    name, empty = getattr(file, "name", "the file"), True
-    try:
-        for entry in entries:
-            empty = False
-            yield entry
-    except UnreadableRecord as error:
-        raise BadExport(f"{name}: {error}") from error
-    if empty:
-        raise BadExport(f"{name} contains no log; write one with `fairlog log --json`")

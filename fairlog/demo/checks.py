@@ -18,7 +18,7 @@ from scheduler.rules.entities import App
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
-from scheduler.service.client import Receipt
+from scheduler.service.receipts import Receipt
 from scheduler.store.codec import Fact
 
 VIEWS: dict[str, Any] = {"apps": {"everything": True}, "workers": {}, "companies": {}, "shares": {}, "settings": {}}

@@ -28,7 +28,7 @@ from fairlog.demo.kills import Kills
 from fairlog.local.up import Plan, Tree
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, NoMaster
-from scheduler.service.client import Receipt
+from scheduler.service.receipts import Receipt
 from scheduler.store.codec import Fact
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog

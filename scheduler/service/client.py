@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError
 
@@ -14,7 +14,7 @@ from scheduler.model.commands import BATCH, check_variables, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.model.sender import By, local
 from scheduler.service.keyring import Keyring
-from scheduler.service.receipts import SignedReceipt, receipt_of
+from scheduler.service.receipts import Receipt, SignedReceipt, receipt_of
 from scheduler.service.signing import lane_of, signed_fields, unsigned_fields
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import OPERATORS, Keys, bell_id, queue_key
@@ -89,17 +89,6 @@ UNCLAIMED_SECRETS_S = 24 * 3600
 """How long the secrets of an app are kept that is never submitted."""
 RECONNECT_S = 0.2
 CLOCK_KEPT_S = 60
-
-
-class Receipt(NamedTuple):
-    """A command was carried out: `seq` is the position of its last event, 0 if it had none.
-
-    `signed` is the master's signed answer, that of the whole batch for a part of one; None if it has no key.
-    """
-
-    command_id: str
-    seq: int
-    signed: SignedReceipt | None = None
 
 
 class Client:

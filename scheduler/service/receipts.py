@@ -66,6 +66,17 @@ class SignedReceipt(Struct, frozen=True, forbid_unknown_fields=True):
                 yield f"{identity}.{number}", each["seq"]
 
 
+class Receipt(NamedTuple):
+    """A command was carried out: `seq` is the position of its last event, 0 if it had none.
+
+    `signed` is the master's signed answer, that of the whole batch for a part of one; None if it has no key.
+    """
+
+    command_id: str
+    seq: int
+    signed: SignedReceipt | None = None
+
+
 def signed_answers(  # noqa: PLR0917 - what is signed, in order
     ring: Keyring, cluster: str, seq: int, digest: str, at: int, answers: Sequence[Answer]
 ) -> list[str]:

@@ -30,8 +30,8 @@ from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotA
 from scheduler.model.sender import By
 from scheduler.rules.views import page_of_apps
 from scheduler.service import signing
-from scheduler.service.client import Receipt
 from scheduler.service.keyring import Keyring, master_id, public_of
+from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.store import KEYS

@@ -49,8 +49,7 @@ from witness.audit.proofs import Proofs
 
 if TYPE_CHECKING:
     from scheduler.model.sender import By
-    from scheduler.service.client import Receipt
-    from scheduler.service.receipts import SignedReceipt
+    from scheduler.service.receipts import Receipt, SignedReceipt
     from scheduler.store.eventlog import EventLog
     from tests.simulation.machine import Machine
     from tests.simulation.store import Store

@@ -20,9 +20,9 @@ from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
 from scheduler.rules.snapshot_records import restored
 from scheduler.rules.state import ClusterState
-from scheduler.service.client import Receipt
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.keyring import Keyring
+from scheduler.service.receipts import Receipt
 from scheduler.service.scheduler import Scheduler
 from scheduler.service.seals import key_change
 from scheduler.service.signing import Gate, Sent

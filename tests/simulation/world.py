@@ -49,8 +49,9 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.model.sender import By, local
 from scheduler.rules.snapshot_records import lines, restored
-from scheduler.service.client import Client, Receipt
+from scheduler.service.client import Client
 from scheduler.service.inbox import received
+from scheduler.service.receipts import Receipt
 from scheduler.store.keys import OPERATORS, WORKERS, bell_id, queue_key
 from tests.simulation.door import COMPANIES, Door, has_accounts
 from tests.simulation.loom import Actor, Loom

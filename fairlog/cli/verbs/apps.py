@@ -30,6 +30,7 @@ from fairlog.cli.target import in_the_past
 from fairlog.cli.times import localized
 from scheduler.model.arrays import index_of
 from scheduler.model.commands import (
+    BATCH,
     Command,
     ExtendApp,
     FinishApp,
@@ -67,15 +68,17 @@ def kill(session: Session, *, chosen: Choice, executor: bool, reason: str) -> in
     if executor:
         if not chosen.names:
             raise click.UsageError("name the executors; --executor takes no filters")
-        return send_each(session, chosen.names, _kill_executor, "will stop", nothing="is not a running executor")
+        if unknown := next((name for name in chosen.names if not app_of(name)), None):
+            raise UnknownExecutor(unknown)
+        return send_each(
+            session,
+            chosen.names,
+            lambda name: KillExecutors(app=app_of(name), executors=(name,)),
+            "will stop",
+            nothing="is not a running executor",
+        )
     names = picked(session, chosen, "kill")
     return send_each(session, names, lambda name: KillApp(app=name, reason=reason), "killed")
-
-
-def _kill_executor(name: str) -> KillExecutors:
-    if not app_of(name):
-        raise UnknownExecutor(name)
-    return KillExecutors(app=app_of(name), executors=(name,))
 
 
 @click.command()
@@ -328,18 +331,19 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 def send_each(
     session: Session, names: Sequence[str], command: Callable[[str], Command], done: str, *, nothing: str = ""
 ) -> int:
-    """Send a command for each name and print its result: `done`, or `nothing` (if given) if it changed nothing.
+    """Send a command for each name, in batches, and print its result: `done`, or `nothing` if it changed nothing.
 
-    Returns 1 if any was refused, else 0.
+    Without `nothing`, that is told apart no further. Returns 1 if any was refused, else 0.
     """
     code = 0
-    for name in names:
-        try:
-            receipt = session.send(command(name))
-            click.echo(f"{name} {done if receipt.seq or not nothing else nothing}")
-        except CommandRejected as refusal:
-            render.say(f"Error: {refusal}")
-            code = 1
+    for start in range(0, len(names), BATCH):
+        part = names[start : start + BATCH]
+        for name, outcome in zip(part, session.send_many([command(name) for name in part]), strict=True):
+            if isinstance(outcome, CommandRejected):
+                render.say(f"Error: {outcome}")
+                code = 1
+            else:
+                click.echo(f"{name} {done if outcome.seq or not nothing else nothing}")
     return code
 
 

@@ -96,7 +96,7 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
     """
     if file.isatty():
         raise click.UsageError("name a FILE, or pipe a log to standard input")
-    from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
+    from fairlog.cli.exports import exported  # noqa: PLC0415 (help needs none of it)
     from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
 
     with _empty_target(target) as (log, ring):

@@ -11,8 +11,8 @@ from fairlog import credentials
 from fairlog.api.addresses import UNIX, URL_VARIABLE
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
+from fairlog.cli.failures import Unconfirmed
 from fairlog.cli.params import as_json, flag, text_option
-from fairlog.cli.session import Unconfirmed
 from fairlog.credentials import Credentials, keeping
 from fairlog.local.running import find_running
 from scheduler.model.commands import IssueToken, RevokeToken
@@ -101,7 +101,7 @@ def whoami(session: Session, *, as_json: bool) -> None:
         said: dict[str, Any] = session.api.read("/v1/whoami")
         where = f"the API at {session.api_url}"
     else:
-        by = session.client.by
+        by = session.account()
         said = {"account": by.account, "role": by.role, "token": "", "company": "", "scopes": None, "expires": None}
         where = "the store"
     if as_json:

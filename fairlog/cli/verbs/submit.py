@@ -61,7 +61,7 @@ from scheduler.service.receipts import write_receipts
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.service.client import Receipt
+    from scheduler.service.receipts import Receipt
 
 
 def company_option(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

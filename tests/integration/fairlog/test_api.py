@@ -16,13 +16,14 @@ import psutil
 import pytest
 
 import fairlog
-from fairlog.api.client import ApiClient, AsyncApiClient
+from fairlog.api.async_client import AsyncApiClient
+from fairlog.api.client import ApiClient
 from fairlog.client import StoreClient
 from fairlog.errors import NoCluster, Refused, Unreachable
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, DuplicateApp, NotAuthenticated, UnknownApp
 from scheduler.rules.views import VIEWS
-from scheduler.service.client import Receipt
+from scheduler.service.receipts import Receipt
 from tests.integration.cli_rig import Shell
 from tests.waiting import wait_until
 

@@ -28,7 +28,7 @@ from scheduler.rules.entities import Allocation
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Entry, Turn
 from scheduler.rules.views import look
-from scheduler.service.client import Receipt
+from scheduler.service.receipts import Receipt
 from scheduler.store.codec import Fact
 from tests.integration.cli_rig import ROOT, Shell
 

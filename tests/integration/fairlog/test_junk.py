@@ -19,8 +19,9 @@ from fairlog.errors import Refused
 from scheduler.model.commands import AddAccount, IssueToken, KillApp, RegisterCompany, SubmitApp, write_command
 from scheduler.model.errors import DuplicateApp
 from scheduler.model.sender import By
-from scheduler.service.client import LANE_LIMIT, Client, Receipt
+from scheduler.service.client import LANE_LIMIT, Client
 from scheduler.service.keyring import KEYS_FILE, Keyring
+from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
 from tests.integration.cli_rig import Shell
 

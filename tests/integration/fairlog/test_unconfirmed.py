@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from fairlog.cli.session import Session, Unconfirmed
+from fairlog.cli.failures import Unconfirmed
+from fairlog.cli.session import Session
 from fairlog.cli.target import Target
 from fairlog.local.store import EmbeddedStore
 from recovery.replay.rebuild import rebuild

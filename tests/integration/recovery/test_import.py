@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
+from fairlog.cli.exports import BadExport
+from fairlog.cli.exports import exported as read_whole
 from fairlog.cli.main import cli
-from fairlog.cli.sources import BadExport
-from fairlog.cli.sources import exported as read_whole
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.publish import PAGE, Draft, NotPublished, left_behind
 from recovery.replay.rebuild import rebuild

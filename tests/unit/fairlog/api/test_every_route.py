@@ -37,7 +37,8 @@ from scheduler.model.sender import NOBODY, By, Role, local
 from scheduler.rules.decide import decide
 from scheduler.rules.permission import MATRIX, WITH_REASON, Verb
 from scheduler.rules.state import ClusterState
-from scheduler.service.client import Client, Receipt
+from scheduler.service.client import Client
+from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
 from tests.unit.fairlog.api.served import KEYS, RING, served
 

@@ -42,7 +42,7 @@ from scheduler.model.errors import (
 from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
-from scheduler.service.client import Receipt
+from scheduler.service.receipts import Receipt
 from scheduler.store.tails import STREAMS, Tail
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served, submission

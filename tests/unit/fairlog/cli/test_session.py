@@ -9,7 +9,8 @@ import pytest
 
 from fairlog import credentials
 from fairlog.cli import session as sessions
-from fairlog.cli.session import Session, UnknownCluster
+from fairlog.cli.failures import UnknownCluster
+from fairlog.cli.session import Session
 from fairlog.cli.target import Target
 from scheduler.model.errors import NoMaster, NotAllowed, UnsuitableStore
 

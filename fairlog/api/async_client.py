@@ -1,0 +1,175 @@
+"""The client of the API for asyncio: `AsyncApiClient`, the twin of `fairlog.api.client.ApiClient`."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from fairlog.api.addresses import UNIX
+from fairlog.api.client import LATER_S, RETRY_S, Base, Pause, Steps, error_of, event_of
+from fairlog.api.connections import Answer, Lost, Request
+from scheduler.model.sender import By
+
+if TYPE_CHECKING:
+    from fairlog.api.client import Send
+    from scheduler.model.commands import Command, SubmitApp
+    from scheduler.model.errors import CommandRejected
+    from scheduler.service.receipts import Receipt
+    from scheduler.store.tails import Stream, Tail
+
+T = TypeVar("T")
+
+
+class AsyncApiClient(Base):
+    """As `ApiClient`, for asyncio."""
+
+    def __init__(
+        self, urls: str | Sequence[str] | None = None, *, token: str | None = None, timeout_s: float = 30
+    ) -> None:
+        super().__init__(urls, token, timeout_s)
+        self._transports = [httpx.AsyncHTTPTransport(**each) for each in self._ways()]
+        self._bases = ["http://fairlog" if url.startswith(UNIX) else url.rstrip("/") for url in self._urls]
+        self._extensions = {"timeout": httpx.Timeout(timeout_s + LATER_S).as_dict()}
+
+    def _ways(self) -> Iterator[dict[str, Any]]:
+        """The arguments of each server's transport.
+
+        Only https:// gets the certificate authorities, which take 40 ms to load; other connections trust none.
+        """
+        for url in self._urls:
+            socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+            trusted = True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            yield {"uds": socket, "verify": trusted, "trust_env": False}
+
+    def _built(self, step: Send) -> httpx.Request:
+        """The request for a transport. An httpx client would add what needs more time than the server's answer."""
+        method, _, _, content, headers = step.request
+        return httpx.Request(
+            method,
+            step.request.target(self._bases[step.server]),
+            headers={**self._headers, **headers},
+            content=content,
+            extensions=self._extensions,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for transport in self._transports:
+            await transport.aclose()
+
+    async def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
+        """Carry out `command`; returns after the commit."""
+        return await self._do(self._talk.send(command, {}, command_id))
+
+    async def submit(self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None) -> Receipt:
+        """Submit an app with the values of its variables, which never enter the log."""
+        return await self._do(self._talk.send(command, secrets, command_id))
+
+    async def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+        """Carry out `commands` in order, in batches; the result of a refused one is its refusal."""
+        return await self._do(self._talk.send_many(commands))
+
+    async def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
+        """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""
+        return await self._do(self._talk.view(name, arguments, at))
+
+    async def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
+        """The value, or all items, that GET `path` answers."""
+        return await self._do(self._talk.read(path, query))
+
+    async def beat(self, app: str) -> str:
+        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
+        state: str = await self._do(self._talk.beat(app))
+        return state
+
+    async def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+        """As `ApiClient.ask`."""
+        return await self._do(self._talk.question(path, asked))
+
+    async def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:
+        """As `ApiClient.output`."""
+        return await self._do(self._talk.output(app, task, stream, reason))
+
+    async def tails(self, app: str, task: str = "", *, reason: str = "") -> dict[int | None, Tail]:
+        """As `ApiClient.tails`."""
+        return await self._do(self._talk.tails(app, task, reason))
+
+    async def log(self, after: int = 0, *, reason: str = "") -> AsyncIterator[dict[str, Any]]:
+        """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
+        while found := await self._do(self._talk.entries(after, reason)):
+            for event in found:
+                yield event
+            after = found[-1]["seq"]
+
+    async def follow(self, path: str = "/v1/log/events", after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """The events of the stream at `path` after position `after` as they are committed, without end."""
+        while True:
+            await self.check()
+            send = self._talk.follow(path, after)
+            try:
+                answer = await self._transports[send.server].handle_async_request(self._built(send))
+                async with aclosing(answer):
+                    if answer.status_code >= 400:
+                        raise error_of(Answer(answer.status_code, await answer.aread()))
+                    async for line in answer.aiter_lines():
+                        event = event_of(line.encode())
+                        if event is not None:
+                            after = event["seq"]
+                            yield event
+            except httpx.TransportError:
+                await asyncio.sleep(RETRY_S)
+
+    async def account(self) -> By:
+        """The account of the token, or of this process over a Unix socket."""
+        said = await self.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
+    async def states(self, app: str) -> list[dict[str, Any]]:
+        """The states of the app's tasks, by index; empty before its first executor."""
+        found: list[dict[str, Any]] = await self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
+        return found
+
+    async def explain(self, app: str) -> dict[str, Any]:
+        """Why the app waits, or was admitted and placed as it was, from the log."""
+        said: dict[str, Any] = await self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+        return said
+
+    async def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """What would become of the submission now, and why; nothing is changed."""
+        said: dict[str, Any] = await self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
+        return said
+
+    async def check(self) -> None:
+        """Return once a server can answer."""
+        await self._do(self._talk.ask(Request("GET", "/v1/health")))
+
+    async def _do(self, steps: Steps[T]) -> T:
+        got: Answer | Lost | None = None
+        while True:
+            try:
+                step = steps.send(got)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            got = None
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+                continue
+            try:
+                said = await self._transports[step.server].handle_async_request(self._built(step))
+                async with aclosing(said):
+                    got = Answer(said.status_code, await said.aread(), said.headers.get("retry-after"))
+            except httpx.TransportError as error:
+                got = Lost(str(error))
