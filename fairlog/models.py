@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from scheduler.rules.entities import AppState
+from scheduler.model.events import AppState
 
 
 class _Model(Struct, frozen=True, rename="camel", kw_only=True):

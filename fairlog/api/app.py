@@ -49,7 +49,7 @@ from fairlog.api.problems import (
     problem_of,
     status_of,
 )
-from fairlog.api.questions import Message, OfDriver, SignIn
+from fairlog.api.questions import PAGE, Message, OfDriver, SignIn
 from fairlog.api.routes import ROUTES
 from fairlog.api.work import Bells, Questions
 from fairlog.page.assets import lost
@@ -466,10 +466,7 @@ class Door:
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
         if route.view:
-            shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
-            known = values.pop("If-None-Match", "")
-            call = partial(handlers.view, who, route.view, {**path, **values}, **shared)
-            return _viewed(await (self.read(who, call) if "at" in shared else self.view(who, call)), known)
+            return await self._view_of(route.view, who, {**path, **values})
         if route.answer == "output":
             task = _whole(path["task"]) if "task" in path else None
             output = await self.read(who, partial(handlers.output, who, path["app"], task, **values))
@@ -527,6 +524,15 @@ class Door:
         return _viewed(
             await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(who, asked)), known
         )
+
+    async def _view_of(self, view: str, who: By, values: dict[str, Any]) -> Response:
+        shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
+        known = values.pop("If-None-Match", "")
+        call = partial(self.handlers.view, who, view, values, **shared)
+        viewed = await (self.read(who, call) if "at" in shared else self.view(who, call))
+        if isinstance(viewed.body, list):
+            self.rates.owe(who.token, company_of(who), max(0, len(viewed.body) - 1) // PAGE)
+        return _viewed(viewed, known)
 
     async def _mail(self, route: Route, request: Request, who: By, *, passed: bool, wait: int = 0) -> Response:
         """Leave a message, or read one once it is there or after `wait` ms."""

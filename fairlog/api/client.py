@@ -18,6 +18,7 @@ import msgspec
 
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE, VIEWS
 from fairlog.api.connections import Answer, Connections, Lost, Request
+from fairlog.api.questions import MANY
 from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
 from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
@@ -130,6 +131,7 @@ class _Talk:
         inside = {key: quote(str(arguments[key]), safe="") for key in arguments if f"{{{key}}}" in path}
         query = {key: _text(value) for key, value in arguments.items() if key not in inside}
         query |= {"fresh": "true"} if at is None else {"at": str(at)}
+        query |= {"limit": str(MANY)} if name == "apps" else {}
         return (yield from self.read(path.format(**inside), query))
 
     def read(self, path: str, query: Mapping[str, str]) -> Steps[Any]:

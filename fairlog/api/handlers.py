@@ -24,7 +24,7 @@ from fairlog.api.figures import Failed, Figures, TooLong, here, lane_of, month_o
 from fairlog.api.limits import Buckets
 from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
-from fairlog.api.questions import PAGE, Message, OtherRules, SignIn
+from fairlog.api.questions import MANY, PAGE, Message, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
 from fairlog.visiting import check_may_visit, place_of
@@ -308,9 +308,10 @@ class Handlers:
         Raises: CommandRejected if the view or its subject is unknown, NotAllowed, NotReady or NotThatLong as
         `Replica.read`.
         """
-        limit = max(1, min(limit, PAGE))
         if name == "apps":
+            limit = max(1, min(limit, MANY))
             return self._apps(who, arguments, at=at, after=after, cursor=cursor, limit=limit, reason=reason)
+        limit = max(1, min(limit, PAGE))
         seen, (body, following) = self.replica.read(
             lambda state: self._look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
         )
@@ -329,18 +330,25 @@ class Handlers:
         limit: int,
         reason: str,
     ) -> Viewed:
-        """A page of the apps that `who` may see; it costs its own items, however many others there are."""
-        submitted = _number(cursor)
+        """A page of the apps that `who` may see; it costs its own items, however many others there are.
+
+        It is made in parts of `PAGE`, so that nobody waits for the whole of it.
+        """
+        submitted, left = _number(cursor), limit
         shown, public = self.shown_to(who, reason)
 
         def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
-            page, following = page_of_apps(
-                state, after=submitted, most=limit, shown=shown(state), tell=listed, **arguments
-            )
-            return [public(each) for each in page], following
+            return page_of_apps(state, after=submitted, most=most, shown=shown(state), tell=listed, **arguments)
 
-        seen, (page, following) = self.replica.read(find, at=at, after=after)
-        return Viewed(seen, [Raw(_to_json(each)) for each in page], None if following is None else str(following))
+        items: list[Raw] = []
+        while True:
+            most = min(left, PAGE)
+            seen, (page, following) = self.replica.read(find, at=at, after=after)
+            items += [Raw(_to_json(public(each))) for each in page]
+            left -= len(page)
+            if following is None or not left or len(page) < most:
+                return Viewed(seen, items, None if following is None else str(following))
+            submitted = following
 
     def shown_to(
         self, who: By, reason: str = ""

@@ -69,6 +69,12 @@ class Rates:
             if name and (wait_s := buckets.take(name, cost)):
                 raise TooMany(f"the {what} {name} asks too often; ask again in {wait_s:.1f} s", wait_s)
 
+    def owe(self, token: str, company: str, cost: float) -> None:
+        """Charge for an answer what its question did not say."""
+        for buckets, name in ((self._tokens, token), (self._companies, company)):
+            if name and cost:
+                buckets.owe(name, cost)
+
     def charge_worker(self, worker: str) -> None:
         """Charge a request of a worker or one of its executors. Raises: TooMany."""
         if wait_s := self._workers.take(worker, 1.0):

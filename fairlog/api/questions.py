@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 PAGE = 500
-"""The most items of a list, or events of the log, in one answer."""
+"""The most events of the log in one answer, and the most items of a list unless more are asked for."""
+MANY = 10_000
+"""The most items of a list in one answer; each `PAGE` of them costs as much as a request."""
 MAX_ADDED = 1_000
 """The most workers that a comparison may add."""
 _Amount = Annotated[int, Meta(ge=0, le=2**53)]

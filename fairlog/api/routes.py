@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairlog.api.addresses import VIEWS
-from fairlog.api.questions import PAGE, Message, OfDriver, OtherRules, SignIn
+from fairlog.api.questions import MANY, PAGE, Message, OfDriver, OtherRules, SignIn
 from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
@@ -67,6 +67,9 @@ _AFTER = Param("after", _SEQ, "Wait until the state holds the log up to this pos
 _FRESH = Param("fresh", {"type": "boolean"}, "Wait until the state holds all that is committed now.")
 _CURSOR = Param("cursor", {"type": "string", "maxLength": 300}, "Where to go on: `next` of the page before.")
 _LIMIT = Param("limit", {"type": "integer", "minimum": 1, "maximum": PAGE}, "The most items of the page.")
+_UP_TO = Param(
+    "limit", {"type": "integer", "minimum": 1, "maximum": MANY}, f"The most items of the page.  [default: {PAGE}]"
+)
 _SEEN = Param("If-None-Match", {"type": "string"}, "The ETag of the answer that the caller has.", "header")
 _KEY = Param(
     "Idempotency-Key",
@@ -95,7 +98,7 @@ _VERBS: dict[str, Verb] = {"apps": "read", "app": "read", "accounts": "users", "
 
 
 def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = ()) -> Route:
-    page = (_CURSOR, _LIMIT) if many else ()
+    page = (_CURSOR, _UP_TO if view == "apps" else _LIMIT) if many else ()
     return Route(
         "GET",
         VIEWS[view],

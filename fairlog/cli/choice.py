@@ -14,7 +14,7 @@ from fairlog.cli import render
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, read_text, text_option
 from scheduler.model.errors import FairlogError
-from scheduler.rules.entities import AppState
+from scheduler.model.events import AppState
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, cast
 
@@ -179,6 +177,9 @@ class LazyGroup(VerbGroup):
 def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's order
     if not wanted or ctx.resilient_parsing:
         return
+    from importlib.metadata import version  # noqa: PLC0415 (slow to import)
+    from importlib.util import find_spec  # noqa: PLC0415 (likewise)
+
     rules = find_spec("scheduler.rules.state")
     compiled = rules is not None and not str(rules.origin).endswith(".py")
     click.echo(f"fairlog {version('fairlog')}{' (compiled)' if compiled else ''}")

@@ -24,7 +24,6 @@ from scheduler.model.arrays import indexes, written
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import MAX_AMOUNT
-from scheduler.rules.validate import check_labels
 from scheduler.service.folders import FolderGone, working_folder
 
 P = ParamSpec("P")
@@ -138,6 +137,8 @@ def read_label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise click.BadParameter(f"{_short(text)} is not of the form KEY=VALUE")
+    from scheduler.rules.validate import check_labels  # noqa: PLC0415 (few verbs need the rules)
+
     try:
         check_labels({key: value})
     except InvalidCommand as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import click
+import msgspec
 from msgspec import structs
 
 from fairlog.cli import times
@@ -41,7 +43,7 @@ _WIDE = 100_000
 
 def print_json(value: object) -> None:
     """Print `value` as indented JSON; characters that a terminal obeys are escaped."""
-    click.echo(in_json(json.dumps(value, indent=2, ensure_ascii=False)))
+    click.echo(in_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def print_table(
@@ -62,13 +64,17 @@ def print_table(
     Nothing is cut. On a narrow terminal, cells wrap, at spaces if that suffices; the first column never does, so that
     ids can be copied. On a terminal, states that need attention have a colour, unless NO_COLOR is set.
     """
-    from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
-
     lines = [tuple("-" if cell is None else _shown(cell) for cell in row) for row in rows]
     if not lines:
         click.echo(empty)
         return
-    console = Console(file=terminal(sys.stderr if err else sys.stdout), markup=False, highlight=False, emoji=False)
+    file = sys.stderr if err else sys.stdout
+    if not (file.isatty() or os.environ.get("FORCE_COLOR")):
+        _print_plain(columns, lines, file, bare=bare)
+        return
+    from rich.console import Console  # noqa: PLC0415 (only terminals need it)
+
+    console = Console(file=terminal(file), markup=False, highlight=False, emoji=False)
     cells = [["" if bare else name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
     room = console.width if console.is_terminal else _WIDE
     for name in spare:
@@ -83,6 +89,29 @@ def print_table(
         table.show_header = not bare
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), file=console.file)
+
+
+def _print_plain(columns: Sequence[str], lines: Sequence[Sequence[object]], file: TextIO, *, bare: bool) -> None:
+    """Print the table for a program, which needs whole lines: nothing wraps, nothing is coloured."""
+    cells = [
+        ["" if bare else name, *(one_line(str(line[number])) for line in lines)] for number, name in enumerate(columns)
+    ]
+    width_of = len if all(cell.isascii() for column in cells for cell in column) else _cell_len()
+    padded = []
+    for number, column in enumerate(cells):
+        width = max(map(width_of, column))
+        right = all(isinstance(line[number], int) for line in lines)
+        spaces = (" " * (width - width_of(cell)) for cell in column)
+        padded.append([space + cell if right else cell + space for cell, space in zip(column, spaces, strict=True)])
+    shown = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+    click.echo("\n".join(shown[bare:]), file=file)
+
+
+def _cell_len() -> Callable[[str], int]:
+    """How many columns of a terminal a text takes, which may have wide characters or none."""
+    from rich.cells import cell_len  # noqa: PLC0415 (few tables need it)
+
+    return cell_len
 
 
 def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int] = ()) -> Table:

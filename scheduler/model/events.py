@@ -16,6 +16,7 @@ from scheduler.model.sender import Role
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
 Locality = Literal["host", "rack", "any"]
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet", "expired"]
 """Where an executor was placed: on a preferred host, in the rack of one, or elsewhere (semantics L5)."""
 Addresses = dict[str, tuple[str, ...]]
 """Kind of resources -> addresses, in the order of the worker's offer (semantics R2, R5)."""

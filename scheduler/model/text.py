@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+MAX_NAME = 128
+"""The most characters of a name."""
 MAX_DETAIL = 1024
 """The most characters of a detail: why something ended, or why it cannot start."""
 

@@ -16,6 +16,7 @@ from scheduler.model.commands import Private, read_private
 from scheduler.model.events import (
     Addresses,
     AppRegistered,
+    AppState,
     CompanyChanged,
     CompanyRegistered,
     Condition,
@@ -40,7 +41,6 @@ class _Empty(dict[Any, Any]):
 
 
 EMPTY: dict[Any, Any] = _Empty()
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet", "expired"]
 
 
 def is_met(condition: Condition, ended: str) -> bool:

@@ -23,7 +23,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
-from scheduler.model.text import MAX_DETAIL, one_line
+from scheduler.model.text import MAX_DETAIL, MAX_NAME, one_line
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
@@ -40,7 +40,6 @@ MAX_TASKS = 100_000
 MAX_EXECUTORS = 1_000_000
 MAX_PRIORITY = 1_000
 MAX_DEPENDENCIES = 1_000
-MAX_NAME = 128
 MAX_LABELS = 16
 """The most labels of a worker."""
 MAX_LINE_BYTES = 128 * 1024

@@ -11,11 +11,11 @@ from msgspec.structs import asdict
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.model.events import Addresses, ClusterConfigured, Computed, Fixed, Sizing
+from scheduler.model.events import Addresses, AppState, ClusterConfigured, Computed, Fixed, Sizing
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.limits import EVERYBODY, kind_of
-from scheduler.rules.entities import Allocation, App, AppState, Hold, LostWorker, Worker
+from scheduler.rules.entities import Allocation, App, Hold, LostWorker, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState

@@ -27,7 +27,6 @@ from fairlog.cli.worker_choice import (
 from scheduler.model import commands
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
-from scheduler.rules.limiting import check_limit
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
@@ -171,6 +170,8 @@ def limit_set(
     )
     values = params.single(change)
     kinds = [each["kind"] for each in session.ask("resources")]
+    from scheduler.rules.limiting import check_limit  # noqa: PLC0415 (other verbs need no rules)
+
     for name, value in change:  # all of them or none
         check_limit(name, value, kinds)
 

@@ -48,7 +48,6 @@ from fairlog.cli.params import (
     text_option,
 )
 from fairlog.cli.printed import leave_stdout
-from fairlog.cli.streams import Printer, follow_output
 from fairlog.cli.times import localized
 from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import KillApp, SubmitApp
@@ -56,7 +55,7 @@ from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import size_text
 from scheduler.model.staged import FILES, MOST_BYTES, packed
-from scheduler.rules.validate import MAX_NAME, check_near
+from scheduler.model.text import MAX_NAME
 from scheduler.service.receipts import write_receipts
 
 if TYPE_CHECKING:
@@ -448,6 +447,7 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     ends the waiting for its end. Of several tasks, the exit code is the largest.
     """
     from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+    from fairlog.cli.streams import Printer, follow_output  # noqa: PLC0415 (likewise)
     from fairlog.cli.waiting import Reasons  # noqa: PLC0415 (likewise)
 
     if raw and prefix:
@@ -581,6 +581,8 @@ def _stated_preferences(near: Mapping[str, str], array: str, tasks: int | None) 
     """The fields of `SubmitApp` that follow from its field `near` (semantics L7). Raises: click.UsageError."""
     if tasks is None:
         raise click.UsageError("--prefer names tasks, and the app has none; add --tasks N")
+    from scheduler.rules.validate import check_near  # noqa: PLC0415 (few submissions need the rules)
+
     try:
         check_near(near)
         preferring, by_host = preferences(near, array, tasks)
@@ -625,6 +627,7 @@ def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False
     end = wait_for(session, request.app, seq)
     if not shown and (request.tasks == 1 or (request.driver and not request.tasks)):
         from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
+        from fairlog.cli.streams import Printer  # noqa: PLC0415 (likewise)
 
         printer, task = Printer(apart=True, lasting=True), None if request.driver else 0
         output = tasks_of(session).tail(request.app, task)

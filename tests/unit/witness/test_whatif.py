@@ -9,9 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.commands import AddAccount, EndApp, EndedExecutor, RegisterWorker
 from fairlog.cli.exports import facts_of
-from scheduler.model.commands import RegisterWorker
+from scheduler.model.commands import AddAccount, EndApp, EndedExecutor, RegisterWorker
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.model.events import AppAdmitted
 from scheduler.model.sender import By, local

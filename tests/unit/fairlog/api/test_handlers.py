@@ -464,3 +464,13 @@ def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypa
     monkeypatch.setattr("fairlog.api.handlers.MOST_READ", 1)
     with pytest.raises(TooLong):
         api.audit(ROOT)
+
+
+def test_a_long_list_of_apps_is_one_answer_made_in_parts(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlog.api.handlers.PAGE", 2)
+    apps = [api.send(ROOT, submission(f"a{number}")) for number in range(5)]
+    assert api.replica.wait_for(apps[-1].seq, 10)
+    assert [app["app"] for app in listed(api.view(ROOT, "apps", {}, limit=5))] == ["a0", "a1", "a2", "a3", "a4"]
+    page = api.view(ROOT, "apps", {}, limit=3)
+    assert [app["app"] for app in listed(page)] == ["a0", "a1", "a2"]
+    assert [app["app"] for app in listed(api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next)))] == ["a3", "a4"]

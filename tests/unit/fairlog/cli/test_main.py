@@ -63,7 +63,7 @@ def test_the_page_of_verbs_says_how_completion_is_switched_on() -> None:
 def test_the_group_says_its_version_and_whether_the_rules_are_compiled(
     monkeypatch: pytest.MonkeyPatch, origin: str, build: str
 ) -> None:
-    monkeypatch.setattr("fairlog.cli.main.find_spec", lambda _: SimpleNamespace(origin=origin))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: SimpleNamespace(origin=origin))
     answer = run("--version")
     assert (answer.exit_code, answer.output) == (0, f"fairlog {version('fairlog')}{build}\n")
 

@@ -26,7 +26,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, cluster: str | None, answer: str | E
         return {"cluster": answer}
 
     api = SimpleNamespace(read=read, close=lambda: heard.append("closed"))
-    monkeypatch.setattr(credentials, "named", lambda _: SimpleNamespace(api="http://a"))
+    monkeypatch.setattr(credentials, "named", lambda _: SimpleNamespace(api="http://a", token=""))
     monkeypatch.setattr(sessions, "_api_of", lambda *_: api)
     try:
         return heard, Session(Target(cluster=cluster))

@@ -1,0 +1,151 @@
+"""What the verbs of every day cost: what they load, and how often they ask."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlog.api.client import ApiClient
+from fairlog.api.questions import PAGE
+from scheduler.model.commands import BATCH, SubmitApp
+from tests.integration.cli_rig import Shell
+from tests.waiting import HOPELESS_S
+
+MANY = 2 * BATCH + 1
+"""More apps than two batches, or four pages, hold."""
+HEAVY = frozenset(
+    [
+        "asyncio",
+        "cryptography",
+        "fakeredis",
+        "httpx",
+        "importlib.metadata",
+        "pydantic",
+        "redis",
+        "rich",
+        "rq",
+        "structlog",
+        "uvicorn",
+        "zipfile",
+    ]
+)
+"""What takes long to load and nobody needs who asks an API server."""
+RULES = re.compile(
+    r"scheduler\.rules|recovery\.(archive|failover)|witness\.(?!failing$)|workers\.(?!locks$)|fairlog\.watch"
+)
+"""What reads, decides and explains the log, which API servers have loaded."""
+MOST_MODULES = 260
+"""A verb's CPU time is nearly all the loading of its modules, so they have a budget; 0.25 s is what it may take."""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A running `up` with a company."""
+    shell = Shell(tmp_path_factory.mktemp("daily"))
+    shell.ok("up", "--detach", "--workers", "1", "--cores", "4", "--memory", "4G")
+    try:
+        shell.ok("company", "add", "acme")
+        yield shell
+    finally:
+        shell.run("down")
+
+
+@pytest.fixture(scope="module")
+def api(shell: Shell) -> Iterator[ApiClient]:
+    """The API of that `up`."""
+    said = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())
+    with ApiClient(f"http+unix:{said['socket']}", token="") as client:
+        yield client
+
+
+def held(user: str, number: int) -> list[SubmitApp]:
+    """So many submissions of the user that stay pending."""
+    return [named(f"{user}-{each:04}", user) for each in range(number)]
+
+
+def named(app: str, user: str, name: str = "true") -> SubmitApp:
+    """A submission that stays pending."""
+    return SubmitApp(app=app, company="acme", user=user, tasks=1, hold=True, command=("true",), name=name)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "submit --company acme --user bea --hold -- true",
+        "kill --user bea --yes",
+        "hold --user bea --yes",
+        "apps",
+        "apps --json",
+        "apps --user bea --state pending",
+        "workers",
+        "shares",
+        "company list",
+        "limit list",
+        "resource list",
+        "settings",
+        "whoami",
+    ],
+)
+def test_a_daily_verb_loads_only_what_asks_an_api_server(shell: Shell, api: ApiClient, typed: str) -> None:
+    api.send_many(held("bea", 1))
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "fairlog", *typed.split()],
+        env=shell.env,
+        cwd=shell.home,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HOPELESS_S,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert not loaded & HEAVY
+    assert not [name for name in sorted(loaded) if RULES.match(name)]
+    assert len(loaded) <= MOST_MODULES
+
+
+def test_thousands_of_apps_are_killed_in_batches_and_each_is_told_of(shell: Shell, api: ApiClient) -> None:
+    apps = held("cid", MANY)
+    api.send_many(apps)
+    before = api.view("cluster")["head"]
+    said = shell.ok("kill", "--user", "cid", "--yes").splitlines()
+    assert said == [f"{each.app} killed" for each in apps]
+    turns = {event["turn"] for event in api.log(before)}
+    assert len(turns) < MANY / 100  # a turn for each batch, not one for each app
+
+
+def test_a_refused_command_of_a_batch_is_told_of_and_the_others_are_carried_out(shell: Shell, api: ApiClient) -> None:
+    api.send_many(held("dan", 2))
+    shell.ok("kill", "dan-0001")
+    answer = shell.run("kill", "dan-0000", "dan-0001")
+    assert (answer.code, answer.out) == (1, "dan-0000 killed\n")
+    assert answer.err == "Error: app 'dan-0001' has already ended: killed\n"
+    assert shell.run("kill", "--executor", "dan-0000-0", "nothing").code == 1
+
+
+def test_a_list_is_one_answer_and_its_columns_stand_below_each_other(shell: Shell, api: ApiClient) -> None:
+    apps = held("eva", PAGE + 2)
+    api.send_many([*apps, named("eva-x", "eva", "統計")])
+    lines = shell.ok("apps", "--user", "eva", "-o", "app,name,cores").splitlines()
+    assert lines[:2] == ["APP       NAME  CORES", "eva-0000  true  0 of 4"]
+    assert lines[-1] == "eva-x     統計  0 of 4"  # whose two characters take four columns
+    assert len(lines) == len(apps) + 2
+    listed = json.loads(shell.ok("apps", "--user", "eva", "--json"))
+    assert [each["app"] for each in listed] == [*(each.app for each in apps), "eva-x"]
+
+
+def test_a_verb_goes_to_the_store_where_the_api_server_does_not_answer(shell: Shell, tmp_path: Path) -> None:
+    record = shell.home / ".local/share/fairlog/up/up.json"
+    kept = record.read_text()
+    try:
+        record.write_text(json.dumps({**json.loads(kept), "socket": str(tmp_path / "nobody")}))
+        name = shell.submit("--hold", "--", "true")
+        assert shell.app(name)["state"] == "pending"
+    finally:
+        record.write_text(kept)
+    assert shell.app(name)["state"] == "pending"
