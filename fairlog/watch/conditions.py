@@ -344,7 +344,13 @@ def _other_up(_: ClusterState, around: Around) -> Holds:
 
 
 CONDITIONS: tuple[Condition, ...] = (
-    Condition("store", "critical", _store, "see the store's own log; nothing is lost that was acknowledged"),
+    Condition(
+        "store",
+        "critical",
+        _store,
+        "see the store's own log; whether anything is lost can be known once it answers, by `fairlog audit`; if it "
+        "cannot read its files, do what docs/operations.md says of such a store",
+    ),
     Condition("log", "critical", _log, "keep a copy of the store's files and restore a backup; masters stop here"),
     Condition(
         "no_master", "critical", _no_master, "start one with `fairlog master`, or see the logs of those that run"
