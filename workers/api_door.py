@@ -249,11 +249,12 @@ class ApiExecutorDoor:
         """As `ExecutorDoor.finish`."""
         self._ask("finish", Raw, door.Finish(put_back=put_back), Raw())
 
-    def keep_output(self, tails: Mapping[int, bytes]) -> bool:
+    def keep_output(self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
         """As `ExecutorDoor.keep_output`."""
         granted = True
         for part in _tail_parts(tails):
-            granted = self._ask("output", door.Kept, door.Output(tails=part), door.Kept(granted=False)).granted
+            said = door.Output(tails=part, unwritten=unwritten, why=why)
+            granted, unwritten = self._ask("output", door.Kept, said, door.Kept(granted=False)).granted, 0
         return granted
 
     def backlog(self, said: door.Backlog) -> None:

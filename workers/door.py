@@ -145,9 +145,14 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """The output tails of running tasks as base64; that of a driver or a program is of task 0."""
+    """The output tails of running tasks as base64; that of a driver or a program is of task 0.
+
+    `unwritten` bytes of output are not in the worker's files, as its disk does not take them; `why` is the reason.
+    """
 
     tails: list[tuple[int, bytes]] = []
+    unwritten: int = 0
+    why: str = ""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -249,8 +254,11 @@ class ExecutorDoor(Protocol):
     def finish(self, *, put_back: bool) -> None:
         """Remove the record by which RQ's tools show it; with `put_back`, return its running tasks to the queue."""
 
-    def keep_output(self, tails: Mapping[int, bytes]) -> bool:
-        """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted."""
+    def keep_output(self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
+        """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted.
+
+        So many further bytes are `unwritten` on the worker's disk, and `why`.
+        """
 
     def backlog(self, said: Backlog) -> None:
         """Report the backlog of an elastic app (semantics L6), or of one whose tasks prefer hosts (L8)."""

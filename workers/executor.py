@@ -193,6 +193,9 @@ class Executor:
     def _exchange(self, starter: TaskStarter, want: int) -> Ending | None:
         grant = self._spec.grant
         reported = list(self._group.ended)
+        if self._group.unwritten:
+            self._door.keep_output({}, unwritten=self._group.unwritten, why=self._group.why_unwritten)
+            self._group.unwritten = 0
         step = self._door.step(reported, want=want)
         del self._group.ended[: len(reported)]
         for job in step.refused:

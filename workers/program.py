@@ -108,7 +108,8 @@ class Program:
         if ended is None:
             return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED)
         try:
-            self._door.keep_output({0: ended.output})
+            group = self._group
+            self._door.keep_output({0: ended.output}, unwritten=group.unwritten, why=group.why_unwritten)
         except AWAY as error:
             _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
         if ended.outcome == "unstartable" and grant.program:

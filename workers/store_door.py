@@ -29,6 +29,7 @@ from scheduler.store.codec import told
 from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA, DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
+from scheduler.store.full_disks import note_cut
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist, broken
 from scheduler.store.visits import Orders, Report, Visit, Visits, read_awaited
@@ -207,8 +208,10 @@ class WorkerStore:
         if claims.runs == "tasks":
             self._record(claims).withdraw()
 
-    def keep_output(self, claims: Claims, tails: Mapping[int, bytes]) -> bool:
+    def keep_output(self, claims: Claims, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
         """As `ExecutorDoor.keep_output`."""
+        if unwritten:
+            note_cut(self.store, self.keys, claims.worker, unwritten, why)
         grant = cast("bytes | None", self.store.hget(self.keys.grants(claims.worker), claims.executor))
         if grant is None:  # it has ended, and what ended has no output to add to that of another one
             return False
@@ -365,9 +368,9 @@ class StoreExecutorDoor:
         """As `ExecutorDoor.finish`."""
         self._door.finish(self._claims, put_back=put_back)
 
-    def keep_output(self, tails: Mapping[int, bytes]) -> bool:
+    def keep_output(self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
         """As `ExecutorDoor.keep_output`."""
-        return self._door.keep_output(self._claims, tails)
+        return self._door.keep_output(self._claims, tails, unwritten=unwritten, why=why)
 
     def backlog(self, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""

@@ -50,6 +50,8 @@ class TaskGroup:
         self._news = select.epoll()
         self._watched = -1
         self.ended: list[Completion] = []
+        self.unwritten, self.why_unwritten = 0, ""
+        """How many bytes of the output of ended tasks the worker's disk has not taken, and why."""
 
     def __len__(self) -> int:
         """The number of running tasks."""
@@ -180,6 +182,9 @@ class TaskGroup:
     def _end(self, task: Task, ended: Ended) -> None:
         del self._tasks[task.index]
         self.ended.append(task.end(self._measured(task, ended)))
+        if task.output.trouble:
+            self.unwritten += task.output.unwritten
+            self.why_unwritten = task.output.trouble
 
     def _measured(self, task: Task, ended: Ended) -> Ended:
         """The end of a task with the CPU time of all processes that came from it, if that of its cell tells."""

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
+from scheduler.store.full_disks import KEPT_MS
 
 if TYPE_CHECKING:
     from recovery.failover.lease import Member
     from scheduler.rules.state import ClusterState
+    from scheduler.store.full_disks import Cut
 
 Severity = Literal["warning", "critical"]
 """`critical`: the cluster does not work, or cannot be trusted; `warning`: it works and needs somebody."""
@@ -100,6 +102,7 @@ class Around(NamedTuple):
     - `unreplicated`: how many replicas of the store have what the masters wait for, and how many must; None = nobody
       waits.
     - `others`: the data folders of further `up`s on this machine.
+    - `cuts`: worker -> what of the output of tasks its disk has not taken.
     """
 
     now: int
@@ -114,6 +117,7 @@ class Around(NamedTuple):
     failover: Failover | None = None
     others: Sequence[str] = ()
     bounds: Bounds = BOUNDS
+    cuts: Mapping[str, Cut] = {}
     log_at: int | None = None
     unreplicated: tuple[int, int] | None = None
 
@@ -281,6 +285,13 @@ def _worker_suspect(state: ClusterState, around: Around) -> Holds:
             yield worker.id, f"worker {worker.id} has been suspect since {moment(worker.suspicion.since)}, {since}"
 
 
+def _worker_disk(_: ClusterState, around: Around) -> Holds:
+    for worker, cut in sorted(around.cuts.items()):
+        if around.now - cut.at < KEPT_MS:
+            lost = f"{cut.unwritten} bytes of the output of tasks, since {moment(cut.since)}"
+            yield worker, f"the disk of worker {worker} has not taken {lost}: {cut.why}"
+
+
 def _no_worker(state: ClusterState, _: Around) -> Holds:
     waiting = sum(app.ended is None for app in state.apps.values()) if not state.fleet.live else 0
     if waiting:
@@ -385,6 +396,14 @@ CONDITIONS: tuple[Condition, ...] = (
         _worker_suspect,
         "`fairlog workers` names the executors that failed on it; `fairlog drain {}` keeps it out until it is mended",
         "workers are suspect",
+    ),
+    Condition(
+        "worker_disk",
+        "warning",
+        _worker_disk,
+        "free space in the run folder of worker {}; its tasks went on, and of each output `fairlog logs` has the end, "
+        "which says what is missing",
+        "workers have full disks",
     ),
     Condition("no_worker", "warning", _no_worker, "start one with `fairlog worker`"),
     Condition(

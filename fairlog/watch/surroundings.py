@@ -15,6 +15,7 @@ from fairlog.watch.conditions import BOUNDS, Around, AuditedTo, Bounds, Failover
 from recovery.failover.lease import members
 from scheduler.store.connection import clock_ms
 from scheduler.store.durability import watched
+from scheduler.store.full_disks import cuts
 from witness.fairness import Fairness, shortfall
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def look_around(
         failover=None if watched is None else watched.failover,
         others=others,
         bounds=bounds,
+        cuts=cuts(store, keys),
         log_at=log_at,
         unreplicated=unreplicated,
     )

@@ -40,6 +40,7 @@ class Keys:
         self.watched = f"{self.prefix}watched"
         self.agents = f"{self.prefix}agents"
         self.owners = f"{self.prefix}owners"
+        self.full_disks = f"{self.prefix}full-disks"
         self.snapshots = f"{self.prefix}snapshots"
         self.snapshotting = f"{self.prefix}snapshotting"
         self.archive = f"{self.prefix}archive"

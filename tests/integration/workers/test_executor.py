@@ -17,6 +17,7 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.grants import Leaving
 from scheduler.model.staged import FILES, packed
 from scheduler.service.keyring import Keyring
+from scheduler.store.full_disks import cuts
 from scheduler.store.secrets import seal
 from tests.integration.workers.worker_rig import ONE_STORE, WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
@@ -119,6 +120,19 @@ def test_without_an_agent_nothing_runs_once_the_grant_is_gone(
         for pid in (executor, *processes_of(rig.app)):
             send_signal([pid], signal.SIGKILL)
         rig.close()
+
+
+@ONE_STORE
+@pytest.mark.parametrize("program", [False, True])
+def test_what_the_disk_does_not_take_is_told_in_the_output_and_to_the_cluster(rig: Rig, program: bool) -> None:  # noqa: FBT001
+    """A folder in the place of the file stands for a full disk."""
+    rig.files.log_files(rig.app, "0" if program else "0-0")[1].mkdir(parents=True)
+    grant = rig.grant(shell("echo out; echo lost >&2"))
+    rig.run(grant.model_copy(update={"program": program}))
+    said = "fairlog: 5 bytes of the output are not in the worker's files: Is a directory\n"
+    assert rig.work.tail(rig.app, 0).text("stderr").decode() == f"lost\n{said}"
+    cut = cuts(rig.connection, rig.keys)[WORKER]
+    assert (cut.unwritten >= 5, cut.why) == (True, "Is a directory")
 
 
 @ONE_STORE

@@ -22,6 +22,7 @@ from fairlog.watch.conditions import (
 )
 from fairlog.watch.surroundings import Watched, look_around, short_of
 from recovery.failover.lease import Member
+from recovery.replay.bounds import moment
 from scheduler.model.commands import (
     ConfigureCluster,
     RegisterCompany,
@@ -34,6 +35,7 @@ from scheduler.rules.turn import Turn
 from scheduler.store.codec import encode_turn, stored
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.full_disks import KEPT_MS, Cut
 from scheduler.store.keys import Keys
 from witness.fairness import Fairness, shortfall
 
@@ -155,6 +157,11 @@ def test_nothing_is_found_where_all_is_well() -> None:
             {"audited": AuditedTo(5, "d", NOW, rewound_from=9, rewound_at=NOW - MIN_MS)},
             "rewound",
             "position 9, which had been audited, is not in the log any more: it was seen 1 min ago",
+        ),
+        (
+            {"cuts": {"w1": Cut(NOW, NOW, 700, "full"), "w2": Cut(0, NOW - KEPT_MS, 1, "old")}},
+            "worker_disk",
+            f"the disk of worker w1 has not taken 700 bytes of the output of tasks, since {moment(NOW)}: full",
         ),
         ({"others": ("/data",)}, "other_up", "another `fairlog up` runs on this machine, on the data in /data"),
     ],
