@@ -64,6 +64,7 @@ class Workers:
     ) -> None:
         self._store = Redis.from_url(url)
         self._queues = [Queue(name, connection=self._store) for name in queues]
+        self._names = ", ".join(queues)
         self._most = most
         self._over = threading.Event()
         secrets = {"RQ_REDIS_URL": url, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
@@ -81,6 +82,7 @@ class Workers:
         A worker that ends well lowers the demand by itself; what the queues need is stated whenever it differs.
         """
         stated = known = 0
+        told = False
         while not (self._over.wait(LOOK_S) or until()):
             if self._owned.ended is not None:
                 say(f"app {self.app} is {self._owned.ended}")
@@ -91,6 +93,9 @@ class Workers:
                 say(f"the jobs cannot be counted: {error}")
                 continue
             held = len(self._owned.executors)
+            if not (told or wanted or held or stated):
+                told = True
+                say(f"no job waits in {self._names}; workers come as jobs do")
             if wanted > stated or (wanted > held and held < known):
                 stated = wanted
                 self._owned.scale(wanted)

@@ -400,6 +400,10 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 def shares(source: Source, *, as_json: bool) -> None:
     """Show what companies and users hold, and each company's share of its quota.
 
+    OCCUPIED are the cores and the memory that count against shares, at three levels: of all apps that were admitted,
+    which are the list waitingApps, of each company and of each of its users. The setting occupancy says whether what is
+    requested, granted or claimed counts.
+
     PART is what a company is assured: whole smallest executors. A company without a quota of its own is assured one of
     them even where 1/N of the cluster is less, so its part can be above its quota.
     """
@@ -408,13 +412,13 @@ def shares(source: Source, *, as_json: bool) -> None:
         render.print_json(found)
         return
     everybody = found["waitingApps"]
-    rows = [("all", "", *_held(everybody), "", "", "", "", "")]
+    rows = [("waitingApps", "", *_held(everybody), "", "", "", "", "")]
     for each in found["companies"]:
         amounts = (_amounts(each, name) for name in ("quota", "part", "claim", "beyond"))
         rows.append((each["company"], "", *_held(each), *amounts, render.percent(each["share"])))
         users = (user for user in found["users"] if user["company"] == each["company"])
         rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
-    columns = ("COMPANY", "USER", "REQUESTED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
+    columns = ("COMPANY", "USER", "OCCUPIED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
     render.print_table(columns, rows, empty="", spare=("BEYOND", "CLAIM"))
 
 

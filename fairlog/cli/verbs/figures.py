@@ -147,7 +147,15 @@ def _number(value: float | None) -> str:
 
 
 @click.command()
-@text_option("--company", required=True, metavar="C", shell_complete=complete("company"), help="Company to report on.")
+@text_option(
+    "--company",
+    required=True,
+    metavar="C",
+    envvar="FAIRLOG_COMPANY",
+    show_envvar=True,
+    shell_complete=complete("company"),
+    help="Company to report on.",
+)
 @click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
 @flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line; no cell is a formula.")
 @as_json

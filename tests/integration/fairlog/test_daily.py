@@ -149,3 +149,26 @@ def test_a_verb_goes_to_the_store_where_the_api_server_does_not_answer(shell: Sh
     finally:
         record.write_text(kept)
     assert shell.app(name)["state"] == "pending"
+
+
+def test_shares_names_what_is_occupied_at_three_levels_as_its_json_does(shell: Shell, api: ApiClient) -> None:
+    api.send_many(held("fay", 1))
+    said = json.loads(shell.ok("shares", "--json"))
+    lines = shell.ok("shares").splitlines()
+    assert lines[0].split()[:4] == ["COMPANY", "USER", "OCCUPIED", "GRANTED"]
+    assert lines[1].split()[0] == "waitingApps"
+    assert lines[2].split()[0] == "acme"
+    assert "fay" in [line.split()[0] for line in lines[3:]]
+    levels = [said["waitingApps"], *said["companies"], *said["users"]]
+    assert all({"occupiedCores", "occupiedMemory"} <= level.keys() for level in levels)
+
+
+def test_the_environment_names_the_company_of_a_statement(shell: Shell) -> None:
+    refused = shell.run("statement", "--month", "2026-03")
+    assert (refused.code, "'--company'" in refused.err) == (2, True)
+    shell.env["FAIRLOG_COMPANY"] = "hooli"
+    try:
+        named = shell.run("statement", "--month", "2026-03")
+    finally:
+        del shell.env["FAIRLOG_COMPANY"]
+    assert (named.code, named.err) == (1, "Error: the log has no entry in 2026-03\n")

@@ -141,6 +141,17 @@ def test_rq_workers_come_with_the_jobs_and_go_with_them(cluster: Site, queue_url
     assert cluster.wait_for_end(app)["state"] == "finished"
 
 
+def test_an_idle_rq_says_so_once(cluster: Site, queue_url: str, tmp_path: Path) -> None:
+    what = ("--company", "acme", "--user", "ann", "--url", queue_url, "idle")
+    command = [sys.executable, "-m", "fairlog", "rq", *what]
+    with subprocess.Popen(command, env=cluster.shell.env, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = [process.stderr.readline(), process.stderr.readline()]
+        process.terminate()
+        said += process.stderr.readlines()
+    assert [line for line in said if "no job" in line] == ["fairlog: no job waits in idle; workers come as jobs do\n"]
+
+
 @pytest.mark.parametrize(
     ("cores", "answer"),
     [
