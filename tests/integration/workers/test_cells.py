@@ -58,6 +58,16 @@ def rig(own_store: EmbeddedStore, tmp_path: Path, forkserver: Forkserver) -> Ite
     rig.close()
 
 
+def with_capabilities(*but: str) -> list[str]:
+    """The beginning of a command that has the capabilities of its unit alone, without some of them."""
+    if os.geteuid() or shutil.which("setpriv") is None:
+        return []
+    unit = (ROOT / "deploy/systemd/fairlog-launch.service").read_text()
+    listed = next(line for line in unit.splitlines() if line.startswith("CapabilityBoundingSet="))
+    names = [name.removeprefix("CAP_").lower() for name in listed.partition("=")[2].split()]
+    return ["setpriv", "--bounding-set", ",".join(["-all", *(f"+{name}" for name in names if name not in but)])]
+
+
 @pytest.fixture(scope="module")
 def helper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state of a `fairlog-launch` that serves this user. Company acme has uid 54321."""
@@ -69,7 +79,7 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     accounts.write_text(f"[companies]\nacme = 54321\n[cells]\nshare = {share}\n")
     os.environ["FAIRLOG_LAUNCH_SOCKET"] = str(folder / "socket")
     where = ("--map", str(accounts), "--allow", str(os.getuid()), "--state", str(folder / "state"))
-    process = subprocess.Popen([sys.executable, "-m", "workers.launch_helper", *where])
+    process = subprocess.Popen([*with_capabilities(), sys.executable, "-m", "workers.launch_helper", *where])
     wait_until((folder / "socket").exists, "the helper")
     yield folder / "state"
     process.terminate()

@@ -114,3 +114,50 @@ def test_the_store_answers_only_the_users_of_its_acl_file() -> None:
     assert "\nLoadCredential=users.acl:/etc/fairlog/users.acl\n" in text
     assert " --aclfile %d/users.acl" in _service(FOLDER / "fairlog-store.service")["ExecStart"]
     assert "protected-mode" not in text
+
+
+CLOSED = {
+    "CapabilityBoundingSet": "",
+    "LockPersonality": "yes",
+    "NoNewPrivileges": "yes",
+    "PrivateDevices": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelTunables": "yes",
+    "ProtectProc": "invisible",
+    "ProtectSystem": "strict",
+    "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
+    "RestrictNamespaces": "yes",
+    "SystemCallArchitectures": "native",
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_each_may_do_what_it_does_and_little_else(unit: Path) -> None:
+    service, text = _service(unit), unit.read_text()
+    if unit.stem in {"fairlog-worker", "fairlog-launch"}:
+        assert "\nSystemCallFilter=~@clock @cpu-emulation @module @obsolete @raw-io @reboot @swap\n" in text
+        assert {service[name] for name in ("LockPersonality", "NoNewPrivileges", "RestrictRealtime")} == {"yes"}
+        assert service["RestrictAddressFamilies"] == "AF_INET AF_INET6 AF_UNIX AF_NETLINK"
+        return
+    assert {name: service.get(name) for name in CLOSED} == CLOSED
+    assert "\nSystemCallFilter=@system-service\nSystemCallFilter=~@privileged\n" in text
+
+
+def test_a_worker_has_no_capability_and_nothing_that_covers_proc_which_would_end_cells() -> None:
+    service = _service(FOLDER / "fairlog-worker.service")
+    assert service["CapabilityBoundingSet"] == ""
+    covers = ("ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProtectHostname", "ProtectControlGroups")
+    assert not set(service) & {*covers, "RestrictNamespaces", "PrivateDevices", "ProtectClock"}
+
+
+def test_the_root_helper_makes_no_namespace_of_users_and_none_of_networks() -> None:
+    assert _service(FOLDER / "fairlog-launch.service")["RestrictNamespaces"] == "cgroup ipc mnt pid uts"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_finds_little_exposed(unit: Path) -> None:
+    most = 65 if unit.stem in {"fairlog-worker", "fairlog-launch"} else 20
+    command = ["systemd-analyze", "security", "--offline=yes", f"--threshold={most}", str(unit)]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
