@@ -226,6 +226,7 @@ class TaskGroup:
         self._grant = grant
         self._tasks: dict[int, Underway] = {}
         self.ended: list[Completion] = []
+        self.unwritten, self.why_unwritten = 0, ""
 
     def __len__(self) -> int:
         return len(self._tasks)
