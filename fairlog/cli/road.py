@@ -49,11 +49,16 @@ ANSWER_S = 2.0
 
 
 class Road:
-    """The store at `url` with its `cluster`; `archive` is where the archive is if it has moved."""
+    """The store at `url` with its `cluster`; `archive` is where the archive is if it has moved.
 
-    def __init__(self, url: str, cluster: str, *, archive: str, unsafe: bool, timeout_s: float) -> None:
+    `own_keys`: the keys are those of the `up` that provides the store, whatever FAIRLOG_KEYS names.
+    """
+
+    def __init__(
+        self, url: str, cluster: str, *, archive: str, unsafe: bool, timeout_s: float, own_keys: bool = False
+    ) -> None:
         self.url, self.cluster, self.timeout_s = url, cluster, timeout_s
-        self._archive, self._unsafe = archive, unsafe
+        self._archive, self._unsafe, self._own_keys = archive, unsafe, own_keys
         self.keys = Keys(cluster)
         self.store: Redis = connect(url)
 
@@ -80,8 +85,8 @@ class Road:
 
     @cached_property
     def keyring(self) -> Keyring | None:
-        """The keys of FAIRLOG_KEYS, else those of the `up` that provides the store."""
-        return keyring_for(self.url)
+        """The keys of FAIRLOG_KEYS unless its own are asked for, else those of the `up` that provides the store."""
+        return keyring_for(self.url, own=self._own_keys)
 
     @cached_property
     def client(self) -> Client:

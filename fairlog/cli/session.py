@@ -122,8 +122,14 @@ class Session:
         """The road over the store."""
         from fairlog.cli.road import Road  # noqa: PLC0415 (loads what folds the log)
 
-        archive, unsafe = self.target.archive, self.target.unsafe_store
-        return Road(self.url, self.cluster, archive=archive, unsafe=unsafe, timeout_s=self._timeout_s)
+        return Road(
+            self.url,
+            self.cluster,
+            archive=self.target.archive,
+            unsafe=self.target.unsafe_store,
+            timeout_s=self._timeout_s,
+            own_keys="data" in self.target.typed,
+        )
 
     @property
     def url(self) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fairlog.cli.params import FOLDER, F, read_bound
 from fairlog.cli.times import UTC_ASKED
@@ -26,12 +27,36 @@ class Target:
     """URL of the archive, if not the one in the log."""
     at: Bound | None = None
     """The log position or time whose state is asked for; None = now."""
+    typed: set[str] = field(default_factory=set)
+    """The options among these that were typed, and not taken from the environment."""
+
+    def take(self, name: str, value: Any, *, typed: bool) -> None:  # noqa: ANN401 (of any option)
+        """Remember what an option names. A place that is typed counts alone: what the environment names is forgotten.
+
+        Raises: click.UsageError if both a store and a data folder are typed.
+        """
+        if typed:
+            self.typed.add(name)
+        if {"store", "data"} <= self.typed:
+            raise click.UsageError("--store and --data name two places; give one of them")
+        if not typed and any(name in _INSTEAD_OF[each] for each in self.typed & _INSTEAD_OF.keys()):
+            return
+        for other in _INSTEAD_OF.get(name, ()) if typed else ():
+            if other not in self.typed:
+                setattr(self, other, _NOTHING.get(other))
+        setattr(self, name, value)
+
+
+_INSTEAD_OF: dict[str, tuple[str, ...]] = {"store": ("data",), "data": ("store", "cluster", "archive")}
+"""An option that names a place, and those whose variables are about another place where it is typed."""
+_NOTHING: dict[str, Any] = {"archive": ""}
+"""The value of an option that names nothing, if that is not None."""
 
 
 def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
     """Add the cluster options to a verb; with `from_environment`, their variables are read as well.
 
-    They can stand before or after the verb; the later one wins.
+    They can stand before or after the verb; the later one wins. What is typed counts more than any variable.
     """
 
     def remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
@@ -39,7 +64,8 @@ def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
         if param.name == "utc":
             ctx.meta[UTC_ASKED] = ctx.meta.get(UTC_ASKED) or value
         elif value is not None and value is not False and param.name is not None:
-            setattr(target, param.name, value)
+            typed = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+            target.take(param.name, value, typed=typed)
 
     def add(function: F) -> F:
         for name, settings in _OPTIONS.items():

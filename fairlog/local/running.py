@@ -101,9 +101,9 @@ def others_than(found: Running | None) -> list[str]:
     return list(dict.fromkeys(running.data for running in _all_running() if running.data != found.data))
 
 
-def keyring_for(url: str) -> Keyring | None:
-    """The keys of FAIRLOG_KEYS, else those of this user's `up` whose store has that URL; None without."""
-    if (named := keyring_of_environment()) is not None:
+def keyring_for(url: str, *, own: bool = False) -> Keyring | None:
+    """The keys of FAIRLOG_KEYS unless the `up`'s `own` are asked for, else those of this user's `up` at that URL."""
+    if not own and (named := keyring_of_environment()) is not None:
         return named
     paths = [Path(running.data) / KEYS_FILE for running in _all_running() if running.url == url]
     return next((Keyring.load(path) for path in paths if path.exists()), None)

@@ -417,7 +417,12 @@ def worker(
         check_identifier("the worker id", asked["worker"])
     check_labels(labels)
     typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
-    place = _place_of_worker(ctx.ensure_object(Target), api, api_first=typed)
+    target = ctx.ensure_object(Target)
+    if elsewhere := target.typed & {"store", "data"}:
+        if typed:
+            raise click.UsageError(f"--api and --{elsewhere.pop()} name two places; give one of them")
+        api = None
+    place = _place_of_worker(target, api, api_first=typed)
     if place.token and asked["instances"] > 1:
         raise click.UsageError("a token is good for one worker: start each of them by itself, with its own --id")
     if place.token and asked["worker"] is None:
@@ -478,7 +483,7 @@ def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Pl
 
     with connect(url) as store:
         check_store(store, unsafe=target.unsafe_store, serving=False)
-    return _Place(url, "", cluster, keyring_for(url))
+    return _Place(url, "", cluster, keyring_for(url, own="data" in target.typed))
 
 
 def _worker_of(place: _Place) -> str:
