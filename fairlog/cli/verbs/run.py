@@ -417,12 +417,7 @@ def worker(
         check_identifier("the worker id", asked["worker"])
     check_labels(labels)
     typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
-    target = ctx.ensure_object(Target)
-    if elsewhere := target.typed & {"store", "data"}:
-        if typed:
-            raise click.UsageError(f"--api and --{elsewhere.pop()} name two places; give one of them")
-        api = None
-    place = _place_of_worker(target, api, api_first=typed)
+    place = _place_of_worker(ctx.ensure_object(Target), api, api_first=typed)
     if place.token and asked["instances"] > 1:
         raise click.UsageError("a token is good for one worker: start each of them by itself, with its own --id")
     if place.token and asked["worker"] is None:
@@ -469,6 +464,10 @@ def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Pl
     from fairlog.api.client import api_urls  # noqa: PLC0415 (likewise)
     from fairlog.cli.session import locate  # noqa: PLC0415 (likewise)
 
+    if elsewhere := target.typed & {"store", "data"}:
+        if api_first:
+            raise click.UsageError(f"--api and --{elsewhere.pop()} name two places; give one of them")
+        api = None
     if target.store is None or api_first:
         token = credentials.token_named()
         if api is not None:
