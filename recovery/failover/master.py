@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -137,6 +138,7 @@ class Master:
         self.worker = DoorbellWorker(
             keys.master_queue, store, self.answer, due_in_s=self._due_in_s, leaving=self.lease.release
         )
+        log.meanwhile = self._while_replicas_lag
         self._check = check
         self._outage = Outage(master=member.id)
         self._keep_every_s = lease_s / 3
@@ -285,6 +287,14 @@ class Master:
             if self.scheduler.position != GENESIS:
                 self.rereader.tend()
         return True
+
+    def _while_replicas_lag(self) -> None:
+        """Renew the lease if due: whoever took over would wait for the same replicas, and depose this master for it."""
+        notify(ALIVE)
+        if time.monotonic() >= self._keep_at_s:
+            with suppress(RedisError):  # the next question to the store says so
+                if self.lease.take():
+                    self._keep_at_s = time.monotonic() + self._keep_every_s
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
         self._keep_what_was_folded()

@@ -170,6 +170,8 @@ class EventLog:
         self._archived = archived
         self.questions = QUESTIONS if durable else ()
         self._durability = Durability()
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called about each second while a commit waits for replicas."""
         self._noted = False
         """Whether a note in the store says that replicas are missing."""
         self._followed = PAGE
@@ -396,6 +398,7 @@ class EventLog:
                 return
             self._noted = True
             sent.ask("SET", self.keys.unreplicated, f"{min(reached, self.replicas)} {self.replicas}", "EX", _NOTED_S)
+            self.meanwhile()
         sent.abandon()
         raise NotReplicated(reached, self.replicas)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,18 @@ from redis.exceptions import TimeoutError as StoreTimeoutError
 from fairlog.client import StoreClient
 from fairlog.watch.conditions import found
 from fairlog.watch.surroundings import look_around
+from recovery.failover.lease import Member
+from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.model.errors import NotReplicated, UnsuitableStore
+from scheduler.model.events import MasterElected
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.connection import connect
+from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
 from scheduler.store.inflight import InFlight
-from scheduler.store.keys import Keys
+from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.replication import Replication, _Server
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, a_standby_waits, replication, until
@@ -93,6 +99,52 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(servers: Servers, pr
     master.turn()
     assert client.store.llen(client.keys.reply("one")) == 1
     assert [fact.type for fact in master.log.facts()].count("CompanyRegistered") == 1
+
+
+def test_masters_do_not_depose_each_other_while_they_wait_for_a_replica(
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait lasts longer than a lease; it is over once the replica is back, and nobody was elected meanwhile."""
+    monkeypatch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", int(HOPELESS_S))
+    lease_s, waited = 3.0, threading.Event()
+    with ExitStack() as stack:
+        masters = [_in_a_thread(servers, primary, f"m{number}", lease_s, stack) for number in range(2)]
+        client = _client(servers, primary)
+        client.send(ACME)
+        began: list[float] = []
+        (serving,) = [each for each in masters if each.scheduler.position.seq]
+        renew = serving.log.meanwhile
+
+        def meanwhile() -> None:
+            renew()
+            began.append(time.monotonic())
+            if began[-1] - began[0] > 2 * lease_s:
+                waited.set()
+
+        serving.log.meanwhile = meanwhile
+        serving.log.replicas = 2
+        client.notify(RegisterCompany(company="meanwhile"))
+        wait_until(waited.is_set, "the master to wait longer than a lease")
+        servers.replica_of(primary)
+        until(lambda: "meanwhile" in rebuild(EventLog(client.store, client.keys))[0].companies)
+        elected = [fact.event.master for fact in serving.log.facts() if isinstance(fact.event, MasterElected)]
+        assert elected == [serving.member.id]
+
+
+def _in_a_thread(servers: Servers, port: int, name: str, lease_s: float, stack: ExitStack) -> Master:
+    store = servers.connect(f"redis://127.0.0.1:{port}")
+    master = Master(EventLog(store, Keys("replicated"), replicas=1), Member(name, 1, "here"), lease_s=lease_s)
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    stack.callback(thread.join, HOPELESS_S)
+    stack.callback(_stop, master, servers.connect(f"redis://127.0.0.1:{port}"))
+    return master
+
+
+def _stop(master: Master, store: Redis) -> None:
+    master.worker.stop()
+    queue = master.log.keys.master_queue
+    store.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
 
 
 def test_no_executor_starts_before_the_replicas_have_its_grant(servers: Servers, primary: int, tmp_path: Path) -> None:
