@@ -7,18 +7,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently
 from fairlog.cli.outputs import tasks_of
 from fairlog.cli.printed import terminal
 from fairlog.cli.times import localized
-from scheduler.model.events import AppRemoved
+from scheduler.model.events import AppRemoved, DriverRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
 from scheduler.store.task_queue import Progress
 
 if TYPE_CHECKING:
+    from fairlog.api.client import ApiClient
     from fairlog.cli.session import Session
 
 _LOOK_S, _LOOK_THROUGH_API_S = 0.2, 0.5
@@ -32,23 +34,22 @@ _STATES = {
 }
 
 
-class _End(NamedTuple):
-    """How an app ended, from its registration (ms)."""
+class Ended(NamedTuple):
+    """How an app ended, from its registration (ms), and the exit code of its last driver; None without one."""
 
     began_at: int
     ended_at: int
     reason: str
     detail: str
+    driver_code: int | None = None
 
 
 Show = Callable[[str, Progress], None]
 """Shows an app's state and how many of its tasks have succeeded."""
 
 
-def wait_for(session: Session, app: str, seq: int) -> str:
+def wait_for(session: Session, app: str, seq: int) -> Ended:
     """Wait for the end of the app registered at `seq`, and say on stderr for what it waits and how it ended.
-
-    Returns how: finished, failed, killed, unmet or expired.
 
     A change of masters does not matter. An interrupt ends the wait, not the app.
     """
@@ -67,7 +68,7 @@ def wait_for(session: Session, app: str, seq: int) -> str:
         raise
     why = f": {' '.join(end.detail.split())}" if end.detail else ""
     render.say(f"{app} {end.reason} after {render.duration(end.ended_at - end.began_at)}{why}")
-    return end.reason
+    return end
 
 
 class Reasons:
@@ -90,23 +91,28 @@ class Reasons:
             render.say(f"{self._app} waits: {said}")
 
 
-def exit_code_of(session: Session, app: str, reason: str) -> int:
-    """The exit code of whoever waited for the app: 0 if it finished, else the largest of its tasks, 1 without one.
+def exit_code_of(session: Session, app: str, end: Ended) -> int:
+    """The exit code of whoever waited for the app.
+
+    It is 0 if the app finished, that of its driver if it failed with it, else the largest of its tasks, else 1.
 
     A task that could be started nowhere waits for its next attempt, or was stopped, when its app fails.
     """
-    if reason == "finished":
+    if end.reason == "finished":
         return 0
+    if end.reason == "failed" and end.driver_code:
+        return end.driver_code
     states = tasks_of(session).states(app)
     failed = [task.exit_code for task in states if task.state == "failed"]
-    others = [task.exit_code for task in states if reason == "failed" and task.state in ("queued", "stopped")]
+    others = [task.exit_code for task in states if end.reason == "failed" and task.state in ("queued", "stopped")]
     return max(filter(None, failed), default=0) or max(filter(None, others), default=1)
 
 
-def _watch(session: Session, app: str, seq: int, show: Show) -> _End:
+def _watch(session: Session, app: str, seq: int, show: Show) -> Ended:
     """Returns when the app has ended."""
     work = tasks_of(session)
     state, began_at = "pending", 0
+    driver_code: int | None = None
     for record in follow(session.log, session.log.before(seq - 1), wait_s=_LOOK_S):
         if record is None:
             show(state, patiently(lambda: work.progress(app)))
@@ -116,22 +122,36 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> _End:
                 continue
             began_at = began_at or fact.at
             if isinstance(fact.event, AppRemoved):
-                return _End(began_at, fact.at, fact.event.reason, fact.event.detail)
+                return Ended(began_at, fact.at, fact.event.reason, fact.event.detail, driver_code)
+            if isinstance(fact.event, DriverRemoved):
+                driver_code = fact.event.exit_code
             state = _STATES.get(fact.type, state)
     raise AssertionError("following the log never ends by itself")
 
 
-def _look(session: Session, app: str, show: Show) -> _End:
+def _look(session: Session, app: str, show: Show) -> Ended:
     """As `_watch`, through the API."""
     work, progress, next_s = tasks_of(session), Progress(), 0.0
     while True:
         found = session.ask("app", app=app)
         if found["endedAt"] is not None:
-            return _End(found["submittedAt"], found["endedAt"], found["state"], found["detail"])
+            code = _driver_code(session.api, app) if session.api is not None and found["hasDriver"] else None
+            return Ended(found["submittedAt"], found["endedAt"], found["state"], found["detail"], code)
         if time.monotonic() >= next_s:
             progress, next_s = work.progress(app), time.monotonic() + _LINE_EVERY_S
         show(found["state"], progress)
         time.sleep(_LOOK_THROUGH_API_S)
+
+
+def _driver_code(api: ApiClient, app: str) -> int | None:
+    """The exit code of the last driver of an app that has ended."""
+    code: int | None = None
+    for event in api.follow(f"/v1/apps/{quote(app, safe='')}/events"):
+        if event["type"] == "DriverRemoved":
+            code = event["data"]["exit_code"]
+        elif event["type"] == "AppRemoved":
+            break
+    return code
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import file_option, flag, read_folder, read_text
 from fairlog.cli.session import Session
+from fairlog.cli.streams import Printer
 from fairlog.cli.verbs.submit import company_option, submitter, user_option
 from fairlog.local.running import find_running
 from scheduler.model.commands import SubmitApp
@@ -26,7 +27,7 @@ _user = user_option("User of the app.  [default: the account that is logged in]"
 @_company
 @_user
 @file_option("--receipt", help="Append the master's signed receipt to this file, for `fairlog audit --receipts`.")
-@flag("--wait", help="Wait until the driver ends, and exit with its result.")
+@flag("--wait", help="Wait until the driver ends, print its output if it failed, and exit with its exit code.")
 @click.argument("arguments", nargs=-1, required=True, type=read_text, metavar="[OPTION]... APP [ARG]...")
 @on_cluster
 def spark_submit(
@@ -78,6 +79,7 @@ def spark_submit(
         driver=True,
         driver_cores=driver_cores,
         driver_memory_mb=driver_memory_mb,
+        supervise=conf.get("spark.driver.supervise") == "true",
         command=(
             *(sys.executable, "-m", "fairlog.engines.spark.driver", who["company"], who["user"], home),
             *arguments,
@@ -94,9 +96,15 @@ def spark_submit(
     click.echo(app)
     if not wait:
         return 0
+    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as below)
     from fairlog.cli.waiting import exit_code_of, wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
 
-    return exit_code_of(session, app, wait_for(session, app, answer.seq))
+    end = wait_for(session, app, answer.seq)
+    if end.reason == "failed":
+        output, printer = tasks_of(session).tail(app, None), Printer(apart=True, lasting=True)
+        printer.tell_missing(None, output.missing())
+        printer.write(None, output)
+    return exit_code_of(session, app, end)
 
 
 def _access(session: Session, app: str, company: str, user: str) -> dict[str, str]:

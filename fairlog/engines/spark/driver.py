@@ -11,28 +11,77 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 from fairlog.engines.owner import own_host, say
 from fairlog.engines.spark import archives
 from fairlog.engines.spark.conf import JAR, MASTER, properties
 from scheduler.model.errors import FairlogError, InvalidCommand
 
-_AS_CONF = {
-    "--executor-cores": "spark.executor.cores",
-    "--executor-memory": "spark.executor.memory",
-    "--num-executors": "spark.executor.instances",
-    "--total-executor-cores": "spark.cores.max",
-    "--driver-memory": "spark.driver.memory",
-    "--driver-cores": "spark.driver.cores",
-    "--name": "spark.app.name",
+_FILE, _WITH_DEFAULTS, _CONF = "--properties-file", "--load-spark-defaults", ("--conf", "-c")
+_NOT_THEIRS = "leave it out: `fairlog spark-submit` runs the driver on a worker, with the executors that it is granted"
+_NO_KERBEROS = "it is for YARN and Kubernetes: fairlog logs in to no Kerberos; log in within the app"
+
+
+class Option(NamedTuple):
+    """What an option of spark-submit does here: Spark takes it as it is, it is a property, or it is refused."""
+
+    meaning: str
+    does: Literal["passed", "property", "read", "refused"] = "passed"
+    has_value: bool = True
+    """Whether a value follows."""
+
+
+OPTIONS = {
+    "--master": Option(_NOT_THEIRS, "refused"),
+    "--deploy-mode": Option(_NOT_THEIRS, "refused"),
+    "--remote": Option(_NOT_THEIRS, "refused"),
+    "--class": Option("the driver's main class"),
+    "--name": Option("spark.app.name", "property"),
+    "--jars": Option("on the class paths of driver and executors"),
+    "--packages": Option("the driver fetches them, into its scratch folder"),
+    "--exclude-packages": Option("not fetched with `--packages`"),
+    "--repositories": Option("where `--packages` looks, too"),
+    "--py-files": Option("on the module paths of driver and executors"),
+    "--files": Option("in the working folder of each executor"),
+    "--archives": Option("unpacked in the working folder of each executor"),
+    "--conf": Option("a property of Spark's configuration", "read"),
+    "-c": Option("as `--conf`", "read"),
+    _FILE: Option("a file of properties; the driver gets its values", "read"),
+    _WITH_DEFAULTS: Option("spark-defaults.conf counts beside `--properties-file`", "read", has_value=False),
+    "--driver-memory": Option("spark.driver.memory", "property"),
+    "--driver-cores": Option("spark.driver.cores", "property"),
+    "--driver-java-options": Option("further options of the driver's Java"),
+    "--driver-library-path": Option("where the driver looks for native libraries, too"),
+    "--driver-class-path": Option("before the driver's class path"),
+    "--executor-memory": Option("spark.executor.memory", "property"),
+    "--executor-cores": Option("spark.executor.cores", "property"),
+    "--num-executors": Option("spark.executor.instances", "property"),
+    "--total-executor-cores": Option("spark.cores.max", "property"),
+    "--proxy-user": Option("whom the driver speaks for in Hadoop; fairlog's user is `--user`"),
+    "--supervise": Option("spark.driver.supervise", "property", has_value=False),
+    "--queue": Option(
+        "there are no queues: `--company` and `--user`, before Spark's options, say whose share is used", "refused"
+    ),
+    "--principal": Option(_NO_KERBEROS, "refused"),
+    "--keytab": Option(_NO_KERBEROS, "refused"),
+    "--kill": Option("type `fairlog kill APP`", "refused"),
+    "--status": Option("type `fairlog app APP`", "refused"),
+    "--version": Option("type `$SPARK_HOME/bin/spark-submit --version`", "refused", has_value=False),
+    "--help": Option("type `fairlog spark-submit --help`", "refused", has_value=False),
+    "-h": Option("type `fairlog spark-submit --help`", "refused", has_value=False),
+    "--verbose": Option("the driver prints more", has_value=False),
+    "-v": Option("as `--verbose`", has_value=False),
 }
+"""The options of spark-submit, each of which acts or is refused by name."""
+_OURS = {
+    "spark.master": _NOT_THEIRS,
+    "spark.submit.deployMode": _NOT_THEIRS,
+    "spark.remote": _NOT_THEIRS,
+    "spark.yarn.queue": OPTIONS["--queue"].meaning,
+}
+"""Properties that are refused -> why."""
 _JOINED = {"spark.driver.extraClassPath": ":", "spark.driver.defaultJavaOptions": " "}
-_FILE, _WITH_DEFAULTS = "--properties-file", "--load-spark-defaults"
-_WITHOUT_VALUE = frozenset(
-    {"--verbose", "-v", "--supervise", "--help", "--version", "--usage-error", _WITH_DEFAULTS},
-)
-_OURS = frozenset({"--master", "--deploy-mode", "--remote", "spark.master", "spark.submit.deployMode", "spark.remote"})
 _OLDEST = (3, 5)
 _JAVA = {3: (8, 23), 4: (17, 0)}
 """Spark's first number -> the oldest and the newest Java that it runs on; 0: any later one."""
@@ -70,7 +119,7 @@ def version_of(home: str) -> tuple[str, int]:
     if found is None or not Path(home, "bin", "spark-submit").exists():
         raise NoSpark(
             f"{home} has no Spark (no bin/spark-submit and jars/spark-core_*.jar): set SPARK_HOME to Spark's folder; "
-            "in a cell, that is one which the operator shares by `worker --share`"
+            "in a cell, that is one which the operator shares by `worker --share`, or by FAIRLOG_SHARE for `up`"
         )
     if (int(found[2]), int(found[3])) < _OLDEST:
         raise NoSpark(f"{home} is Spark {found[1]}, and fairlog runs 3.5 and later; set SPARK_HOME to one of these")
@@ -197,8 +246,13 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
         option, equals, value = arguments[place].partition("=")
-        words = arguments[place : place + 1 + (not equals and option not in _WITHOUT_VALUE)]
-        if len(words) == 1 and not equals and option not in _WITHOUT_VALUE:
+        known = OPTIONS.get(option)
+        if known is None:
+            raise InvalidCommand(f"spark-submit has no option {option[:40]}; docs/spark.md lists those that it has")
+        if known.does == "refused":
+            raise InvalidCommand(f"{option}: {known.meaning}")
+        words = arguments[place : place + 1 + (not equals and known.has_value)]
+        if len(words) == 1 and not equals and known.has_value:
             raise InvalidCommand(f"{option} needs a value")
         place += len(words)
         yield words, option, value or words[-1]
@@ -210,32 +264,35 @@ def asked_of(arguments: Sequence[str]) -> Asked:
     file, with_defaults, place = None, False, 0
     for words, option, value in _options(arguments):
         place += len(words)
-        name, _, text = value.partition("=") if option in ("--conf", "-c") else (option, "", value)
-        if name in _OURS:
-            raise InvalidCommand(f"leave out {name}: `fairlog spark-submit` runs the driver on a worker")
-        if option in ("--conf", "-c"):
+        if option in _CONF:
+            name, _, text = value.partition("=")
+            if name in _OURS:
+                raise InvalidCommand(f"{name}: {_OURS[name]}")
             conf[name] = text
-        elif option in _AS_CONF:
-            conf[_AS_CONF[option]] = value
+        elif OPTIONS[option].does == "property":
+            conf[OPTIONS[option].meaning] = value if OPTIONS[option].has_value else "true"
         elif option == _FILE:
             file = value
         with_defaults = with_defaults or option == _WITH_DEFAULTS
     if place == len(arguments):
         raise InvalidCommand("name the app: a .py file or a jar, after spark-submit's options")
+    if arguments[place] == "run-example":
+        raise InvalidCommand("run-example: name the jar of Spark's examples, after `--class` with the class")
     return Asked(conf, arguments[place], file, with_defaults)
 
 
 def as_submitted(arguments: Sequence[str]) -> list[str]:
     """spark-submit's arguments, with the number of executors as configuration: it drops the option for our masters.
 
-    The file of properties is left out: with it, Spark would not read the configuration that names fairlog.
+    The file of properties is left out: with it, Spark would not read the configuration that names fairlog. So is
+    `--supervise`, which the master heeds.
     """
     instances = "spark.executor.instances"
     asked = asked_of(arguments).conf.get(instances)
     kept, place = ([] if asked is None else ["--conf", f"{instances}={asked}"]), 0
     for words, option, _ in _options(arguments):
         place += len(words)
-        kept += words if option not in (_FILE, _WITH_DEFAULTS) else ()
+        kept += words if option not in (_FILE, _WITH_DEFAULTS, "--supervise") else ()
     return [*kept, *arguments[place:]]
 
 

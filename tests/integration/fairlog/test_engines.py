@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote_plus, unquote_plus
 
 import pytest
 from redis import Redis
-from rq import Queue
+from rq import Queue, Retry
+from rq.job import JobStatus
 
 from fairlog.api.client import ApiClient
 from fairlog.engines import owner
@@ -150,6 +153,47 @@ def test_an_idle_rq_says_so_once(cluster: Site, queue_url: str, tmp_path: Path) 
         process.terminate()
         said += process.stderr.readlines()
     assert [line for line in said if "no job" in line] == ["fairlog: no job waits in idle; workers come as jobs do\n"]
+
+
+MODULE = """
+import os, time
+from pathlib import Path
+
+def here():
+    return "here"
+
+def once(folder):
+    with open(Path(folder) / "made", "a") as file:
+        file.write("x")
+    while (Path(folder) / "made").read_text() == "x":
+        time.sleep(0.05)
+    return "again"
+"""
+
+
+def test_rq_workers_find_the_module_of_the_folder_and_jobs_that_are_due_or_lost_run(
+    cluster: Site, queue_url: str, tmp_path: Path
+) -> None:
+    """As with `rq worker --with-scheduler`; the lost job does not wait until RQ misses its worker."""
+    (tmp_path / "jobs_of_mine.py").write_text(MODULE)
+    queue = Queue("mine", connection=Redis.from_url(queue_url))
+    what = ("--company", "acme", "--user", "ann", "--url", queue_url, "--max", "2", "--idle", "1s", "--memory", "256M")
+    command = [str(Path(sys.executable).parent / "fairlog"), "rq", *what, "mine"]
+    process = subprocess.Popen(command, env=cluster.shell.env, cwd=tmp_path)
+    try:
+        later = queue.enqueue_in(timedelta(seconds=1), "jobs_of_mine.here")
+        wait_until(lambda: later.get_status() in (JobStatus.FINISHED, JobStatus.FAILED), "the scheduled job")
+        assert later.return_value() == "here", later.latest_result()
+        again = queue.enqueue("jobs_of_mine.once", str(tmp_path), retry=Retry(max=1))
+        wait_until((tmp_path / "made").exists, "the job's begin")
+        app = next(app for app in cluster.apps() if app["name"] == "rq mine")["app"]
+        for pid in cluster.processes_of(app):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: again.is_finished, "the job, made again")
+        assert again.return_value() == "again"
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -113,17 +114,25 @@ def test_a_driver_runs_on_a_worker_and_its_app_ends_with_it(shell: Shell) -> Non
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
+    ("command", "code", "why"),
     [
-        (("sh", "-c", "exit 3"), r"its driver ended with exit code 3"),
-        (("sh", "-c", "kill -9 $$"), r"its driver was ended by SIGKILL"),
-        (("/no/such/program",), r"command '…' does not exist on worker \S+"),
+        (("sh", "-c", "exit 3"), 3, r"its driver ended with exit code 3"),
+        (("sh", "-c", "kill -9 $$"), 137, r"its driver was ended by SIGKILL"),
+        (("/no/such/program",), 127, r"command '…' does not exist on worker \S+"),
     ],
     ids=["exit-code", "signal", "no-such-command"],
 )
-def test_a_driver_that_fails_fails_its_app_which_says_why(shell: Shell, command: tuple[str, ...], why: str) -> None:
-    answer = shell.run("submit", "--company", "acme", "--user", "ann", "--driver", "--wait", "--", *command)
-    assert answer.code == 1
+def test_a_driver_that_fails_fails_its_app_which_says_why(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], code: int, why: str
+) -> None:
+    """Whoever waits for it exits with the driver's code."""
+    api = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())["socket"]
+    what = ("submit", "--company", "acme", "--user", "ann", "--driver", "--wait", "--", *command)
+    with monkeypatch.context() as through:
+        through.setitem(shell.env, "FAIRLOG_API", f"http+unix:{api}")
+        assert shell.run(*what).code == code
+    answer = shell.run(*what)
+    assert answer.code == code
     assert re.search(rf" failed after \S+: {why}$", answer.err, re.MULTILINE)
 
 
@@ -188,6 +197,41 @@ def test_variables_for_a_company_that_is_not_there_are_refused(shell: Shell) -> 
     refusal = shell.run("spark", "env", "--company", "nobody", "--user", "ann")
     assert (refusal.code, refusal.out) == (1, "")
     assert "no company 'nobody' is registered" in refusal.err
+
+
+SPARK = """#!/bin/sh
+echo "$@"
+test -e MARK && exit 0
+touch MARK
+exit 3
+"""
+
+
+@pytest.fixture
+def spark(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark and a Java that only say what they are told: the first driver fails, the second one ends well."""
+    for name, text in (("bin/spark-submit", SPARK), ("jars/spark-core_2.13-4.3.0.jar", ""), ("bin/java", "")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text.replace("MARK", str(tmp_path / "mark")))
+        (tmp_path / name).chmod(0o755)
+    for name in ("SPARK_HOME", "JAVA_HOME"):
+        monkeypatch.setitem(shell.env, name, str(tmp_path))
+
+
+@pytest.mark.usefixtures("spark")
+def test_who_waits_for_a_spark_driver_sees_its_output_and_exits_with_its_code(shell: Shell) -> None:
+    answer = shell.run(
+        "spark-submit", "--company", "acme", "--user", "ann", "--wait", "--verbose", "x.py", "--supervise"
+    )
+    assert (answer.code, answer.out.splitlines()[-1]) == (3, "--verbose x.py --supervise")
+    assert "its driver ended with exit code 3" in answer.err
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_supervised_spark_driver_is_started_again(shell: Shell) -> None:
+    name = shell.ok("spark-submit", "--company", "acme", "--user", "ann", "--wait", "--supervise", "x.py").split()[0]
+    assert shell.ok("logs", name, "--driver").endswith("x.py\n")
+    assert shell.ok("log", "--json", "--app", name).count('"DriverAllocated"') == 2
 
 
 def test_spark_submit_refuses_numbers_that_it_cannot_read(shell: Shell) -> None:

@@ -26,6 +26,7 @@ from fairlog.engines.spark.conf import (
     with_overhead,
 )
 from fairlog.engines.spark.driver import (
+    OPTIONS,
     NoSpark,
     as_submitted,
     asked_of,
@@ -122,17 +123,58 @@ def test_spark_submits_own_options_are_read_and_the_cluster_is_not_theirs_to_nam
     )
     assert asked.program == "x.py"
     assert asked.conf == {"spark.executor.cores": "2", "spark.a": "b=c", "spark.driver.memory": "2g"}
-    for words in (
-        ["--master", "local"],
-        ["--remote=sc://h"],
-        ["--conf", "spark.master=local"],
-        ["-c", "spark.submit.deployMode=cluster"],
+    theirs = "leave it out: `fairlog spark-submit` runs the driver on a worker"
+    for words, name in (
+        (["--master", "local"], "--master"),
+        (["--remote=sc://h"], "--remote"),
+        (["--conf", "spark.master=local"], "spark.master"),
+        (["-c", "spark.submit.deployMode=cluster"], "spark.submit.deployMode"),
     ):
-        name = words[-1].split("=")[0] if words[-1].startswith("spark.") else words[0].split("=")[0]
-        with pytest.raises(InvalidCommand, match=f"leave out {name}: `fairlog spark-submit` runs the driver on a work"):
+        with pytest.raises(InvalidCommand, match=f"^{name}: {theirs}"):
             asked_of([*words, "x.py"])
     with pytest.raises(InvalidCommand, match=r"name the app: a \.py file or a jar"):
         asked_of(["--executor-cores", "2"])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option_of_spark_submit_acts_is_passed_on_or_is_refused(name: str) -> None:
+    option = OPTIONS[name]
+    words = [name, *["spark.x=1"] * option.has_value, "x.py"]
+    match option.does:
+        case "refused":
+            for arguments in (words, [name]):
+                with pytest.raises(InvalidCommand, match=f"^{name}: {re.escape(option.meaning)}$"):
+                    asked_of(arguments)
+        case "property":
+            assert asked_of(words).conf == {option.meaning: "spark.x=1" if option.has_value else "true"}
+        case "passed":
+            assert asked_of(words).conf == {}
+            assert as_submitted(words) == words
+        case "read":
+            asked = asked_of(words)
+            assert (asked.conf, asked.file, asked.with_defaults) != ({}, None, False)
+    if option.has_value and option.does != "refused":
+        with pytest.raises(InvalidCommand, match=f"^{name} needs a value$"):
+            asked_of([name])
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--kill", "driver-1"], "--kill: type `fairlog kill APP`"),
+        (["--queue=prod", "x.py"], "--queue: there are no queues: `--company` and `--user`, "),
+        (["--conf", "spark.yarn.queue=prod", "x.py"], "spark.yarn.queue: there are no queues: "),
+        (["--hive", "x.py"], "spark-submit has no option --hive; docs/spark.md lists those that it has"),
+        (["run-example", "SparkPi"], "run-example: name the jar of Spark's examples"),
+    ],
+)
+def test_nothing_that_spark_submit_is_told_is_left_out_in_silence(words: list[str], why: str) -> None:
+    with pytest.raises(InvalidCommand, match=f"^{re.escape(why)}"):
+        asked_of(words)
+
+
+def test_supervision_is_the_masters_and_spark_is_not_told_of_it() -> None:
+    assert as_submitted(["--supervise", "x.py", "--supervise"]) == ["x.py", "--supervise"]
 
 
 def test_the_number_of_executors_is_passed_on_as_configuration_which_spark_heeds() -> None:
