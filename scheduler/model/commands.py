@@ -45,6 +45,12 @@ class ConfigureCluster(_Request, frozen=True):
     settings: dict[str, Setting]
 
 
+class ChangeEdition(_Request, frozen=True):
+    """Decide by that edition of the rules of sharing from now on (semantics H)."""
+
+    edition: int
+
+
 class RegisterKind(_Request, frozen=True):
     """Let workers offer, and apps request, a kind of resources beside cores and memory (semantics R1)."""
 
@@ -453,6 +459,7 @@ Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 Command = (
     ConfigureCluster
     | RestoreLog
+    | ChangeEdition
     | RegisterKind
     | CompanyCommand
     | AccountCommand

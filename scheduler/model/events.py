@@ -462,6 +462,50 @@ class HoldEnded(_Fact, frozen=True):
     reason: Literal["granted", "served", "part-reached", "worker-gone", "unusable", "limit"]
 
 
+class EditionChanged(_Fact, frozen=True):
+    """The rules of sharing are those of that edition from here on (semantics H)."""
+
+    edition: int
+
+
+class NeedBegan(_Fact, frozen=True):
+    """The app is below its entitlement by so many units that fit nowhere now; it gets one by `date` (ms) (H6, H7).
+
+    `date` is 0 if what is lent never has to come back.
+    """
+
+    app: str
+    units: int
+    date: int
+
+
+class NeedEnded(_Fact, frozen=True):
+    """The app is not below its entitlement any more, or its unit fits (semantics H6)."""
+
+    app: str
+
+
+class TargetSet(_Fact, frozen=True):
+    """Room for one unit of the app is being made on the worker (semantics H6).
+
+    `why`: by surplus that leaves, by executors that change their place, by the plan, or below the company's cap.
+    """
+
+    worker: str
+    app: str
+    amounts: Resources
+    why: Literal["surplus", "move", "plan", "cap"]
+
+
+class TargetEnded(_Fact, frozen=True):
+    """No room is made there for the app any more; `target` is the position of its TargetSet (semantics H7)."""
+
+    target: int
+    worker: str
+    app: str
+    reason: Literal["granted", "served", "worker-gone", "unusable", "stays"]
+
+
 class ExecutorRevoked(_Fact, frozen=True):
     """The executor must stop; it holds its grant until its worker reports the end (semantics A5).
 
@@ -480,6 +524,8 @@ class ExecutorRevoked(_Fact, frozen=True):
     since: int | None = None
     deadline: int | None = None
     shares: Shares | None = None
+    why: Literal["surplus", "move", "plan", "cap"] | None = None
+    """Of what kind it is for a target: above an entitlement, granted elsewhere first, or not in the plan (H6)."""
 
 
 class RevocationWithdrawn(_Fact, frozen=True):
@@ -707,7 +753,7 @@ class AppsShown(_Fact, frozen=True):
     shown: bool
 
 
-ClusterEvent = MasterElected | ClusterConfigured | KindRegistered
+ClusterEvent = MasterElected | ClusterConfigured | KindRegistered | EditionChanged
 CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved
 WorkerEvent = (
     WorkerRegistered
@@ -724,7 +770,7 @@ OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
 RuntimeEvent = AppWarned | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
-HoldEvent = RoomHeld | HoldEnded
+HoldEvent = RoomHeld | HoldEnded | NeedBegan | NeedEnded | TargetSet | TargetEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
 SealEvent = KeyChanged | LogSealed | LogRestored
 AccountEvent = AccountAdded | AccountChanged | AccountRemoved | RoleGranted | RoleRevoked | AppsShown
@@ -788,4 +834,6 @@ def outlined(event: Event) -> dict[str, Any]:
 
 def unplaced(event: Event) -> Event:
     """The event without the position of a hold, by which logs differ that decide alike."""
-    return structs.replace(event, hold=0) if isinstance(event, ExecutorRevoked | HoldEnded) else event
+    if isinstance(event, ExecutorRevoked | HoldEnded):
+        return structs.replace(event, hold=0)
+    return structs.replace(event, target=0) if isinstance(event, TargetEnded) else event

@@ -38,6 +38,7 @@ from scheduler.rules.permission import permit
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.programs import abandoned, finished
 from scheduler.rules.readiness import put_on_hold, reprioritized
 from scheduler.rules.runtime import LONGEST_S, extended
@@ -142,11 +143,34 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             if company.apps:
                 raise errors.CompanyInUse(command.company, company.apps)
             return [facts.CompanyRemoved(company=command.company)]
+        case commands.ChangeEdition():
+            return _change_edition(state, command.edition)
         case commands.ConfigureCluster():
             settings = changed_settings(state.settings, command.settings)
             return [] if settings == state.settings else [settings]
         case _:
             assert_never(command)
+
+
+def _change_edition(state: ClusterState, edition: int) -> list[Event]:
+    """The rules of sharing of another edition, from here on; holds of the second one end (semantics H)."""
+    if edition not in EDITIONS:
+        raise InvalidCommand(f"there are editions {' and '.join(map(str, EDITIONS))} of the rules, not {edition}")
+    if edition == state.edition:
+        return []
+    if edition < state.edition:
+        raise InvalidCommand(f"edition {state.edition} of the rules is in force, and no earlier one can follow it")
+    ended = [
+        facts.HoldEnded(hold=hold.id, worker=hold.worker, app=hold.app, reason="served")
+        for hold in state.holds.values()
+    ]
+    withdrawn = [
+        facts.RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)
+        for hold in state.holds.values()
+        for _, executor in sorted(hold.leaving.items())
+        if not state.apps[executor.app].over
+    ]
+    return [*ended, *withdrawn, facts.EditionChanged(edition=edition)]
 
 
 def admit(state: ClusterState) -> facts.AppAdmitted | None:

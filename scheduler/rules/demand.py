@@ -177,6 +177,8 @@ def after_removal(state: ClusterState, ended: Mapping[str, Sequence[Allocation]]
     The cores that were done before are owed again (semantics S6). An elastic app asks for fewer executors instead of
     leaving some done, so that its steps bring them back (L6).
     """
+    if state.by_entitlement:
+        return []
     events: list[Event] = []
     besides: dict[tuple[str, str], Resources] = {}
     for name, executors in ended.items():
@@ -216,7 +218,14 @@ def _not_owed_again(
     """
     cores, company = app.need.executor.cores, state.queue.companies[app.spec.company]
     hard = company.limit.limited or _is_hard(company)
-    if not hard or not app.done_cores or not cores or not app.admitted or state.settings.admission == "open":
+    if (
+        state.by_entitlement
+        or not hard
+        or not app.done_cores
+        or not cores
+        or not app.admitted
+        or state.settings.admission == "open"
+    ):
         return 0
     user, number = app.spec.user, app.done_cores // cores
     of_company, of_user = [besides.get((app.spec.company, holder), NOTHING) for holder in ("", user)]
@@ -355,7 +364,7 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     app = state.apps[event.app]
     if isinstance(app.sizing, Computed):
         return event
-    held = app.granted + event.resources + Resources(app.done_cores)
+    held = app.granted - app.moving + event.resources + Resources(app.done_cores)
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
@@ -402,7 +411,7 @@ def steps(state: ClusterState, at: int) -> Iterator[str]:
 def _growth(state: ClusterState, app: App) -> Iterator[AppChanged]:
     """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as there is room (L6)."""
     limit, wanted, sizing = app.executor_limit or 0, app.demand.backlog_executors or 0, app.sizing
-    if limit >= wanted or not isinstance(sizing, Fixed) or _others_wait(state, app):
+    if limit >= wanted or not isinstance(sizing, Fixed) or (not state.by_entitlement and _others_wait(state, app)):
         return
     if more := _room_for(state, app, sizing, min(app.demand.next_step, wanted - limit)):
         step = 2 * app.demand.next_step if more == app.demand.next_step else 1
@@ -419,6 +428,9 @@ def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
     more = 0
     while asked + more < state.fleet.live:
         memory = (more + 1) * memory_mb
+        if state.by_entitlement:
+            more = state.fleet.live - asked
+            break
         rise = Resources(0, memory) if served else state.claims.rise(app, Resources(0, memory))
         if not (beyond or quota.admits(rise, lent=False)):
             break
@@ -522,6 +534,8 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
         return max(0, most)
     if not (app.need.hostable and state.fleet.could_host(sizing.each)):  # an app with a limit of 0 has an empty need
         return 0
+    if state.by_entitlement:
+        return most if not state.limits.values else _within_limits(state, app, sizing, most)
     company, claims, total = app.spec.company, state.claims, state.fleet.total
     beyond = state.queue.may_borrow(company)
     quota, part = state.queue.companies[company].limit, state.queue.part(company)
@@ -537,6 +551,16 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
             break
         if not (part - claimed).suffices_for(added) and not _within(cluster + added, total, added):
             break
+        more += 1
+    return more
+
+
+def _within_limits(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
+    """How many executors more, at most so many, the limits let the app ask for (semantics N2)."""
+    quota = state.queue.companies[app.spec.company].limit
+    most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
+    more = 0
+    while more < most and quota.broken(app.spec.user, sizing.each * (more + 1), 0) is None:
         more += 1
     return more
 

@@ -82,6 +82,8 @@ class Allocation:
     """Whether its worker said that it runs; a driver never says so."""
     warned_at: int
     """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
+    moved: bool
+    """Whether it leaves because its app is granted the same on another worker (semantics H6)."""
 
     def __init__(  # noqa: PLR0917 - its facts
         self,
@@ -103,7 +105,7 @@ class Allocation:
         self.status = "starting"
         self.revoked = self.idle_since = None
         self.claim = self.deadline = self.running_since = self.warned_at = 0
-        self.firm = self.was_running = self.started = False
+        self.firm = self.was_running = self.started = self.moved = False
 
 
 class Trouble(NamedTuple):
@@ -145,6 +147,9 @@ class Suspicion:
         return not self.on_probe or self.probe != ""
 
 
+HoldReason = Literal["hold", "reclaim", "surplus", "move", "cap", "plan"]
+
+
 @dataclass(slots=True, eq=False)
 class Hold:
     """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
@@ -153,7 +158,7 @@ class Hold:
     worker: str
     app: str
     amounts: Resources
-    reason: Literal["hold", "reclaim"]
+    reason: HoldReason
     since: int
     within: bool = False
     """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
@@ -305,6 +310,20 @@ class Demand(NamedTuple):
     """Log position at which that was stated."""
 
 
+class Lack(NamedTuple):
+    """That an app is below its entitlement by so many units that fit nowhere, since then (ms) (semantics H6)."""
+
+    units: int = 0
+    date: int = 0
+    """When (ms) those who are told to leave for it leave at the latest; it outlives a short time without need (H7)."""
+    since: int = 0
+    ended: int = 0
+    """When (ms) it ended, 0 while it lasts."""
+
+
+NO_LACK = Lack()
+
+
 class DriverTries(NamedTuple):
     """How the drivers of an app went (semantics D)."""
 
@@ -380,6 +399,8 @@ class App:
     """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
     no_hold_before: int
     """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
+    lack: Lack
+    """Its need by the third edition of sharing, the last one if it has none now (semantics H6)."""
     losses: tuple[int, ...]
     """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
     max_runtime_s: int | None
@@ -408,6 +429,9 @@ class App:
     lent: Resources
     unserved: bool
     """Whether it was admitted and never granted anything (semantics O3)."""
+    moved: int
+    """How many of its executors leave because it was granted the same elsewhere, and what they have (semantics H6)."""
+    moving: Resources
     executors: dict[str, Allocation]
     driver: Allocation | None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
@@ -450,6 +474,9 @@ class App:
         self.tries = NO_TRIES
         self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
         self.losses = ()
+        self.lack = NO_LACK
+        self.moved = 0
+        self.moving = NOTHING
         self.ended = self.running_since = self.driver = None
         self.detail = self.unmet = ""
         self.granted = self.more = self.claim = self.lent = NOTHING
@@ -501,6 +528,8 @@ class App:
     def left_cores(self) -> int:
         """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
         left, spec = self.requested.cores - self.granted.cores - self.done_cores, self.spec
+        if self.moved:
+            left += self.moving.cores
         if spec.cores is None:
             return UNLIMITED_CORES - self.granted.cores
         return left if spec.driver is None or self.driver is not None else left - spec.driver.cores
@@ -559,7 +588,9 @@ class App:
     @property
     def left_executors(self) -> int:
         """How many more executors the app may have (semantics P5)."""
-        return UNLIMITED_CORES if self.executor_limit is None else self.executor_limit - len(self.executors)
+        if self.executor_limit is None:
+            return UNLIMITED_CORES
+        return self.executor_limit - len(self.executors) + self.moved
 
     def allocations(self) -> list[Allocation]:
         """The allocations of its executors and its driver."""
@@ -568,13 +599,13 @@ class App:
     @property
     def left_executor_memory_mb(self) -> int:
         """Memory that may still be granted to its executors, without its driver's (semantics A2, D1)."""
-        left, spec = self.requested.memory_mb - self.granted.memory_mb, self.spec
+        left, spec = self.requested.memory_mb - self.granted.memory_mb + self.moving.memory_mb, self.spec
         return left if spec.driver is None or self.driver is not None else left - spec.driver.memory_mb
 
     @property
     def left_memory_mb(self) -> int:
         """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
-        return self.requested.memory_mb - self.granted.memory_mb
+        return self.requested.memory_mb - self.granted.memory_mb + self.moving.memory_mb
 
     def affords(self, size: Resources) -> int:
         """How many executors of that memory, and of those further kinds, the rest of its request allows (A2, R3)."""
@@ -583,7 +614,8 @@ class App:
 
     def left_of(self, kind: str) -> int:
         """What may still be granted of a further kind to its executors."""
-        return self.requested.amount(kind) - self.granted.amount(kind) - self.unplaced_driver.amount(kind)
+        kept = self.granted.amount(kind) - self.moving.amount(kind)
+        return self.requested.amount(kind) - kept - self.unplaced_driver.amount(kind)
 
 
 @lru_cache(maxsize=10_000)

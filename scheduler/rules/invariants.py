@@ -181,7 +181,10 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     held = _sum(app.allocations())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
-    if app.executor_limit is None and not app.requested.covers(held + Resources(app.done_cores)):
+    moving = [one for one in app.executors.values() if one.moved]
+    if (app.moved, app.moving) != (len(moving), _sum(moving)):
+        yield f"app {name!r} counts {app.moved} executors that change their place, not {len(moving)}"
+    if app.executor_limit is None and not app.requested.covers(held - app.moving + Resources(app.done_cores)):
         yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"

@@ -88,6 +88,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.ShowApps: "users",
     commands.SetLimit: "cluster",
     commands.ConfigureCluster: "cluster",
+    commands.ChangeEdition: "cluster",
     commands.RegisterKind: "cluster",
     commands.RegisterCompany: "cluster",
     commands.ChangeCompany: "cluster",

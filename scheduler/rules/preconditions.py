@@ -23,6 +23,10 @@ from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker,
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
 from scheduler.rules.validate import MAX_PRIORITY, changed_settings, check_labels, read_part
 
+EDITIONS = (2, 3)
+"""The editions of the rules of sharing that can be in force."""
+EDITION_2 = 2
+TARGETS = ("surplus", "move", "plan", "cap")
 _LEAST = Resources(1, 1)
 """The least that a worker offers (semantics W1)."""
 
@@ -35,6 +39,7 @@ class Facts(Protocol):
 
     head: int
     at: int
+    edition: int
     kinds: list[str]
     companies: dict[str, Company]
     workers: dict[str, Worker]
@@ -350,7 +355,7 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
     if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     if worker.holds:
-        open_to = worker.open_to(event.app if isinstance(event, events.ExecutorAllocated) else None)
+        open_to = worker.open_to(event.app)
         if not open_to.covers(event.resources):
             return "P8", f"on worker {event.worker!r} only {open_to} are not held for others"
     return _free_addresses(worker, event) if event.addresses or event.resources.others else None
@@ -385,6 +390,8 @@ def _executor_allocated(state: Facts, event: events.ExecutorAllocated) -> Broken
             return "O4", f"a grant does not lower the request of app {event.app!r}"
         request = event.requested
     held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
+    if app.moved:
+        held -= app.moving
     if not request.has_room(held, event.resources):
         return "A2", f"app {event.app!r} requests {request}, and would be granted more"
     return None
@@ -463,6 +470,8 @@ def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
     if broken is not None or event.reason != "reclaimed":
         return broken
     hold = state.holds.get(event.hold)
+    if event.why is not None:
+        return _told_to_leave(event, hold)
     if hold is None or (hold.worker, hold.app, hold.reason) != (event.worker, event.claimant, "reclaim"):
         return "E5", f"no room is held on worker {event.worker!r} for a claim of app {event.claimant!r}"
     if hold.app == event.app:
@@ -472,13 +481,72 @@ def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
     return None
 
 
+def _told_to_leave(event: events.ExecutorRevoked, target: Hold | None) -> Broken:
+    """An executor that leaves for a target (semantics H7)."""
+    if target is None or target.app != event.claimant or target.reason not in TARGETS:
+        return "H6", f"no target of app {event.claimant!r} begins at position {event.hold}"
+    if event.why != "cap" and target.worker != event.worker:
+        return "H6", f"the target of position {event.hold} is on worker {target.worker!r}"
+    if event.app == event.claimant:
+        return "H6", f"app {event.app!r} cannot take an executor of its own"
+    if None in (event.since, event.deadline, event.shares):
+        return "H7", f"the receipt of executor {event.executor!r} is not complete"
+    return None
+
+
+def _edition_changed(state: Facts, event: events.EditionChanged) -> Broken:
+    if event.edition <= state.edition or event.edition not in EDITIONS:
+        return "H9", f"edition {event.edition} cannot follow edition {state.edition}"
+    return None
+
+
+def _need_began(state: Facts, event: events.NeedBegan) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or not app.admitted or app.over:
+        return "H6", f"app {event.app!r} is not in waitingApps"
+    if event.units < 1:
+        return "H6", f"a need of app {event.app!r} is of {event.units} units"
+    return None
+
+
+def _need_ended(state: Facts, event: events.NeedEnded) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or not app.lack.units:
+        return "H6", f"app {event.app!r} has no need"
+    return None
+
+
+def _target_set(state: Facts, event: events.TargetSet) -> Broken:
+    app, worker = state.apps.get(event.app), state.workers.get(event.worker)
+    if app is None or not app.admitted or app.over:
+        return "H6", f"app {event.app!r} is not in waitingApps"
+    if not app.lack.units:
+        return "H6", f"app {event.app!r} has no need"
+    if worker is None or worker.status != "alive":
+        return "H6", f"worker {event.worker!r} is not live"
+    if event.amounts.cores < 1 or not worker.offer.covers(event.amounts):
+        return "H6", f"worker {event.worker!r} offers {worker.offer}, no room for {event.amounts}"
+    if worker.holds:
+        return "H6", f"worker {event.worker!r} has a target already"
+    return None
+
+
+def _target_ended(state: Facts, event: events.TargetEnded) -> Broken:
+    target = state.holds.get(event.target)
+    if target is None or (target.worker, target.app) != (event.worker, event.app):
+        return "H7", f"no target of app {event.app!r} begins at position {event.target}"
+    return None
+
+
 def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Broken:
     broken = _executor(state, event, "E5")
     if broken is None:
         held = state.executors[event.executor]
         if held.revoked != "reclaimed" or state.apps[held.app].over:
             return "E5", f"executor {event.executor!r} does not leave for a claim"
-        if held.claim in state.holds:
+        if held.moved:
+            return "H7", f"executor {event.executor!r} changes its place"
+        if held.claim in state.holds and state.edition == EDITION_2:
             return "E5", f"the claim for which executor {event.executor!r} leaves is not void"
     return broken
 
@@ -716,6 +784,11 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ExecutorChanged: _executor_changed,
     events.RoomHeld: _room_held,
     events.HoldEnded: _hold_ended,
+    events.EditionChanged: _edition_changed,
+    events.NeedBegan: _need_began,
+    events.NeedEnded: _need_ended,
+    events.TargetSet: _target_set,
+    events.TargetEnded: _target_ended,
     events.ExecutorRevoked: _executor_revoked,
     events.RevocationWithdrawn: _revocation_withdrawn,
     events.ExecutorRemoved: _executor_removed,

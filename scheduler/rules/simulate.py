@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import ValidationError, convert
 
 from scheduler.model.commands import (
+    ChangeEdition,
     Command,
     ConfigureCluster,
     EndApp,
@@ -224,6 +225,8 @@ def _commands(state: ClusterState, operation: Any, place: Place) -> Iterator[tup
         case "finish":
             for command in _finish(state, str(arguments.get("app"))):
                 yield place, by, command
+        case "edition":
+            yield place, by, ChangeEdition(edition=int(arguments.get("edition", 0)))
         case "settings":
             yield place, by, ConfigureCluster(settings=arguments)
         case str(name) if name in _OPERATIONS:

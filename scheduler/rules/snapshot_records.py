@@ -67,6 +67,7 @@ class _Cluster(_Record):
     sealed: int = 0
     sealed_at: int = 0
     closed: bool = False
+    edition: int = 2
 
 
 def _types(entity: type[Any]) -> dict[str, Any]:
@@ -116,7 +117,7 @@ _ALLOCATION = _record_of(Allocation, usual=_BLANK, required=4)
 _APP = _record_of(
     App,
     *("id", "accounts", "usage", "owed", "executors", "driver", "holds", "private_json"),
-    *("standings", "need", "more", "usable", "unserved", "claim", "lent", "demand", "tries"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent", "demand", "tries", "moved", "moving"),
     usual=_NEW,
     required=6,
     grouped=(NO_DEMAND, NO_TRIES),
@@ -273,6 +274,9 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             app = state.apps[held.app]
             app.executors = app.executors or {}
             app.executors[held.id] = state.workers[held.worker].executors[held.id] = held
+            if held.moved:
+                app.moved += 1
+                app.moving += held.resources
         case "drivers":
             held = state.drivers[record.id] = _allocation_of(values)
             state.apps[held.app].driver = state.workers[held.worker].drivers[held.id] = held

@@ -58,6 +58,8 @@ from scheduler.rules.entities import (
     Company,
     Demand,
     Hold,
+    HoldReason,
+    Lack,
     LostWorker,
     QuickEnd,
     Suspicion,
@@ -75,7 +77,7 @@ from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
-from scheduler.rules.preconditions import PRECONDITIONS
+from scheduler.rules.preconditions import EDITION_2, PRECONDITIONS
 from scheduler.rules.rooms import Rooms
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
@@ -100,6 +102,8 @@ class ClusterState:
         self.master: str | None = None
         self.settings = ClusterConfigured()
         self.configured = False
+        self.edition = 2
+        """By which edition of the rules of sharing it is decided (semantics H)."""
         self.kinds: list[str] = []
         """The registered kinds of resources beside cores and memory (semantics R1)."""
         self.companies: dict[str, Company] = {}
@@ -237,6 +241,11 @@ class ClusterState:
         return app.left_cores >= least
 
     @property
+    def by_entitlement(self) -> bool:
+        """Whether the third edition of sharing decides (semantics H)."""
+        return self.edition > EDITION_2 and self.settings.admission == "fair"
+
+    @property
     def sparing(self) -> bool:
         """Whether workers that offer kinds which an app does not request come last for it (semantics R6)."""
         return self.settings.spare_resources and self.settings.admission == "fair"
@@ -356,6 +365,7 @@ class ClusterState:
             "at": self.at,
             "master": self.master,
             "configured": self.configured,
+            "edition": self.edition,
             "settings": structs.asdict(self.settings),
             "kinds": self.kinds,
             "balance": to_builtins(self.balance),
@@ -1041,9 +1051,12 @@ class ClusterState:
 
     def _room_held(self, event: events.RoomHeld) -> None:
         """Less is free on the worker for everybody else (semantics P8)."""
-        app, worker = self.apps[event.app], self.workers[event.worker]
+        self._hold(event.worker, event.app, event.amounts, event.reason, within=event.within)
+
+    def _hold(self, where: str, holder: str, amounts: Resources, reason: HoldReason, *, within: bool) -> None:
+        app, worker = self.apps[holder], self.workers[where]
         before = worker.open_to(None)
-        hold = Hold(self.head, event.worker, event.app, event.amounts, event.reason, self.at, event.within)
+        hold = Hold(self.head, where, holder, amounts, reason, self.at, within)
         if app.owed:
             self.owed.remove(app)
         app.holds = app.holds or {}
@@ -1055,21 +1068,41 @@ class ClusterState:
 
     def _hold_ended(self, event: events.HoldEnded) -> None:
         """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
-        app, worker = self.apps.get(event.app), self.workers.get(event.worker)
-        del self.holds[event.hold]
-        if worker is not None and event.hold in worker.holds:
+        self._end_hold(event.hold, event.app, event.worker)
+        if event.reason == "limit" and (app := self.apps.get(event.app)) is not None:
+            app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
+
+    def _end_hold(self, number: int, holder: str, where: str) -> None:
+        app, worker = self.apps.get(holder), self.workers.get(where)
+        del self.holds[number]
+        if worker is not None and number in worker.holds:
             before = worker.open_to(None)
-            del worker.holds[event.hold]
+            del worker.holds[number]
             self._reopen(worker, before)
         if app is not None:
             if app.owed:
                 self.owed.remove(app)
-            del app.holds[event.hold]
+            del app.holds[number]
             if app.owed:
                 self.owed.add(app)
-            if event.reason == "limit":
-                app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
             self._timers.changed[app.submitted] = app
+
+    def _edition_changed(self, event: events.EditionChanged) -> None:
+        self.edition = event.edition
+
+    def _need_began(self, event: events.NeedBegan) -> None:
+        self.apps[event.app].lack = Lack(event.units, event.date, self.at)
+
+    def _need_ended(self, event: events.NeedEnded) -> None:
+        app = self.apps[event.app]
+        app.lack = Lack(0, app.lack.date, app.lack.since, self.at)
+
+    def _target_set(self, event: events.TargetSet) -> None:
+        """Less is free on the worker for everybody else (semantics H6)."""
+        self._hold(event.worker, event.app, event.amounts, event.why, within=False)
+
+    def _target_ended(self, event: events.TargetEnded) -> None:
+        self._end_hold(event.target, event.app, event.worker)
 
     def _executor_revoked(self, event: events.ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
@@ -1078,7 +1111,13 @@ class ClusterState:
         app.running -= executor.was_running
         self._let_leave(executor)
         executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
-        executor.firm = event.hold > 0 and self.settings.reclaim == "firm"
+        executor.firm = event.hold > 0 and (event.why is not None or self.settings.reclaim == "firm")
+        if event.why == "plan":
+            app.lack = Lack(0, executor.deadline, self.at, executor.deadline)
+        if event.why == "move":
+            executor.moved = True
+            app.moved += 1
+            app.moving += executor.resources
         if event.hold:
             self.holds[event.hold].leaving[executor.id] = executor
             if app.losses[-1:] != (self.at,):
@@ -1126,6 +1165,9 @@ class ClusterState:
             if executor.claim in self.holds:
                 self.holds[executor.claim].leaving.pop(event.executor, None)
         app.started -= executor.started
+        if executor.moved:
+            app.moved -= 1
+            app.moving -= executor.resources
         if app.max_runtime_s is not None:
             self._count_runtime(app)
         if event.reason == "failed":
@@ -1133,7 +1175,7 @@ class ClusterState:
         elif event.reason == "exited" and app.spec.programs:
             app.failures = 0
         if event.done:
-            held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores
+            held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores - app.moving.cores
             done = app.requested.cores - held
             if app.returned_at == self.at:  # it may have found no task before these returned
                 done = min(done, app.done_cores + executor.resources.cores)
@@ -1391,6 +1433,11 @@ class ClusterState:
             events.ExecutorChanged: cls._executor_changed,
             events.RoomHeld: cls._room_held,
             events.HoldEnded: cls._hold_ended,
+            events.EditionChanged: cls._edition_changed,
+            events.NeedBegan: cls._need_began,
+            events.NeedEnded: cls._need_ended,
+            events.TargetSet: cls._target_set,
+            events.TargetEnded: cls._target_ended,
             events.ExecutorRevoked: cls._executor_revoked,
             events.RevocationWithdrawn: cls._revocation_withdrawn,
             events.ExecutorRemoved: cls._executor_removed,
@@ -1449,7 +1496,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 _APP_LINKS = (
     *("id", "spec", "private_json", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
-    *("demand", "tries"),
+    *("demand", "tries", "moved", "moving"),
 )
 
 

@@ -85,7 +85,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:
             check_submission(state.limits, state.claims, registered, at, closed=state.closed)
-        _check_purchase(company, registered)
+        _check_purchase(company, registered, _first_unit(state, registered) if state.by_entitlement else None)
         if sizes:
             check_size(state, sizing, command.cores)
         _check_fits(state, registered)
@@ -344,13 +344,22 @@ def _driver(command: SubmitApp, kinds: Sequence[str]) -> Resources | None:
     return Resources(cores, memory_mb, amounts_named(kinds, "the driver's", command.driver_resources, 1, MAX_AMOUNT))
 
 
-def _check_purchase(company: Company, app: AppRegistered) -> None:
+def _first_unit(state: ClusterState, app: AppRegistered) -> Resources:
+    """An executor of the app, with its driver if it has one (semantics H5)."""
+    need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
+    return need.executor + need.driver
+
+
+def _check_purchase(company: Company, app: AppRegistered, unit: Resources | None) -> None:
     """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (C4, L6).
 
-    A company that may borrow may request more, but for the least number of executors of an elastic app.
+    A company that may borrow may request more, but for the least number of executors of an elastic app. By the third
+    edition, if its first `unit` alone is larger than these amounts, and the company may not borrow (H1).
     """
-    request = app.requested
+    request = app.requested if unit is None else unit
     if company.spec.may_borrow:
+        if unit is not None:
+            return
         if app.elastic is None or not isinstance(app.sizing, Fixed):
             return
         request = app.sizing.each * app.elastic.least

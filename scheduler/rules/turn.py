@@ -34,11 +34,15 @@ from scheduler.model.events import (
     HoldEnded,
     LostWorkersForgotten,
     MasterElected,
+    NeedBegan,
+    NeedEnded,
     OnePerWorker,
     ReservationLapsed,
     RevocationWithdrawn,
     RoomHeld,
     RoomReserved,
+    TargetEnded,
+    TargetSet,
     WorkerCleared,
     WorkerProbed,
 )
@@ -54,6 +58,7 @@ from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
 from scheduler.rules.runtime import expiries
 from scheduler.rules.serving import served
+from scheduler.rules.stage.sharing import shared
 from scheduler.rules.state import ClusterState
 
 
@@ -225,6 +230,8 @@ def beginning(state: ClusterState, at: int) -> list[RoomReserved]:
 
 def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
     """The reservations that are due at time `at` (ms) (semantics C7)."""
+    if state.by_entitlement:
+        return []
     return [RoomReserved(app=app) for app in state.to_reserve(at)]
 
 
@@ -254,10 +261,13 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     may be renewed once others have left the queue (semantics C7).
     """
     kind = type(event)
+    if kind is ClusterConfigured and state.by_entitlement:
+        return switched_off(state)
     if kind is ClusterConfigured:
         return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)
-    found: list[Event | None] = [*reservations(state, at)] if state.queue.lapsed and kind in LEAVE_QUEUE else []
+    lapsed = state.queue.lapsed and kind in LEAVE_QUEUE and not state.by_entitlement
+    found: list[Event | None] = [*reservations(state, at)] if lapsed else []
     if app is not None and app.demand is not NO_DEMAND and kind in MOVE_REQUESTS:
         found.append(requests(state, event, at))  # few apps: save the call
     if kind is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):
@@ -277,14 +287,16 @@ def _due(state: ClusterState, at: int) -> Iterator[Event]:
     yield from suspicions_due(state, at)
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
-    for app in state.to_lapse(at):
+    for app in () if state.by_entitlement else state.to_lapse(at):
         yield ReservationLapsed(app=app)
-    if state.holds:
+    if state.holds and not state.by_entitlement:
         yield from void(state, at)
     yield from given_back(state, at)
 
 
 def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
+    if state.by_entitlement:
+        return
     while (admitted := admit(state)) is not None:
         yield admitted
         yield from entailed(state, admitted, at)
@@ -297,12 +309,12 @@ def _demands(state: ClusterState, at: int) -> Iterable[Event]:
 
 
 def _drivers(state: ClusterState, at: int) -> Iterable[Event]:
-    return place_drivers(state, at) if state.waiting_drivers else ()
+    return place_drivers(state, at) if state.waiting_drivers and not state.by_entitlement else ()
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     """The executors to grant (semantics P6). Those whose size is computed raise no request and prefer no host."""
-    for event in served(state, at):
+    for event in shared(state, at) if state.by_entitlement else served(state, at):
         if type(event) is not ExecutorAllocated:
             yield from consequences(state, (event,), at)
             continue
@@ -314,7 +326,9 @@ def _executors(state: ClusterState, at: int) -> Iterator[Event]:
             yield from consequences(state, (with_request(state, event),), at)
 
 
-def _holds(state: ClusterState, at: int) -> Iterator[Event]:
+def _holds(state: ClusterState, at: int) -> Iterable[Event]:
+    if state.by_entitlement:
+        return ()
     return consequences(state, _held_and_claimed(state, at), at)
 
 
@@ -455,7 +469,39 @@ STAGES = (
                 "E1",
                 "{0.executor} is told to leave for {0.claimant}",
                 {"revoked": "executor", "claimant": "claimant", "rule": "rule"},
-                lambda event: event.reason == "reclaimed",
+                lambda event: event.reason == "reclaimed" and event.why is None,
+            ),
+            Decision(
+                NeedBegan,
+                "H6",
+                "{0.app} is {0.units} units below its entitlement",
+                {"need": "app", "units": "units", "date": "date"},
+            ),
+            Decision(NeedEnded, "H6", "{0.app} is not below its entitlement any more", {"need_ended": "app"}),
+            Decision(
+                TargetSet,
+                "H6",
+                "room for {0.amounts} is made on {0.worker} for {0.app}",
+                {
+                    "target": "worker",
+                    "app": "app",
+                    "cores": "amounts.cores",
+                    "memory_mb": "amounts.memory_mb",
+                    "why": "why",
+                },
+            ),
+            Decision(
+                TargetEnded,
+                "H7",
+                "no room is made on {0.worker} for {0.app} any more: {0.reason}",
+                {"target_ended": "worker", "app": "app", "reason": "reason"},
+            ),
+            Decision(
+                ExecutorRevoked,
+                "H7",
+                "{0.executor} is told to leave for {0.claimant}",
+                {"revoked": "executor", "claimant": "claimant", "why": "why", "deadline": "deadline"},
+                lambda event: event.why is not None,
             ),
         ),
     ),

@@ -21,9 +21,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import merge
+from heapq import heapify, heappop, heapreplace, merge
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.quota import Quota, Share
@@ -86,6 +86,28 @@ class UserQueue:
         """All of them in the order of the app policy."""
         lines = [*self.by_ask.values()]
         return [*merge(*lines, key=lines[0].key)] if lines else []
+
+    def in_order(self, shut: Callable[[Ask], bool]) -> Iterator[App]:
+        """The same one at a time, without those that ask what is `shut` by the time that their turn comes."""
+        fronts = [
+            (line.key(line.items[line.begin]), number, 0)  # type: ignore[misc]  # lines of apps have a key
+            for number, line in enumerate(self.by_ask.values())
+        ]
+        asks, lines = list(self.by_ask), list(self.by_ask.values())
+        heapify(fronts)
+        while fronts:
+            _, number, index = fronts[0]
+            line = lines[number]
+            if shut(asks[number]):
+                heappop(fronts)
+                continue
+            at = line.begin + index
+            app = line.items[at]
+            if at + 1 < len(line.items):
+                heapreplace(fronts, (line.key(line.items[at + 1]), number, index + 1))  # type: ignore[misc]
+            else:
+                heappop(fronts)
+            yield app
 
 
 @dataclass(slots=True)
@@ -607,6 +629,40 @@ class AppQueue:
             if found is not None:
                 return found
         return None
+
+    def next_of(self, apps: Iterable[App]) -> App:
+        """Of pending apps the one that enters first: by company, user, and the order of the user's apps (C, U, F)."""
+        self._settle()
+        return min(apps, key=self._turn)
+
+    def _turn(self, app: App) -> tuple[CompanyKey, UserKey, Any]:
+        company = self.companies[app.spec.company]
+        queue = company.users[app.spec.user]
+        user = self._user_key(queue.contender, company.tenant.quota, self.basis)
+        return self._company_key(company.tenant, self.basis), user, self._place(app)
+
+    def wanting_nothing(self) -> list[App]:
+        """The pending apps that ask for neither an executor nor a driver: nothing keeps them out (semantics H4)."""
+        return [
+            app
+            for company in self.companies.values()
+            for ask, users in company.asks.items()
+            if not ask.need.executor.cores and not ask.need.driver.cores
+            for user in users
+            for app in company.users[user].by_ask[ask]
+        ]
+
+    def foremost(self) -> Iterator[App]:
+        """Of each user the first app of each ask that a live worker could host and no limit keeps out (N2, N3)."""
+        for company in self.companies.values():
+            limited = company.limits is not None and company.limit.limited
+            for user, queue in company.users.items():
+                for ask, apps in queue.by_ask.items():
+                    if not ask.need.hostable:
+                        continue
+                    if limited and company.limit.broken(user, ask.request) is not None:
+                        continue
+                    yield apps.items[apps.begin]
 
     def asks(self) -> Iterator[Ask]:
         """What heads and apps with a reservation that counts ask, that of heads once for a company."""

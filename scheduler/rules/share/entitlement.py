@@ -1,0 +1,186 @@
+"""What each app, user and company is entitled to, from the facts of a state (semantics H2).
+
+What takes no part in the filling: apps that are not ready or on hold, that a limit keeps out, that want nothing, or
+that no live worker could host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.fleet import tally
+from scheduler.rules.share.fill import CompanyNode, Filling, Leaf, UserNode
+
+if TYPE_CHECKING:
+    from scheduler.rules.admission.queue import Ask, CompanyQueue, UserQueue
+    from scheduler.rules.entities import Allocation, App, Company, Need
+    from scheduler.rules.state import ClusterState
+
+
+@dataclass(slots=True, eq=False)
+class Entitlement:
+    """The result of one filling."""
+
+    leaves: dict[str, Leaf] = field(default_factory=dict)
+    """App -> its demand and what it is handed, of every app that was looked at."""
+    companies: dict[str, CompanyNode] = field(default_factory=dict)
+
+    handed: list[tuple[str, tuple[Resources, ...]]] = field(default_factory=list)
+    """The units in the order in which they were handed out, each with its app."""
+    _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
+
+    def sides(self, state: ClusterState) -> dict[tuple[str, str], tuple[Resources, Resources]]:
+        """(company, user), or (company, "") -> what its executors hold that stay, and what it is entitled to."""
+        if self._sides[0] != state.head:
+            found: dict[tuple[str, str], tuple[Resources, Resources]] = {}
+            for app in state.waiting.values():
+                held = sum((one.resources for one in app.executors.values() if one.status != "stopping"), NOTHING)
+                due = app.need.executor * self.units(app.id)
+                for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
+                    before = found.get(side, (NOTHING, NOTHING))
+                    found[side] = before[0] + held, before[1] + due
+            self._sides = state.head, found
+        return self._sides[1]
+
+    def units(self, app: str) -> int:
+        """How many executors the app is entitled to."""
+        leaf = self.leaves.get(app)
+        return 0 if leaf is None else leaf.units
+
+    def surplus(self, app: App) -> int:
+        """How many executors the app holds above its entitlement; below 0 where it holds less."""
+        return held_units(app) - self.units(app.id)
+
+    def below(self, app: App) -> int:
+        """How many units an admitted app is below its entitlement, its driver among them."""
+        leaf = self.leaves.get(app.id)
+        if leaf is None:
+            return 0
+        waits = leaf.driven and app.driver is None
+        return max(0, leaf.units - held_units(app)) + waits
+
+
+def entitlement(state: ClusterState) -> Entitlement:
+    """The filling of the state as it stands (semantics H2)."""
+    found = Entitlement()
+    admitted: dict[str, list[App]] = {}
+    for app in state.waiting.values():
+        admitted.setdefault(app.spec.company, []).append(app)
+    for name, company in state.companies.items():
+        queue = state.queue.companies[name]
+        spec = company.spec
+        found.companies[name] = CompanyNode(name, quota=queue.tenant.quota, capped=not spec.may_borrow)
+        _add_users(found, admitted.get(name, []), company, queue)
+    for driver in state.drivers.values():
+        if state.workers[driver.worker].status == "alive":
+            _count_driver(state, found, driver)
+    rooms: dict[Resources, int] = {}
+    for worker in state.workers.values():
+        if worker.status == "alive":
+            tally(rooms, worker.beside_drivers, 1)
+    filling = Filling(rooms, found.companies.values(), state.fleet.total)
+    filling.run()
+    found.handed = filling.handed
+    for node in found.companies.values():
+        for user in node.users:
+            found.leaves.update((leaf.app, leaf) for leaf in user.leaves)
+    return found
+
+
+def _count_driver(state: ClusterState, found: Entitlement, driver: Allocation) -> None:
+    """A driver that stands counts as handed out already."""
+    spec = state.apps[driver.app].spec
+    node = found.companies.get(spec.company)
+    if node is None:
+        return
+    node.used += driver.resources
+    node.drivers += driver.resources
+    for user in node.users:
+        if user.name == spec.user:
+            user.used += driver.resources
+
+
+def _add_users(found: Entitlement, admitted_apps: list[App], company: Company, queue: CompanyQueue) -> None:
+    node = found.companies[queue.tenant.company]
+    admitted: dict[str, list[Leaf]] = {}
+    for app in admitted_apps:
+        if (leaf := admitted_leaf(app)) is not None:
+            admitted.setdefault(app.spec.user, []).append(leaf)
+    for name in dict.fromkeys((*admitted, *(user for user, each in queue.users.items() if each.by_ask))):
+        later: Iterator[Leaf] = iter(())
+        if name in queue.users:
+            selected = company.last_selected, company.users[name].last_selected if name in company.users else 0
+            later = _pending(queue, queue.users[name], selected)
+        node.users.append(UserNode(name, leaves=admitted.get(name, []), later=later))
+
+
+def _pending(queue: CompanyQueue, user: UserQueue, selected: tuple[int, int]) -> Iterator[Leaf]:
+    """The pending apps that may enter, in the order of F; of one size none after one that found no room."""
+    limit, name = queue.limit, user.contender.user
+    asked, apps = NOTHING, 0
+    last: dict[Need, Leaf] = {}
+
+    def shut(ask: Ask) -> bool:
+        before = last.get(ask.need)
+        return not ask.need.hostable or (before is not None and before.cause != "")
+
+    for app in user.in_order(shut):
+        if limit.limited and limit.broken(name, asked + app.requested, apps + 1) is not None:
+            continue
+        leaf = _leaf(app, (1, *selected, app.ready_position))
+        if leaf is not None:
+            asked, apps = asked + app.requested, apps + 1
+            last[app.need] = leaf
+            yield leaf
+
+
+def wanted_units(app: App) -> int:
+    """How many of its smallest executors the app can use in all, those that it holds included (semantics H2)."""
+    need = app.need
+    each = need.executor
+    if not each.cores:
+        return 0
+    most = app.requested - (app.spec.driver or NOTHING)
+    number = max(0, most.cores - app.done_cores) // each.cores
+    if not need.growing:
+        number = min(number, most.memory_mb // each.memory_mb if each.memory_mb else number)
+        for kind, amount in each.others:
+            number = min(number, most.amount(kind) // amount)
+    if app.executor_limit is not None and not need.growing:
+        number = min(number, app.executor_limit)
+    return max(0, number)
+
+
+def held_units(app: App) -> int:
+    """How many of its smallest executors those make that it holds and that were not told to leave."""
+    each = app.need.executor.cores
+    if not each:
+        return sum(one.status != "stopping" for one in app.executors.values())
+    return sum(units_of(app, one) for one in app.executors.values() if one.status != "stopping")
+
+
+def units_of(app: App, executor: Allocation) -> int:
+    """How many of the app's smallest executors one of its executors makes, at least one."""
+    each = app.need.executor.cores
+    return max(1, executor.resources.cores // each) if each else 1
+
+
+def admitted_leaf(app: App) -> Leaf | None:
+    """The demand of an app in waitingApps; None if it wants nothing."""
+    if app.over or not app.need.hostable:
+        return None
+    return _leaf(app, (0, app.admitted))
+
+
+def _leaf(app: App, rank: tuple[int, ...]) -> Leaf | None:
+    most, driver = wanted_units(app), app.unplaced_driver
+    if not most and driver is NOTHING:
+        return None
+    elastic = app.spec.elastic
+    least = most if elastic is None else min(most, elastic.least)
+    each = app.need.executor
+    size = Resources(each.cores, 0, each.others) if app.need.growing else each
+    return Leaf(app.id, size, most, least, driver=driver, held=held_units(app), rank=rank)

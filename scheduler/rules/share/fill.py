@@ -1,0 +1,282 @@
+"""The filling: what everybody would hold if the live workers were empty and handed out anew (semantics H2, H3).
+
+It knows neither workers by name nor apps that run: rooms are counted by their free amounts, and what is held counts
+only where shares are equal. So the same demands, quotas, offers and places of drivers give the same result.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import Literal
+
+from scheduler.model.quota import Quota, Share
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.fleet import tally
+
+Cause = Literal["", "room", "cap", "drivers"]
+"""Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """The demand of one app, and what the filling hands it."""
+
+    app: str
+    size: Resources
+    """One executor: the smallest one, if the scheduler sizes them."""
+    most: int
+    """How many executors it can use."""
+    least: int
+    """How many of them come before what others of its user want beyond theirs."""
+    driver: Resources = NOTHING
+    """Its driver that waits for a worker; the first unit is that and an executor."""
+    held: int = 0
+    """How many executors it has that were not told to leave: equal shares stay with them (semantics H3)."""
+    rank: tuple[int, ...] = ()
+    """Whose turn it is where shares are equal and nobody holds the executor: the least first (semantics H3)."""
+    units: int = 0
+    """How many executors it is entitled to."""
+    driven: bool = False
+    """Whether it is entitled to its driver."""
+    cause: Cause = ""
+
+    def wants(self, *, beyond: bool) -> bool:
+        """Whether it can use a unit more, within its least number or `beyond` that."""
+        if self.cause:
+            return False
+        if self.driver is not NOTHING and not self.driven:
+            return True
+        return self.units < (self.most if beyond else self.least)
+
+    @property
+    def unit(self) -> tuple[Resources, ...]:
+        """What is handed out next, in one piece a worker, the largest first."""
+        if self.driver is NOTHING or self.driven:
+            return (self.size,)
+        return tuple(sorted((self.driver, self.size), reverse=True)) if self.most else (self.driver,)
+
+    @property
+    def amounts(self) -> Resources:
+        """What is handed out next, in all."""
+        if self.driver is NOTHING or self.driven:
+            return self.size
+        return self.driver + self.size if self.most else self.driver
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it holds already what would be handed out next."""
+        return self.units < self.held and not (self.driver is not NOTHING and not self.driven)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A user or a company, and what it has been handed so far."""
+
+    name: str
+    used: Resources = NOTHING
+
+
+@dataclass(slots=True, eq=False)
+class UserNode(Node):
+    """A user with the demands of its apps: the admitted ones in the order of admission, then pending ones by F."""
+
+    leaves: list[Leaf] = field(default_factory=list)
+    later: Iterator[Leaf] = field(default_factory=lambda: iter(()))
+    """Pending apps, asked for one at a time: most of them are never looked at."""
+    _least: int = 0
+    _rest: int = 0
+
+    def next(self) -> Leaf | None:
+        """Whose turn it is: first what apps want at least, then the rest (semantics H2)."""
+        leaves = self.leaves
+        while True:
+            while self._least < len(leaves):
+                if leaves[self._least].wants(beyond=False):
+                    return leaves[self._least]
+                self._least += 1
+            more = next(self.later, None)
+            if more is None:
+                break
+            leaves.append(more)
+        while self._rest < len(leaves):
+            if leaves[self._rest].wants(beyond=True):
+                return leaves[self._rest]
+            self._rest += 1
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class CompanyNode(Node):
+    """A company: its weight, its cap if it may not pass its quota, and its users."""
+
+    quota: Quota = field(default_factory=lambda: Quota(NOTHING))
+    capped: bool = False
+    drivers: Resources = NOTHING
+    """What its drivers hold, or are handed."""
+    users: list[UserNode] = field(default_factory=list)
+
+
+Key = tuple[Share, Resources, bool, tuple[int, ...]]
+
+
+class Rooms:
+    """What the live workers offer beside drivers, counted by amounts; units are taken from the room that fits best."""
+
+    def __init__(self, rooms: Mapping[Resources, int]) -> None:
+        self.number = {room: number for room, number in rooms.items() if number}
+        self._plain = sorted(room for room in self.number if not room.others)
+        self._kinds = sorted(room for room in self.number if room.others)
+
+    def best(self, size: Resources) -> Resources | None:
+        """The room with the fewest kinds besides those of `size`, then the least left; None if it fits nowhere."""
+        if not size.others:
+            plain = self._plain
+            for index in range(bisect_left(plain, Resources(size.cores, size.memory_mb)), len(plain)):
+                if plain[index].memory_mb >= size.memory_mb:
+                    return plain[index]
+        fitting = [room for room in self._kinds if room.covers(size)]
+        return min(fitting, key=lambda room: (_spare(room, size), room - size), default=None)
+
+    def take(self, size: Resources) -> bool:
+        """Hand out that much on one worker; whether there is room."""
+        room = self.best(size)
+        if room is None:
+            return False
+        self._count(room, -1)
+        self._count(room - size, 1)
+        return True
+
+    def take_all(self, sizes: Iterable[Resources]) -> bool:
+        """Hand out all of them, each on one worker, or none."""
+        taken: list[tuple[Resources, Resources]] = []
+        for size in sizes:
+            room = self.best(size)
+            if room is None:
+                for one, rest in reversed(taken):
+                    self._count(rest, -1)
+                    self._count(one, 1)
+                return False
+            taken.append((room, room - size))
+            self._count(room, -1)
+            self._count(room - size, 1)
+        return True
+
+    def _count(self, room: Resources, change: int) -> None:
+        known = room in self.number
+        tally(self.number, room, change)
+        if known != (room in self.number):
+            rooms = self._kinds if room.others else self._plain
+            if known:
+                del rooms[bisect_left(rooms, room)]
+            else:
+                insort(rooms, room)
+
+
+def _spare(room: Resources, size: Resources) -> int:
+    """How many kinds the room has of which the size needs nothing (semantics R6)."""
+    return sum(size.amount(kind) == 0 for kind, _ in room.others)
+
+
+class Filling:
+    """One filling; `run` hands out units until nobody can use another one."""
+
+    def __init__(self, rooms: Mapping[Resources, int], companies: Iterable[CompanyNode], total: Resources) -> None:
+        self.rooms = Rooms(rooms)
+        self.companies = list(companies)
+        self.total = total
+        self._of_users = Quota(total)
+        self._unnamed = Quota(total, max(1, len(self.companies)))
+        self.handed: list[tuple[str, tuple[Resources, ...]]] = []
+        """The units in the order in which they were handed out, each with its app."""
+        self._full: set[Resources] = set()
+        """Sizes that fit no room any more: rooms only become less."""
+
+    def run(self) -> None:
+        """Repeat: the company with the least share, in it the user with the least, its next unit (semantics H2)."""
+        queue = [(key, number) for number, one in enumerate(self.companies) if (key := self._company_key(one))]
+        heapify(queue)
+        while queue:
+            _, number = queue[0]
+            company = self.companies[number]
+            user, leaf = self._next_of(company)  # type: ignore[misc]  # it has a key, so it has one
+            self._hand(company, user, leaf)
+            key = self._company_key(company)
+            if key is None:
+                heappop(queue)
+            else:
+                heapreplace(queue, (key, number))
+
+    def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
+        unit, amounts = leaf.unit, leaf.amounts
+        starts = leaf.driver is not NOTHING and not leaf.driven
+        if any(size in self._full for size in unit):
+            leaf.cause = "room"
+        elif company.capped and not company.quota.covers(company.used, amounts):
+            leaf.cause = "cap"
+        elif starts and not may_start(company.quota, company.drivers, leaf.driver):
+            leaf.cause = "drivers"
+        elif not self.rooms.take_all(unit):
+            leaf.cause = "room"
+            if len(unit) == 1:
+                self._full.add(unit[0])
+        else:
+            self.handed.append((leaf.app, unit))
+            user.used += amounts
+            company.used += amounts
+            if starts:
+                company.drivers += leaf.driver
+                leaf.driven = True
+                leaf.units += len(unit) - 1
+            else:
+                leaf.units += 1
+
+    def _next_of(self, company: CompanyNode) -> tuple[UserNode, Leaf] | None:
+        """The user with the least share and its leaf."""
+        found: tuple[Key, UserNode, Leaf] | None = None
+        for user in company.users:
+            leaf = user.next()
+            if leaf is not None:
+                share = share_of(self._of_users, self._of_users, user.used, leaf.unit)
+                key = share, leaf.amounts, not leaf.is_held, leaf.rank
+                if found is None or key < found[0]:
+                    found = key, user, leaf
+        return None if found is None else found[1:]
+
+    def _company_key(self, company: CompanyNode) -> Key | None:
+        found = self._next_of(company)
+        if found is None:
+            return None
+        _, leaf = found
+        share = share_of(company.quota, self._unnamed, company.used, leaf.unit)
+        return share, leaf.amounts, not leaf.is_held, leaf.rank
+
+
+def may_start(quota: Quota, drivers: Resources, driver: Resources) -> bool:
+    """Whether a company whose drivers hold that much may start another: at most half of its quota, or none (H5)."""
+    if drivers == NOTHING:
+        return True
+    return quota.covers(NOTHING, (drivers + driver) * 2)
+
+
+def share_of(quota: Quota, unnamed: Quota, used: Resources, unit: Iterable[Resources]) -> Share:
+    """What is used of a quota: the largest ratio over the kinds of which the unit has any (semantics H1).
+
+    A kind that the quota does not name has the weight of `unnamed`. Nothing as a weight makes the largest share.
+    """
+    kinds = {kind for size in unit for kind, _ in size.others}
+    of, times = quota.amount, quota.denominator
+    if not kinds:
+        if not (of.cores and of.memory_mb):
+            return Share(1, 0)
+        cores, memory_mb = used.cores * times, used.memory_mb * times
+        if cores * of.memory_mb < memory_mb * of.cores:
+            return Share(memory_mb, of.memory_mb)
+        return Share(cores, of.cores)
+    shares = [share_of(quota, unnamed, used, ())]
+    for kind in kinds:
+        by = quota if quota.named is None or kind in quota.named else unnamed
+        shares.append(Share(used.amount(kind) * by.denominator, by.amount.amount(kind)))
+    return max(shares)

@@ -1,0 +1,78 @@
+"""The plan: where all that apps are entitled to would stand, and what stands elsewhere (semantics H6)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from scheduler.model.resources import Resources
+from scheduler.rules.share.entitlement import Entitlement, units_of
+from scheduler.rules.share.fill import Rooms
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import Worker
+    from scheduler.rules.state import ClusterState
+
+Content = Counter[str]
+"""App -> how many of its units stand on a worker."""
+
+
+def plan(state: ClusterState, entitled: Entitlement) -> dict[str, Content]:
+    """Live worker -> what would stand there, if the workers of the filling are matched with those that agree most."""
+    live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
+    for worker in live:
+        by_offer[worker.beside_drivers].append(worker)
+    found: dict[str, Content] = {}
+    for offer, contents in _packed(entitled, [worker.beside_drivers for worker in live]).items():
+        found.update(_matched(state, contents, by_offer[offer]))
+    return found
+
+
+def _packed(entitled: Entitlement, offers: list[Resources]) -> dict[Resources, list[Content]]:
+    """Offer -> what the filling put on each worker of that offer."""
+    rooms = Rooms(Counter(offers))
+    contents: list[Content] = [Counter() for _ in offers]
+    free: defaultdict[Resources, list[int]] = defaultdict(list)
+    for number, offer in reversed(list(enumerate(offers))):
+        free[offer].append(number)
+    for app, unit in entitled.handed:
+        for size in unit:
+            room = rooms.best(size)
+            if room is None:  # it was handed out in this order, so there is
+                continue
+            rooms.take(size)
+            number = free[room].pop()
+            free[room - size].append(number)
+            contents[number][app] += 1
+    found: defaultdict[Resources, list[Content]] = defaultdict(list)
+    for offer, content in zip(offers, contents, strict=True):
+        found[offer].append(content)
+    return found
+
+
+def standing_on(state: ClusterState, worker: Worker) -> Content:
+    """What stands on the worker and was not told to leave."""
+    content: Content = Counter()
+    for one in worker.executors.values():
+        if one.status != "stopping":
+            content[one.app] += units_of(state.apps[one.app], one)
+    return content
+
+
+def _matched(state: ClusterState, contents: list[Content], workers: list[Worker]) -> dict[str, Content]:
+    """Each worker with one of the contents: the pair that agrees in most cores first, then by the worker's name."""
+    there = {worker.id: standing_on(state, worker) for worker in workers}
+    cores = {app: state.apps[app].need.executor.cores for content in there.values() for app in content}
+    pairs = sorted(
+        (-sum(min(number, content[app]) * cores[app] for app, number in there[worker.id].items()), worker.id, number_)
+        for worker in workers
+        for number_, content in enumerate(contents)
+    )
+    found: dict[str, Content] = {}
+    used: set[int] = set()
+    for _, name, number in pairs:
+        if name not in found and number not in used:
+            found[name] = contents[number]
+            used.add(number)
+    return found

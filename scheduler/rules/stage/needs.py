@@ -1,0 +1,189 @@
+"""Needs and their targets: when they begin, and when they end (semantics H6, H7). How room is made is in `room`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.model.events import (
+    Event,
+    ExecutorAllocated,
+    ExecutorRevoked,
+    NeedBegan,
+    NeedEnded,
+    RevocationWithdrawn,
+    Shares,
+    TargetEnded,
+    TargetSet,
+)
+from scheduler.model.resources import NOTHING
+from scheduler.rules.failures import has_room_now, kept_from
+from scheduler.rules.kinds import with_addresses
+from scheduler.rules.placement.executors import allocation
+from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
+from scheduler.rules.stage.room import Room, Seeking, Why, coming, is_capped, surplus_level, unit_of
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import Allocation, App, Hold
+    from scheduler.rules.state import ClusterState
+
+QUARTER = 4
+Ending = Literal["granted", "served", "worker-gone", "unusable", "stays"]
+
+
+def void(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
+    """End the targets that are void, and let stay what was to leave for them (semantics H7)."""
+    again = True
+    while again:
+        again = False
+        for target in list(state.holds.values()):
+            reason = _why_void(state, target, entitled, at)
+            if reason is not None:
+                again = True
+                yield from end(state, target, reason)
+
+
+def ended_by_grant(state: ClusterState, app: str, worker: str) -> Iterator[Event]:
+    """A grant on a worker ends the target of its app there."""
+    own = next((target for target in state.workers[worker].holds.values() if target.app == app), None)
+    if own is not None:
+        yield from end(state, own, "granted")
+
+
+def end(state: ClusterState, target: Hold, reason: Ending) -> Iterator[Event]:
+    """The target ends; executors that still leave for it stay, but for those that change their place."""
+    yield TargetEnded(target=target.id, worker=target.worker, app=target.app, reason=reason)
+    for _, executor in sorted(target.leaving.items()):
+        if not executor.moved and not state.apps[executor.app].over:
+            yield RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)
+
+
+def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int) -> Ending | None:
+    app, worker = state.apps.get(target.app), state.workers.get(target.worker)
+    if worker is None or worker.status != "alive" or worker.shut or target.id not in worker.holds:
+        return "worker-gone"
+    if app is None or app.over or _superfluous(app, target, entitled):
+        return "served"
+    if target.worker in kept_from(state, app, at):
+        return "unusable"
+    for executor in target.leaving.values():
+        if target.reason != "plan" and not executor.moved and _may_stay(state, executor, app, entitled):
+            return "stays"
+    room = worker.open_to(app.id) + coming(state, worker)
+    return None if target.reason == "cap" or room.covers(target.amounts) else "unusable"
+
+
+def _superfluous(app: App, target: Hold, entitled: Entitlement) -> bool:
+    """Whether the app has more targets than it is below its entitlement."""
+    return list(app.holds).index(target.id) >= entitled.below(app) or target.amounts != unit_of(app)
+
+
+def _may_stay(state: ClusterState, executor: Allocation, claimant: App, entitled: Entitlement) -> bool:
+    """Whether neither its app, its user nor its company would be above its entitlement if the executor stayed."""
+    app = state.apps[executor.app]
+    if app.over:
+        return False
+    if held_units(app) + units_of(app, executor) > entitled.units(app.id):
+        return False
+    return surplus_level(state, entitled, app, executor.resources, claimant, back=True) is None
+
+
+def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
+    """The admitted apps that are below their entitlement by a unit that fits nowhere now (semantics H6)."""
+    return [
+        app
+        for app in state.waiting.values()
+        if not app.over
+        and entitled.below(app) > 0
+        and (
+            app.tries.driver_after <= at
+            if app.unplaced_driver is not NOTHING
+            else app.driver_runs and (is_capped(state, app, app.need.executor) or not has_room_now(state, app, at))
+        )
+    ]
+
+
+def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
+    """Which needs begin and end, and the targets that they get (semantics H6)."""
+    waiting = _in_need(state, entitled, at)
+    known = {app.id for app in waiting}
+    for app in list(state.waiting.values()):
+        if app.lack.units and app.id not in known:
+            yield NeedEnded(app=app.id)
+    patience = state.settings.reclaim_patience_s * 1000
+    for app in waiting:
+        units, lack = entitled.below(app), app.lack
+        if lack.units != units:
+            lasts = lack.units or (lack.date and at < lack.ended + patience)
+            yield NeedBegan(app=app.id, units=units, date=lack.date if lasts else at + patience)
+    yield from _targets(state, entitled, waiting, at)
+
+
+def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at: int) -> Iterator[Event]:
+    """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
+    most = max(1, state.fleet.live // QUARTER)
+    in_vain: set[str] = set()
+    while True:
+        if len(state.holds) >= most:
+            return
+        having = dict.fromkeys(state.companies, 0)
+        for target in state.holds.values():
+            if target.app in state.apps:
+                having[state.apps[target.app].spec.company] += 1
+        lacking = [app for app in waiting if app.id not in in_vain and len(app.holds) < entitled.below(app)]
+        if not lacking:
+            return
+        app = min(lacking, key=lambda app: (having[app.spec.company], app.lack.date, app.admitted))
+        found = Seeking(state, entitled, app, at).cheapest()
+        if found is None:
+            in_vain.add(app.id)
+        else:
+            yield from _set(state, entitled, app, *found)
+
+
+def _set(state: ClusterState, entitled: Entitlement, app: App, room: Room, why: Why) -> Iterator[Event]:
+    """The target, whoever leaves for it, and the executors that are granted elsewhere first."""
+    yield TargetSet(worker=room.worker, app=app.id, amounts=unit_of(app), why=why)
+    telling = _Telling(state, entitled, app, state.head)
+    for executor, to in room.leaving:
+        if not to:
+            yield telling.told(executor, "cap" if executor.worker != room.worker else room.why)
+            continue
+        yield telling.told(executor, "move")
+        loser = state.apps[executor.app]
+        event: ExecutorAllocated = allocation(loser, loser.next_executor, to, executor.resources)
+        yield with_addresses(state.workers[to], event) if executor.resources.others else event
+
+
+class _Telling:
+    """Tells executors to leave for the target of a claimant; `target` is its position."""
+
+    def __init__(self, state: ClusterState, entitled: Entitlement, claimant: App, target: int) -> None:
+        self._state, self._entitled, self._claimant, self._target = state, entitled, claimant, target
+
+    def told(self, executor: Allocation, why: Why) -> ExecutorRevoked:
+        """The event, with the date of the need as the deadline, and a receipt (semantics H7, Z5)."""
+        state, claimant = self._state, self._claimant
+        earliest = executor.granted_at + state.settings.min_runtime_s * 1000
+        return ExecutorRevoked(
+            app=executor.app,
+            executor=executor.id,
+            worker=executor.worker,
+            reason="reclaimed",
+            hold=self._target,
+            claimant=claimant.id,
+            claimant_company=claimant.spec.company,
+            rule="H6",
+            since=claimant.lack.since,
+            deadline=max(claimant.lack.date, earliest, state.at),
+            shares=self._holdings(executor),
+            why=why,
+        )
+
+    def _holdings(self, executor: Allocation) -> Shares:
+        """What both apps hold of what they are entitled to, in smallest executors, before and after the loss."""
+        claimant, loser = self._claimant, self._state.apps[executor.app]
+        mine, due = held_units(claimant), self._entitled.units(claimant.id)
+        theirs, theirs_due = held_units(loser), self._entitled.units(loser.id)
+        left = theirs - units_of(loser, executor)
+        return Shares(f"{mine}/{due}", f"{mine + 1}/{due}", f"{theirs}/{theirs_due}", f"{left}/{theirs_due}")

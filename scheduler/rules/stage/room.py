@@ -1,0 +1,302 @@
+"""How room for one unit of a need is made on one worker, and where that is cheapest (semantics H6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from scheduler.model.events import Computed
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.failures import kept_from
+from scheduler.rules.share.entitlement import Entitlement, units_of
+from scheduler.rules.share.plan import plan, standing_on
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import Allocation, App, Worker
+    from scheduler.rules.state import ClusterState
+
+Why = Literal["surplus", "move", "plan", "cap"]
+Level = Literal["app", "user", "company"]
+
+
+class Leaving(NamedTuple):
+    """An executor that is to leave; `to`: the worker on which its app gets the same first, if it changes its place."""
+
+    executor: Allocation
+    to: str = ""
+
+
+class Room(NamedTuple):
+    """How room is made on a worker; the least one is the cheapest."""
+
+    moves: int
+    cores: int
+    less_free: int
+    worker: str
+    leaving: tuple[Leaving, ...]
+    why: Why = "surplus"
+
+
+class Means(NamedTuple):
+    """What may be done to make room, from the mildest on."""
+
+    moves: bool = False
+    others: bool = False
+    """Whether executors of apps that are not above their entitlement leave, where their user or company is."""
+
+
+MEANS = (Means(), Means(moves=True), Means(moves=True, others=True))
+
+
+def unit_of(app: App) -> Resources:
+    """What the app gets next: its driver while that waits, else an executor."""
+    driver = app.unplaced_driver
+    return app.need.executor if driver is NOTHING else driver
+
+
+def coming(state: ClusterState, worker: Worker) -> Resources:
+    """What comes free soon on the worker; not what may take longer than `kill_grace_s` by its app's own grace (G5)."""
+    if worker.leaving == NOTHING:
+        return NOTHING
+    slow = [
+        one.resources
+        for one in (*worker.executors.values(), *worker.drivers.values())
+        if one.status == "stopping"
+        and not one.claim
+        and (state.apps[one.app].spec.grace_s or 0) > state.settings.kill_grace_s
+    ]
+    return worker.leaving - sum(slow, NOTHING) if slow else worker.leaving
+
+
+def is_capped(state: ClusterState, app: App, size: Resources) -> bool:
+    """Whether what its company is granted leaves no room below its cap (semantics H1)."""
+    company = state.companies[app.spec.company]
+    if company.spec.may_borrow:
+        return False
+    return not state.queue.companies[app.spec.company].tenant.quota.covers(company.balance.granted, size)
+
+
+def surplus_level(
+    state: ClusterState, entitled: Entitlement, app: App, loss: Resources, claimant: App, *, back: bool = False
+) -> Level | None:
+    """At which level above the app itself its side holds more than its entitlement, also without `loss` more.
+
+    A user counts against another one of its company, a company against another one. With `back`: what it would hold
+    if `loss` stayed, instead of without it.
+    """
+    if app.spec.company != claimant.spec.company:
+        return "company" if _above(state, entitled, app, loss, user="", back=back) else None
+    if app.spec.user != claimant.spec.user:
+        return "user" if _above(state, entitled, app, loss, user=app.spec.user, back=back) else None
+    return None
+
+
+def _above(state: ClusterState, entitled: Entitlement, app: App, loss: Resources, *, user: str, back: bool) -> bool:
+    held, due = entitled.sides(state).get((app.spec.company, user), (NOTHING, NOTHING))
+    left = held if back else held - loss
+    if back:
+        return not due.covers(held + loss)
+    return left.covers(due)
+
+
+class Seeking:
+    """The search for room for the next unit of one app."""
+
+    def __init__(self, state: ClusterState, entitled: Entitlement, app: App, at: int) -> None:
+        self.state, self.entitled, self.app = state, entitled, app
+        self.size = unit_of(app)
+        self.kept = kept_from(state, app, at)
+
+    def cheapest(self) -> tuple[Room, Why] | None:
+        """The plan with the mildest means; among those the fewest moves, then the fewest cores that leave."""
+        forced = self._below_cap()
+        if forced is None:
+            return None
+        workers = [worker for worker in self.state.workers.values() if self._may_have_target(worker)]
+        for means in MEANS:
+            rooms = [room for worker in workers if (room := self._made(worker, forced, means)) is not None]
+            if rooms:
+                best = min(rooms)
+                return best, "cap" if forced else "move" if best.moves else "surplus"
+        if forced:
+            return None
+        planned = self._planned(workers)
+        return None if planned is None else (planned, "plan")
+
+    def _planned(self, workers: list[Worker]) -> Room | None:
+        """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
+        wanted, found = plan(self.state, self.entitled), []
+        for worker in workers:
+            content = wanted[worker.id]
+            there = standing_on(self.state, worker)
+            if content[self.app.id] <= there[self.app.id] and self.app.unplaced_driver is NOTHING:
+                continue
+            room, leaving = worker.free + coming(self.state, worker), []
+            for one in last_granted_first(worker.executors.values()):
+                if room.covers(self.size):
+                    break
+                if one.status != "stopping" and there[one.app] > content[one.app]:
+                    there[one.app] -= units_of(self.state.apps[one.app], one)
+                    leaving.append(Leaving(one))
+                    room += one.resources
+            if room.covers(self.size):
+                cores = _cores(each.executor for each in leaving)
+                found.append(Room(len(leaving), cores, -worker.free.cores, worker.id, tuple(leaving), "plan"))
+        return min(found, default=None)
+
+    def _may_have_target(self, worker: Worker) -> bool:
+        return (
+            worker.status == "alive"
+            and worker.suspicion is None
+            and not worker.holds
+            and worker.id not in self.kept
+            and worker.beside_drivers.covers(self.size)
+        )
+
+    def _below_cap(self) -> list[Allocation] | None:
+        """As many of its company's surplus executors as make the unit pass the cap; None if there are not enough."""
+        state, app = self.state, self.app
+        if not is_capped(state, app, self.size):
+            return []
+        company = state.companies[app.spec.company]
+        quota = state.queue.companies[app.spec.company].tenant.quota
+        theirs = [one for one in state.executors.values() if state.apps[one.app].spec.company == app.spec.company]
+        held = company.balance.granted - sum((one.resources for one in theirs if one.status == "stopping"), NOTHING)
+        taking = Taking(self)
+        found: list[Allocation] = []
+        for one in last_granted_first(theirs):
+            if quota.covers(held, self.size):
+                break
+            if one.app != app.id and taking.take(one):
+                found.append(one)
+                held -= one.resources
+        return found if quota.covers(held, self.size) else None
+
+    def _made(self, worker: Worker, forced: list[Allocation], means: Means) -> Room | None:
+        """How room is made on the worker by these means; None if it cannot."""
+        taking = Taking(self)
+        for one in forced:
+            taking.count(one)
+        room = worker.free + coming(self.state, worker)
+        room += sum((one.resources for one in forced if one.worker == worker.id), NOTHING)
+        there = [
+            one
+            for one in last_granted_first(worker.executors.values())
+            if one.app != self.app.id and one.status != "stopping" and one not in forced
+        ]
+        leaving: list[Leaving] = []
+        for others in (False, True) if means.others else (False,):
+            for one in there:
+                if not room.covers(self.size) and one not in taking.taken and taking.take(one, others=others):
+                    leaving.append(Leaving(one))
+                    room += one.resources
+        if means.moves and not room.covers(self.size):
+            moves = self._moves(worker, [one for one in there if one not in taking.taken], room)
+            leaving += moves
+            room += sum((each.executor.resources for each in moves), NOTHING)
+        if not room.covers(self.size):
+            return None
+        for each in reversed(leaving.copy()):
+            if (room - each.executor.resources).covers(self.size):
+                room -= each.executor.resources
+                leaving.remove(each)
+        cores = _cores(each.executor for each in leaving) + _cores(forced)
+        moves_made = sum(each.to != "" for each in leaving)
+        return Room(moves_made, cores, -worker.free.cores, worker.id, (*map(Leaving, forced), *leaving))
+
+    def _moves(self, worker: Worker, there: list[Allocation], room: Resources) -> list[Leaving]:
+        """Executors that change their place until there is room, the smallest first."""
+        destinations, moves = Destinations(self, worker), list[Leaving]()
+        for one in sorted(there, key=lambda one: (one.resources, one.id)):
+            if room.covers(self.size):
+                break
+            if (move := destinations.find(one)) is not None:
+                moves.append(move)
+                room += one.resources
+        return moves
+
+
+def last_granted_first(executors: Iterable[Allocation]) -> list[Allocation]:
+    """The order in which surplus is told to leave (semantics H6)."""
+    return sorted(executors, key=lambda one: (-one.granted_at, one.id))
+
+
+def _cores(executors: Iterable[Allocation]) -> int:
+    return sum(one.resources.cores for one in executors)
+
+
+class Taking:
+    """What one plan takes, so that nobody falls below its entitlement by all of it together."""
+
+    def __init__(self, seeking: Seeking) -> None:
+        self._seeking = seeking
+        self._units: dict[str, int] = {}
+        self.taken: list[Allocation] = []
+
+    def count(self, one: Allocation) -> None:
+        """It leaves."""
+        app = self._seeking.state.apps[one.app]
+        self._units[one.app] = self._units.get(one.app, 0) + units_of(app, one)
+        self.taken.append(one)
+
+    def take(self, one: Allocation, *, others: bool = False) -> bool:
+        """Whether the executor is surplus beside those that are taken already, and so is taken."""
+        may = one.status != "stopping" and (self._is_surplus(one) or (others and self._is_above(one)))
+        if may:
+            self.count(one)
+        return may
+
+    def _is_surplus(self, one: Allocation) -> bool:
+        """Whether its app holds more than its entitlement.
+
+        One that the scheduler made larger than what is surplus leaves, too, if its app can get the rest back in
+        smaller ones on the same worker.
+        """
+        seeking = self._seeking
+        app = seeking.state.apps[one.app]
+        left = seeking.entitled.surplus(app) - self._units.get(app.id, 0)
+        if app.over or left <= 0:
+            return False
+        units = units_of(app, one)
+        rest = app.need.executor * max(0, units - left) + seeking.size
+        return units <= left or ((isinstance(app.sizing, Computed) or app.need.growing) and one.resources.covers(rest))
+
+    def _is_above(self, one: Allocation) -> bool:
+        """Whether its user or its company holds more than its entitlement even without what is taken."""
+        seeking, state = self._seeking, self._seeking.state
+        app = state.apps[one.app]
+        if app.over:
+            return False
+        company, user = app.spec.company, app.spec.user
+        same = company == seeking.app.spec.company
+        gone = [
+            each.resources
+            for each in self.taken
+            if (spec := state.apps[each.app].spec).company == company and (not same or spec.user == user)
+        ]
+        loss = sum(gone, one.resources)
+        return surplus_level(state, seeking.entitled, app, loss, seeking.app) is not None
+
+
+class Destinations:
+    """Where executors can go that stand in the way on one worker."""
+
+    def __init__(self, seeking: Seeking, worker: Worker) -> None:
+        self._seeking, self._worker = seeking, worker
+        self._used: dict[str, Resources] = {}
+
+    def find(self, one: Allocation) -> Leaving | None:
+        """Another worker that has room for the same executor now."""
+        state = self._seeking.state
+        app = state.apps[one.app]
+        if app.over:
+            return None
+        kept = kept_from(state, app, state.at)
+        settings = state.settings
+        for name, free in state.fleet.candidates(one.resources, settings.worker_selection, sparing=state.sparing):
+            if name == self._worker.id or name in kept or state.workers[name].suspicion is not None:
+                continue
+            if (free - self._used.get(name, NOTHING)).covers(one.resources):
+                self._used[name] = self._used.get(name, NOTHING) + one.resources
+                return Leaving(one, name)
+        return None

@@ -1,0 +1,252 @@
+"""Who enters, which drivers start and which executors are granted (semantics H4, H5).
+
+Entitlements first, each time to whoever holds least of its weight; what is left is lent in the same order. Where
+anything was granted the filling is asked again, so that a second turn without an input decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.model.events import AppAdmitted, DriverAllocated, Event
+from scheduler.model.ids import driver_id
+from scheduler.model.quota import Share
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.decide import place
+from scheduler.rules.failures import has_room_now, left_out
+from scheduler.rules.kinds import with_addresses
+from scheduler.rules.share.entitlement import Entitlement, entitlement, held_units, wanted_units
+from scheduler.rules.share.fill import may_start
+from scheduler.rules.stage.needs import ended_by_grant, needs, void
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App, Worker
+    from scheduler.rules.state import ClusterState
+
+
+def shared(state: ClusterState, at: int) -> Iterator[Event]:
+    """All that the third edition of sharing decides in a turn at `at` (ms); each event is folded before the next."""
+    while True:
+        before = state.head
+        entitled = entitlement(state)
+        yield from void(state, entitled, at)
+        yield from _entering(state, entitled)
+        yield from _starting(state, entitled, at)
+        yield from _up_to_entitlements(state, entitled, at)
+        if state.head == before:
+            yield from _lent(state, entitled, at)
+        if state.head == before:
+            yield from needs(state, entitled, at)
+        if state.head == before:
+            return
+
+
+def admission(state: ClusterState, app: App) -> AppAdmitted:
+    """The event that admits the app."""
+    company = app.spec.company
+    return AppAdmitted(app=app.id, company=company, user=app.spec.user, share=str(state.queue.share(company)))
+
+
+def _entering(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitted]:
+    """The pending apps that are entitled to a unit, in the order of C, U and F (semantics H4)."""
+    if not state.queue.arrivals or not state.fleet.live:
+        return
+    due = [
+        app
+        for leaf in entitled.leaves.values()
+        if (leaf.units or leaf.driven) and not (app := state.apps[leaf.app]).admitted
+    ]
+    due += state.queue.wanting_nothing()
+    while due:
+        app = state.queue.next_of(due)
+        due.remove(app)
+        yield admission(state, app)
+
+
+def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
+    """The drivers that their apps are entitled to, the lowest granted share first (semantics H5).
+
+    They stand together: on the worker where drivers hold most, then in the room that fits best.
+    """
+    waiting = [
+        app
+        for app in state.drivers_waiting()
+        if app.tries.driver_after <= at and (leaf := entitled.leaves.get(app.id)) is not None and leaf.driven
+    ]
+    limit = state.settings.max_drivers
+    for app in sorted(waiting, key=lambda app: granted_share(state, app)):
+        size = app.spec.driver or NOTHING
+        if limit is not None and len(state.drivers) >= limit:
+            return
+        quota = state.queue.companies[app.spec.company].tenant.quota
+        if not may_start(quota, drivers_of(state, app.spec.company), size):
+            continue
+        if not within_cap(state, app.spec.company, size):
+            continue
+        worker = _home_of(state, app, size, at)
+        if worker is not None:
+            yield _driver(app, worker, size)
+            yield from ended_by_grant(state, app.id, worker.id)
+
+
+def drivers_of(state: ClusterState, company: str) -> Resources:
+    """What the drivers of a company hold."""
+    return sum(
+        (one.resources for one in state.drivers.values() if state.apps[one.app].spec.company == company), NOTHING
+    )
+
+
+def _home_of(state: ClusterState, app: App, size: Resources, at: int) -> Worker | None:
+    for without in left_out(state, app, size, at):
+        fitting = [
+            worker
+            for worker in state.workers.values()
+            if worker.status == "alive"
+            and worker.suspicion is None
+            and worker.id not in without
+            and worker.open_to(app.id).covers(size)
+        ]
+        if fitting:
+            return min(fitting, key=lambda worker: _driver_rank(worker, app, size))
+    return None
+
+
+def _driver_rank(worker: Worker, app: App, size: Resources) -> tuple[bool, int, int, Resources, str]:
+    own = any(hold.app == app.id for hold in worker.holds.values())
+    spare = sum(size.amount(kind) == 0 for kind, _ in worker.offer.others)
+    drivers = sum(driver.resources.cores for driver in worker.drivers.values())
+    return not own, spare, -drivers, worker.free, worker.id
+
+
+def _driver(app: App, worker: Worker, size: Resources) -> DriverAllocated:
+    driver = driver_id(app.id, app.tries.next_driver)
+    event = DriverAllocated(app=app.id, driver=driver, worker=worker.id, resources=size)
+    return with_addresses(worker, event) if size.others else event
+
+
+def granted_share(state: ClusterState, app: App) -> tuple[Share, Share, int, int]:
+    """The order of placement: what its company is granted of its quota, its user of the cluster, then admission."""
+    tenant = state.queue.companies[app.spec.company].tenant
+    size = app.need.executor
+    kinds = Resources(0, 0, size.others) if size.others else NOTHING
+    of_company = tenant.quota.share_of(_seen(tenant.balance.granted, kinds))
+    user = app.accounts[2].granted
+    total = state.fleet.total
+    of_user = Share(user.cores, total.cores or 1)
+    if user.memory_mb * (total.cores or 1) > user.cores * (total.memory_mb or 1):
+        of_user = Share(user.memory_mb, total.memory_mb or 1)
+    return of_company, of_user, app.admitted or state.head + 1, app.ready_position
+
+
+def _seen(held: Resources, kinds: Resources) -> Resources:
+    """What is held of cores, memory and those kinds."""
+    if not held.others:
+        return held
+    return Resources(held.cores, held.memory_mb, tuple([one for one in held.others if kinds.amount(one[0])]))
+
+
+def within_cap(state: ClusterState, company: str, size: Resources, needed: Resources = NOTHING) -> bool:
+    """Whether a company may be granted that much more, beside what is needed for others of it (semantics H1, H5)."""
+    spec, balance = state.companies[company].spec, state.companies[company].balance
+    if spec.may_borrow:
+        return True
+    moving = moving_of(state, company)
+    return state.queue.companies[company].tenant.quota.covers(balance.granted - moving + needed, size)
+
+
+def moving_of(state: ClusterState, company: str) -> Resources:
+    """What executors of the company have that change their place: they are held twice for a while (semantics H6)."""
+    return sum(
+        (
+            one.resources
+            for hold in state.holds.values()
+            for one in hold.leaving.values()
+            if one.moved and state.apps[one.app].spec.company == company
+        ),
+        NOTHING,
+    )
+
+
+def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
+    """Executors up to entitlements, the lowest granted share first, one at a time where room is short (H5)."""
+    shut: set[str] = set()
+    while True:
+        below = [
+            app
+            for app in state.waiting.values()
+            if app.owed and app.id not in shut and app.need.executor.cores and _missing(app, entitled) > 0
+        ]
+        if not below:
+            return
+        app = min(below, key=lambda app: granted_share(state, app))
+        number = _missing(app, entitled) if len(below) == 1 or app.need.growing else 1
+        if not (yield from _place(state, app, at, number)):
+            shut.add(app.id)
+
+
+def _missing(app: App, entitled: Entitlement) -> int:
+    """How many executors the app holds less than it is entitled to."""
+    return entitled.units(app.id) - held_units(app)
+
+
+def _place(
+    state: ClusterState, app: App, at: int, number: int, needed: Resources = NOTHING
+) -> Generator[Event, None, bool]:
+    """Up to so many executors of the app; whether any was granted."""
+    size = app.need.executor
+    while number > 1 and not within_cap(state, app.spec.company, size * number, needed):
+        number -= 1
+    if not within_cap(state, app.spec.company, size, needed):
+        return False
+    granted = place(state, app, at, size * number)
+    for event in granted:
+        if event.resources.others:
+            event = with_addresses(state.workers[event.worker], event)  # noqa: PLW2901
+        yield event
+        yield from ended_by_grant(state, app.id, event.worker)
+    return bool(granted)
+
+
+def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
+    """What is left, to whoever wants it, the lowest granted share first (semantics H5)."""
+    shut: set[str] = set()
+    while state.fleet.most_free_cores():
+        needed = needed_of(state, entitled)
+        wanting = [
+            app
+            for app in (*state.waiting.values(), *_heads(state))
+            if app.id not in shut
+            and not app.holds
+            and app.need.executor.cores
+            and (app.owed or not app.admitted)
+            and wanted_units(app) > held_units(app)
+            and within_cap(state, app.spec.company, app.need.executor, needed.get(app.spec.company, NOTHING))
+            and has_room_now(state, app, at)
+        ]
+        if not wanting:
+            return
+        app = min(wanting, key=lambda app: granted_share(state, app))
+        if not app.admitted:
+            yield admission(state, app)
+        number = wanted_units(app) - held_units(app) if len(wanting) == 1 or app.need.growing else 1
+        if not (yield from _place(state, app, at, number, needed.get(app.spec.company, NOTHING))):
+            shut.add(app.id)
+
+
+def needed_of(state: ClusterState, entitled: Entitlement) -> dict[str, Resources]:
+    """Company -> what its apps are below their entitlements: it counts in its cap from the beginning (semantics H5)."""
+    needed: dict[str, Resources] = {}
+    for app in state.waiting.values():
+        units = max(0, _missing(app, entitled))
+        leaf = entitled.leaves.get(app.id)
+        driver = app.unplaced_driver if leaf is not None and leaf.driven else NOTHING
+        if units or driver is not NOTHING:
+            company = app.spec.company
+            needed[company] = needed.get(company, NOTHING) + app.need.executor * units + driver
+    return needed
+
+
+def _heads(state: ClusterState) -> list[App]:
+    """The pending apps to which room may be lent: of each user the first ones by what they ask (semantics H4)."""
+    return [app for app in state.queue.foremost() if app.spec.driver is None]
