@@ -432,6 +432,8 @@ class App:
     moved: int
     """How many of its executors leave because it was granted the same elsewhere, and what they have (semantics H6)."""
     moving: Resources
+    leaving: Resources
+    """What its executors and its driver have that were told to stop."""
     executors: dict[str, Allocation]
     driver: Allocation | None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
@@ -476,7 +478,7 @@ class App:
         self.losses = ()
         self.lack = NO_LACK
         self.moved = 0
-        self.moving = NOTHING
+        self.moving = self.leaving = NOTHING
         self.ended = self.running_since = self.driver = None
         self.detail = self.unmet = ""
         self.granted = self.more = self.claim = self.lent = NOTHING

@@ -153,6 +153,10 @@ class Fleet:
             self._sync()
         return self._by_cores[-1].cores if self._by_cores else 0
 
+    def offers(self) -> dict[Resources, int]:
+        """What a live worker offers -> how many offer that."""
+        return dict(self._offers)
+
     def hosts(self, size: Resources) -> int:
         """How many live workers offer that much, granted or not (semantics W7)."""
         return sum(number for offer, number in self._offers.items() if offer.covers(size))

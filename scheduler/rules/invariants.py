@@ -182,6 +182,8 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
     moving = [one for one in app.executors.values() if one.moved]
+    if app.leaving != _sum([one for one in app.allocations() if one.status == "stopping"]):
+        yield f"app {name!r} counts {app.leaving} that leaves, against its executors"
     if (app.moved, app.moving) != (len(moving), _sum(moving)):
         yield f"app {name!r} counts {app.moved} executors that change their place, not {len(moving)}"
     if app.executor_limit is None and not app.requested.covers(held - app.moving + Resources(app.done_cores)):

@@ -406,6 +406,7 @@ class ClusterState:
         for allocation in (*self.executors.values(), *self.drivers.values()):
             if allocation.status == "stopping":
                 self.workers[allocation.worker].leaving += allocation.resources
+                self.apps[allocation.app].leaving += allocation.resources
             if allocation.claim in self.holds:
                 self.holds[allocation.claim].leaving[allocation.id] = allocation
         for name, company in self.companies.items():
@@ -1147,6 +1148,7 @@ class ClusterState:
     def _count_leaving(self, allocation: Allocation, change: Resources) -> None:
         worker = self.workers[allocation.worker]
         worker.leaving += change
+        self.apps[allocation.app].leaving += change
         self.rooms.touch(worker)
 
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:
@@ -1496,7 +1498,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 _APP_LINKS = (
     *("id", "spec", "private_json", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
-    *("demand", "tries", "moved", "moving"),
+    *("demand", "tries", "moved", "moving", "leaving"),
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.fleet import tally
-from scheduler.rules.share.fill import CompanyNode, Filling, Leaf, UserNode
+from scheduler.rules.share.fill import CompanyNode, Filling, Handed, Leaf, UserNode
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import Ask, CompanyQueue, UserQueue
@@ -28,8 +28,9 @@ class Entitlement:
     """App -> its demand and what it is handed, of every app that was looked at."""
     companies: dict[str, CompanyNode] = field(default_factory=dict)
 
-    handed: list[tuple[str, tuple[Resources, ...]]] = field(default_factory=list)
-    """The units in the order in which they were handed out, each with its app."""
+    handed: list[Handed] = field(default_factory=list)
+    whole: bool = False
+    """Whether all demand fits, so that everybody is entitled to all that it wants."""
     _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
 
     def sides(self, state: ClusterState) -> dict[tuple[str, str], tuple[Resources, Resources]]:
@@ -37,7 +38,10 @@ class Entitlement:
         if self._sides[0] != state.head:
             found: dict[tuple[str, str], tuple[Resources, Resources]] = {}
             for app in state.waiting.values():
-                held = sum((one.resources for one in app.executors.values() if one.status != "stopping"), NOTHING)
+                driver = app.driver
+                held = app.granted - app.leaving
+                if driver is not None and driver.status != "stopping":
+                    held -= driver.resources
                 due = app.need.executor * self.units(app.id)
                 for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
                     before = found.get(side, (NOTHING, NOTHING))
@@ -77,13 +81,15 @@ def entitlement(state: ClusterState) -> Entitlement:
     for driver in state.drivers.values():
         if state.workers[driver.worker].status == "alive":
             _count_driver(state, found, driver)
-    rooms: dict[Resources, int] = {}
-    for worker in state.workers.values():
+    rooms = state.fleet.offers()
+    for name in dict.fromkeys(driver.worker for driver in state.drivers.values()):
+        worker = state.workers[name]
         if worker.status == "alive":
+            tally(rooms, worker.offer, -1)
             tally(rooms, worker.beside_drivers, 1)
     filling = Filling(rooms, found.companies.values(), state.fleet.total)
     filling.run()
-    found.handed = filling.handed
+    found.handed, found.whole = filling.handed, filling.whole
     for node in found.companies.values():
         for user in node.users:
             found.leaves.update((leaf.app, leaf) for leaf in user.leaves)
@@ -159,7 +165,11 @@ def held_units(app: App) -> int:
     each = app.need.executor.cores
     if not each:
         return sum(one.status != "stopping" for one in app.executors.values())
-    return sum(units_of(app, one) for one in app.executors.values() if one.status != "stopping")
+    if not app.executors:
+        return 0
+    driver = app.driver
+    standing = driver.resources.cores if driver is not None and driver.status != "stopping" else 0
+    return (app.granted.cores - app.leaving.cores - standing) // each
 
 
 def units_of(app: App, executor: Allocation) -> int:

@@ -89,6 +89,13 @@ class UserNode(Node):
     _least: int = 0
     _rest: int = 0
 
+    def all(self) -> Iterator[Leaf]:
+        """Every demand of it, one after the other."""
+        yield from self.leaves
+        for leaf in self.later:
+            self.leaves.append(leaf)
+            yield leaf
+
     def next(self) -> Leaf | None:
         """Whose turn it is: first what apps want at least, then the rest (semantics H2)."""
         leaves = self.leaves
@@ -149,6 +156,20 @@ class Rooms:
         self._count(room - size, 1)
         return True
 
+    def take_many(self, size: Resources, number: int) -> bool:
+        """Hand out that much so many times, as `take` would; whether there is room. If not, some of it is taken."""
+        while number:
+            room = self.best(size)
+            if room is None:
+                return False
+            each = room.holds(size) if size.memory_mb else room.cores // size.cores
+            rooms = max(1, min(number // each, self.number[room]))
+            taken = min(each, number)
+            self._count(room, -rooms)
+            self._count(room - size * taken, rooms)
+            number -= rooms * taken
+        return True
+
     def take_all(self, sizes: Iterable[Resources]) -> bool:
         """Hand out all of them, each on one worker, or none."""
         taken: list[tuple[Resources, Resources]] = []
@@ -180,6 +201,10 @@ def _spare(room: Resources, size: Resources) -> int:
     return sum(size.amount(kind) == 0 for kind, _ in room.others)
 
 
+Handed = tuple[str, tuple[Resources, ...], int]
+"""App, what a unit of it is made of, and how many units were handed out in a row, in the order of the filling."""
+
+
 class Filling:
     """One filling; `run` hands out units until nobody can use another one."""
 
@@ -189,13 +214,17 @@ class Filling:
         self.total = total
         self._of_users = Quota(total)
         self._unnamed = Quota(total, max(1, len(self.companies)))
-        self.handed: list[tuple[str, tuple[Resources, ...]]] = []
-        """The units in the order in which they were handed out, each with its app."""
+        self.handed: list[Handed] = []
+        self.whole = False
+        """Whether all demand fits."""
         self._full: set[Resources] = set()
         """Sizes that fit no room any more: rooms only become less."""
 
     def run(self) -> None:
         """Repeat: the company with the least share, in it the user with the least, its next unit (semantics H2)."""
+        self.whole = self._all_fits()
+        if self.whole:
+            return
         queue = [(key, number) for number, one in enumerate(self.companies) if (key := self._company_key(one))]
         heapify(queue)
         while queue:
@@ -208,6 +237,30 @@ class Filling:
                 heappop(queue)
             else:
                 heapreplace(queue, (key, number))
+
+    def _all_fits(self) -> bool:
+        """Hand out all demand if it fits with the largest units first, below all caps and without waiting drivers."""
+        left = sum(room.cores * number for room, number in self.rooms.number.items())
+        leaves: list[Leaf] = []
+        for company in self.companies:
+            wanted = company.used
+            for user in company.users:
+                for leaf in user.all():
+                    left -= leaf.size.cores * leaf.most
+                    if left < 0 or leaf.driver is not NOTHING:
+                        return False
+                    wanted += leaf.size * leaf.most
+                    leaves.append(leaf)
+            if company.capped and not company.quota.covers(NOTHING, wanted):
+                return False
+        rooms = Rooms(self.rooms.number)
+        leaves.sort(key=lambda leaf: leaf.size, reverse=True)
+        if not all(rooms.take_many(leaf.size, leaf.most) for leaf in leaves):
+            return False
+        for leaf in leaves:
+            leaf.units = leaf.most
+            self.handed.append((leaf.app, (leaf.size,), leaf.most))
+        return True
 
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         unit, amounts = leaf.unit, leaf.amounts
@@ -223,7 +276,7 @@ class Filling:
             if len(unit) == 1:
                 self._full.add(unit[0])
         else:
-            self.handed.append((leaf.app, unit))
+            self.handed.append((leaf.app, unit, 1))
             user.used += amounts
             company.used += amounts
             if starts:

@@ -36,8 +36,8 @@ def _packed(entitled: Entitlement, offers: list[Resources]) -> dict[Resources, l
     free: defaultdict[Resources, list[int]] = defaultdict(list)
     for number, offer in reversed(list(enumerate(offers))):
         free[offer].append(number)
-    for app, unit in entitled.handed:
-        for size in unit:
+    for app, unit, times in entitled.handed:
+        for size in unit * times:
             room = rooms.best(size)
             if room is None:  # it was handed out in this order, so there is
                 continue

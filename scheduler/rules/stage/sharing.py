@@ -6,7 +6,8 @@ anything was granted the filling is asked again, so that a second turn without a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import AppAdmitted, DriverAllocated, Event
@@ -168,21 +169,49 @@ def moving_of(state: ClusterState, company: str) -> Resources:
     )
 
 
+class _LowestFirst:
+    """Apps in the order of what their companies and users are granted; only grants change it (semantics H5)."""
+
+    def __init__(self, state: ClusterState, apps: Iterable[App]) -> None:
+        self._state = state
+        self._heap = [(granted_share(state, app), app.submitted, app) for app in apps]
+        heapify(self._heap)
+
+    def pop(self) -> App | None:
+        """Whose turn it is now; None if nobody is left."""
+        while self._heap:
+            known, _, app = self._heap[0]
+            share = granted_share(self._state, app)
+            if share == known:
+                return heappop(self._heap)[-1]
+            heapreplace(self._heap, (share, app.submitted, app))
+        return None
+
+    def push(self, app: App) -> None:
+        """It may have another turn."""
+        heappush(self._heap, (granted_share(self._state, app), app.submitted, app))
+
+
 def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
-    """Executors up to entitlements, the lowest granted share first, one at a time where room is short (H5)."""
-    shut: set[str] = set()
-    while True:
-        below = [
-            app
-            for app in state.waiting.values()
-            if app.owed and app.id not in shut and app.need.executor.cores and _missing(app, entitled) > 0
-        ]
-        if not below:
-            return
-        app = min(below, key=lambda app: granted_share(state, app))
-        number = _missing(app, entitled) if len(below) == 1 or app.need.growing else 1
-        if not (yield from _place(state, app, at, number)):
-            shut.add(app.id)
+    """Executors up to entitlements, the lowest granted share first, one at a time if not all demand fits (H5)."""
+    if not (state.holds or state.fleet.most_free_cores()):
+        return
+    below = [
+        app for app in state.waiting.values() if app.owed and app.need.executor.cores and _missing(app, entitled) > 0
+    ]
+    whole = len(below) == 1 or entitled.whole
+    order = _LowestFirst(state, below)
+    in_vain: set[int] = set()
+    while (app := order.pop()) is not None:
+        plain = not (app.holds or app.troubles)
+        if plain and id(app.need) in in_vain:
+            continue
+        missing = _missing(app, entitled)
+        placed = yield from _place(state, app, at, missing if whole or app.need.growing else 1)
+        if placed and missing > 0 and _missing(app, entitled) > 0:
+            order.push(app)
+        elif not placed and plain and not state.fleet.has_room(app.need.least):
+            in_vain.add(id(app.need))
 
 
 def _missing(app: App, entitled: Entitlement) -> int:
@@ -210,28 +239,36 @@ def _place(
 
 def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
     """What is left, to whoever wants it, the lowest granted share first (semantics H5)."""
-    shut: set[str] = set()
-    while state.fleet.most_free_cores():
-        needed = needed_of(state, entitled)
-        wanting = [
-            app
-            for app in (*state.waiting.values(), *_heads(state))
-            if app.id not in shut
-            and not app.holds
-            and app.need.executor.cores
-            and (app.owed or not app.admitted)
-            and wanted_units(app) > held_units(app)
-            and within_cap(state, app.spec.company, app.need.executor, needed.get(app.spec.company, NOTHING))
-            and has_room_now(state, app, at)
-        ]
-        if not wanting:
-            return
-        app = min(wanting, key=lambda app: granted_share(state, app))
-        if not app.admitted:
-            yield admission(state, app)
-        number = wanted_units(app) - held_units(app) if len(wanting) == 1 or app.need.growing else 1
-        if not (yield from _place(state, app, at, number, needed.get(app.spec.company, NOTHING))):
-            shut.add(app.id)
+    needed = needed_of(state, entitled)
+    again = True
+    while again and state.fleet.most_free_cores():
+        again = False
+        rooms: dict[int, bool] = {}
+
+        def may_use(app: App) -> bool:
+            if app.holds or not app.need.executor.cores or wanted_units(app) <= held_units(app):
+                return False
+            if app.troubles:
+                return has_room_now(state, app, at)
+            key = id(app.need)
+            if key not in rooms:
+                rooms[key] = has_room_now(state, app, at)
+            return rooms[key]
+
+        wanting = [app for app in (*state.waiting.values(), *_heads(state)) if (app.owed or not app.admitted)]
+        wanting = [app for app in wanting if may_use(app)]
+        order = _LowestFirst(state, wanting)
+        while (app := order.pop()) is not None:
+            others = needed.get(app.spec.company, NOTHING)
+            if not (within_cap(state, app.spec.company, app.need.executor, others) and has_room_now(state, app, at)):
+                continue
+            if not app.admitted:
+                again = True
+                yield admission(state, app)
+            number = wanted_units(app) - held_units(app) if len(wanting) == 1 or app.need.growing else 1
+            placed = yield from _place(state, app, at, number, others)
+            if placed and app.owed and wanted_units(app) > held_units(app):
+                order.push(app)
 
 
 def needed_of(state: ClusterState, entitled: Entitlement) -> dict[str, Resources]:
