@@ -153,7 +153,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
 
 
 def _change_edition(state: ClusterState, edition: int) -> list[Event]:
-    """The rules of sharing of another edition, from here on; holds of the second one end (semantics H)."""
+    """The rules of sharing of another edition, from here on; holds of the second one end (semantics H8)."""
     if edition not in EDITIONS:
         raise InvalidCommand(f"there are editions {' and '.join(map(str, EDITIONS))} of the rules, not {edition}")
     if edition == state.edition:

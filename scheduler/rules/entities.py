@@ -320,6 +320,12 @@ class Lack(NamedTuple):
     ended: int = 0
     """When (ms) it ended, 0 while it lasts."""
 
+    def brought_forward(self, deadline: int, at: int) -> Lack:
+        """What its app gets back for an executor that leaves by the plan at `deadline` (ms): no later than that."""
+        if self.units:
+            return self._replace(date=min(self.date, deadline))
+        return Lack(0, deadline, at, deadline)
+
 
 NO_LACK = Lack()
 

@@ -1114,7 +1114,7 @@ class ClusterState:
         executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
         executor.firm = event.hold > 0 and (event.why is not None or self.settings.reclaim == "firm")
         if event.why == "plan":
-            app.lack = Lack(0, executor.deadline, self.at, executor.deadline)
+            app.lack = app.lack.brought_forward(executor.deadline, self.at)
         if event.why == "move":
             executor.moved = True
             app.moved += 1
@@ -1288,7 +1288,8 @@ class ClusterState:
         """Whether placement owes the app an executor, and the times that it waits for."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            left = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores
+            held = app.granted.cores - app.moving.cores if app.moved else app.granted.cores
+            left = app.ended is None and app.requested.cores > held + app.done_cores
             owed = left and app.admitted > 0 and not app.expired_at
         else:
             if sizing is Fixed:

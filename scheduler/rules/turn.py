@@ -54,10 +54,12 @@ from scheduler.rules.failures import judged, suspicions_due, switched_off
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
 from scheduler.rules.runtime import expiries
 from scheduler.rules.serving import served
+from scheduler.rules.stage.needs import given_up
 from scheduler.rules.stage.sharing import shared
 from scheduler.rules.state import ClusterState
 
@@ -261,8 +263,8 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     may be renewed once others have left the queue (semantics C7).
     """
     kind = type(event)
-    if kind is ClusterConfigured and state.by_entitlement:
-        return switched_off(state)
+    if kind is ClusterConfigured and state.edition > EDITION_2:
+        return [*([] if state.by_entitlement else given_up(state)), *switched_off(state)]
     if kind is ClusterConfigured:
         return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)

@@ -59,6 +59,12 @@ class Leaf:
         return tuple(sorted((self.driver, self.size), reverse=True)) if self.most else (self.driver,)
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The further kinds of which its unit has any."""
+        others = self.size.others if self.driver is NOTHING else self.amounts.others
+        return tuple([kind for kind, _ in others]) if others else ()
+
+    @property
     def amounts(self) -> Resources:
         """What is handed out next, in all."""
         if self.driver is NOTHING or self.driven:
@@ -126,7 +132,7 @@ class CompanyNode(Node):
     users: list[UserNode] = field(default_factory=list)
 
 
-Key = tuple[Share, Resources, bool, tuple[int, ...]]
+Key = tuple[Share, Resources, bool, tuple[int, ...], tuple[str, ...]]
 
 
 class Rooms:
@@ -225,18 +231,31 @@ class Filling:
         self.whole = self._all_fits()
         if self.whole:
             return
-        queue = [(key, number) for number, one in enumerate(self.companies) if (key := self._company_key(one))]
+        queue: list[tuple[Key, int]] = []
+        waiting: list[list[tuple[Key, int]]] = []
+        for number, company in enumerate(self.companies):
+            users = [(key, place) for place, user in enumerate(company.users) if (key := self._user_key(user))]
+            heapify(users)
+            waiting.append(users)
+            if users:
+                queue.append((self._company_key(company, users[0][0]), number))
         heapify(queue)
         while queue:
             _, number = queue[0]
-            company = self.companies[number]
-            user, leaf = self._next_of(company)  # type: ignore[misc]  # it has a key, so it has one
-            self._hand(company, user, leaf)
-            key = self._company_key(company)
+            company, users = self.companies[number], waiting[number]
+            user = company.users[users[0][1]]
+            leaf = user.next()
+            if leaf is not None:
+                self._hand(company, user, leaf)
+            key = self._user_key(user)
             if key is None:
-                heappop(queue)
+                heappop(users)
             else:
-                heapreplace(queue, (key, number))
+                heapreplace(users, (key, users[0][1]))
+            if users:
+                heapreplace(queue, (self._company_key(company, users[0][0]), number))
+            else:
+                heappop(queue)
 
     def _all_fits(self) -> bool:
         """Hand out all demand if it fits with the largest units first, below all caps and without waiting drivers."""
@@ -286,25 +305,18 @@ class Filling:
             else:
                 leaf.units += 1
 
-    def _next_of(self, company: CompanyNode) -> tuple[UserNode, Leaf] | None:
-        """The user with the least share and its leaf."""
-        found: tuple[Key, UserNode, Leaf] | None = None
-        for user in company.users:
-            leaf = user.next()
-            if leaf is not None:
-                share = share_of(self._of_users, self._of_users, user.used, leaf.unit)
-                key = share, leaf.amounts, not leaf.is_held, leaf.rank
-                if found is None or key < found[0]:
-                    found = key, user, leaf
-        return None if found is None else found[1:]
-
-    def _company_key(self, company: CompanyNode) -> Key | None:
-        found = self._next_of(company)
-        if found is None:
+    def _user_key(self, user: UserNode) -> Key | None:
+        """Whose turn it is among the users of a company; None if it can use nothing more (semantics H3)."""
+        leaf = user.next()
+        if leaf is None:
             return None
-        _, leaf = found
-        share = share_of(company.quota, self._unnamed, company.used, leaf.unit)
-        return share, leaf.amounts, not leaf.is_held, leaf.rank
+        share = share_of(self._of_users, self._of_users, user.used, leaf.kinds)
+        return share, leaf.amounts, not leaf.is_held, leaf.rank, leaf.kinds
+
+    def _company_key(self, company: CompanyNode, first: Key) -> Key:
+        """Whose turn it is among companies, `first` being that of its user who comes first."""
+        _, amounts, free, rank, kinds = first
+        return share_of(company.quota, self._unnamed, company.used, kinds), amounts, free, rank, kinds
 
 
 def may_start(quota: Quota, drivers: Resources, driver: Resources) -> bool:
@@ -314,22 +326,17 @@ def may_start(quota: Quota, drivers: Resources, driver: Resources) -> bool:
     return quota.covers(NOTHING, (drivers + driver) * 2)
 
 
-def share_of(quota: Quota, unnamed: Quota, used: Resources, unit: Iterable[Resources]) -> Share:
-    """What is used of a quota: the largest ratio over the kinds of which the unit has any (semantics H1).
+def share_of(quota: Quota, unnamed: Quota, used: Resources, kinds: Iterable[str]) -> Share:
+    """What is used of a quota: the largest ratio over cores, memory and those kinds (semantics H1).
 
     A kind that the quota does not name has the weight of `unnamed`. Nothing as a weight makes the largest share.
     """
-    kinds = {kind for size in unit for kind, _ in size.others}
     of, times = quota.amount, quota.denominator
-    if not kinds:
-        if not (of.cores and of.memory_mb):
-            return Share(1, 0)
-        cores, memory_mb = used.cores * times, used.memory_mb * times
-        if cores * of.memory_mb < memory_mb * of.cores:
-            return Share(memory_mb, of.memory_mb)
-        return Share(cores, of.cores)
-    shares = [share_of(quota, unnamed, used, ())]
+    if not (of.cores and of.memory_mb):
+        return Share(1, 0)
+    cores, memory_mb = used.cores * times, used.memory_mb * times
+    share = Share(memory_mb, of.memory_mb) if cores * of.memory_mb < memory_mb * of.cores else Share(cores, of.cores)
     for kind in kinds:
         by = quota if quota.named is None or kind in quota.named else unnamed
-        shares.append(Share(used.amount(kind) * by.denominator, by.amount.amount(kind)))
-    return max(shares)
+        share = max(share, Share(used.amount(kind) * by.denominator, by.amount.amount(kind)))
+    return share

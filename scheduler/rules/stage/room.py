@@ -118,30 +118,29 @@ class Seeking:
             if rooms:
                 best = min(rooms)
                 return best, "cap" if forced else "move" if best.moves else "surplus"
-        if forced:
-            return None
-        planned = self._planned(workers)
+        planned = self._planned(workers, forced)
         return None if planned is None else (planned, "plan")
 
-    def _planned(self, workers: list[Worker]) -> Room | None:
+    def _planned(self, workers: list[Worker], forced: list[Allocation]) -> Room | None:
         """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
-        wanted, found = plan(self.state, self.entitled), []
+        wanted, found = plan(self.state, self.entitled), list[Room]()
         for worker in workers:
-            content = wanted[worker.id]
-            there = standing_on(self.state, worker)
+            content, there = wanted[worker.id], standing_on(self.state, worker)
             if content[self.app.id] <= there[self.app.id] and self.app.unplaced_driver is NOTHING:
                 continue
-            room, leaving = worker.free + coming(self.state, worker), []
+            room = worker.free + coming(self.state, worker)
+            leaving = list(forced)
             for one in last_granted_first(worker.executors.values()):
-                if room.covers(self.size):
-                    break
-                if one.status != "stopping" and there[one.app] > content[one.app]:
-                    there[one.app] -= units_of(self.state.apps[one.app], one)
-                    leaving.append(Leaving(one))
-                    room += one.resources
+                stays = room.covers(self.size) or there[one.app] <= content[one.app]
+                if one.status == "stopping" or (stays and one not in forced):
+                    continue
+                there[one.app] -= units_of(self.state.apps[one.app], one)
+                room += one.resources
+                if one not in forced:
+                    leaving.append(one)
             if room.covers(self.size):
-                cores = _cores(each.executor for each in leaving)
-                found.append(Room(len(leaving), cores, -worker.free.cores, worker.id, tuple(leaving), "plan"))
+                everybody = tuple(map(Leaving, leaving))
+                found.append(Room(len(leaving), _cores(leaving), -worker.free.cores, worker.id, everybody, "plan"))
         return min(found, default=None)
 
     def _may_have_target(self, worker: Worker) -> bool:

@@ -15,6 +15,7 @@ from scheduler.model.ids import driver_id
 from scheduler.model.quota import Share
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.decide import place
+from scheduler.rules.demand import grown
 from scheduler.rules.failures import has_room_now, left_out
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.share.entitlement import Entitlement, entitlement, held_units, wanted_units
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
 
 
 def shared(state: ClusterState, at: int) -> Iterator[Event]:
-    """All that the third edition of sharing decides in a turn at `at` (ms); each event is folded before the next."""
+    """All that the third edition of sharing decides in a turn at `at` (ms); each event is folded before the next.
+
+    A second turn without an input decides nothing (semantics H9).
+    """
     while True:
         before = state.head
         entitled = entitlement(state)
         yield from void(state, entitled, at)
         yield from _entering(state, entitled)
+        yield from grown(state, at)
         yield from _starting(state, entitled, at)
         yield from _up_to_entitlements(state, entitled, at)
         if state.head == before:
@@ -242,22 +247,9 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
     needed = needed_of(state, entitled)
     again = True
     while again and state.fleet.most_free_cores():
-        again = False
-        rooms: dict[int, bool] = {}
-
-        def may_use(app: App) -> bool:
-            if app.holds or not app.need.executor.cores or wanted_units(app) <= held_units(app):
-                return False
-            if app.troubles:
-                return has_room_now(state, app, at)
-            key = id(app.need)
-            if key not in rooms:
-                rooms[key] = has_room_now(state, app, at)
-            return rooms[key]
-
-        wanting = [app for app in (*state.waiting.values(), *_heads(state)) if (app.owed or not app.admitted)]
-        wanting = [app for app in wanting if may_use(app)]
+        wanting = _wanting(state, at)
         order = _LowestFirst(state, wanting)
+        again = False
         while (app := order.pop()) is not None:
             others = needed.get(app.spec.company, NOTHING)
             if not (within_cap(state, app.spec.company, app.need.executor, others) and has_room_now(state, app, at)):
@@ -269,6 +261,27 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
             placed = yield from _place(state, app, at, number, others)
             if placed and app.owed and wanted_units(app) > held_units(app):
                 order.push(app)
+
+
+def _wanting(state: ClusterState, at: int) -> list[App]:
+    """The apps that can use more than they hold, and for which there is room now."""
+    rooms: dict[int, bool] = {}
+    found = []
+    for app in (*state.waiting.values(), *_heads(state)):
+        if (app.admitted and not app.owed) or app.holds or not app.need.executor.cores:
+            continue
+        if wanted_units(app) <= held_units(app):
+            continue
+        key = id(app.need)
+        if app.troubles:
+            has_room = has_room_now(state, app, at)
+        elif (known := rooms.get(key)) is None:
+            has_room = rooms[key] = has_room_now(state, app, at)
+        else:
+            has_room = known
+        if has_room:
+            found.append(app)
+    return found
 
 
 def needed_of(state: ClusterState, entitled: Entitlement) -> dict[str, Resources]:

@@ -1,0 +1,212 @@
+"""Sharing by entitlement, on random histories and on random clusters whose executors obey (semantics H)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.model.commands import (
+    ChangeEdition,
+    Command,
+    EndedExecutor,
+    RegisterCompany,
+    RegisterKind,
+    RegisterWorker,
+    StartedExecutor,
+    SubmitApp,
+)
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import Event, ExecutorAllocated, ExecutorRevoked
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.invariants import check
+from scheduler.rules.share.entitlement import entitlement, held_units, units_of
+from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.state import ClusterState
+from tests.property.given import Cluster, decides_nothing_more, examples, rests
+from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
+
+HOUR_S = 3600
+
+
+@given(HISTORIES)
+@examples(120)
+def test_a_history_keeps_every_ledger_and_a_second_turn_decides_nothing(history: History) -> None:
+    cluster = Cluster({"reclaim_patience_s": 5}, before=within_cap, each_refusal=False)
+    cluster.turn(ChangeEdition(edition=3))
+    for steps in (*BUILD_UP, *history):
+        commands = [command_for(cluster.state, step) for step in steps]
+        with suppress(CommandRejected):
+            cluster.turn(*commands)
+        if not rests(commands):
+            decides_nothing_more(cluster.state)
+    again = restored(list(lines(cluster.state)))
+    check(again)
+    assert again.digest() == cluster.state.digest()
+    assert units(again) == units(cluster.state)
+
+
+@given(HISTORIES, HISTORIES)
+@examples(60)
+def test_an_edition_that_changes_leaves_nothing_of_the_one_before(history: History, more: History) -> None:
+    cluster = Cluster({"reclaim": "firm", "hold_patience_s": 5, "quota_patience_s": 1}, each_refusal=False)
+    for number, steps in enumerate((*BUILD_UP, *history, (), *more)):
+        commands = [command_for(cluster.state, step) for step in steps]
+        if number == len(BUILD_UP) + len(history):
+            commands = [ChangeEdition(edition=3)]
+        with suppress(CommandRejected):
+            cluster.turn(*commands)
+        if cluster.state.edition > 2 and not rests(commands):
+            assert all(hold.reason not in ("hold", "reclaim") for hold in cluster.state.holds.values())
+            decides_nothing_more(cluster.state)
+    cluster.check_replay()
+
+
+def units(state: ClusterState) -> dict[str, int]:
+    """What each app is entitled to."""
+    return {app: leaf.units for app, leaf in entitlement(state).leaves.items()}
+
+
+def within_cap(state: ClusterState, event: Event) -> None:
+    """A company that may not borrow is granted nothing beyond its quota, but what changes its place (H1, H6)."""
+    if not isinstance(event, ExecutorAllocated):
+        return
+    company = state.companies[state.apps[event.app].spec.company]
+    if not state.by_entitlement or company.spec.may_borrow:
+        return
+    theirs = (app for app in state.apps.values() if app.spec.company == company.spec.company)
+    moving = sum((app.moving for app in theirs), NOTHING)
+    quota = state.queue.companies[company.spec.company].tenant.quota
+    assert quota.covers(company.balance.granted - moving, event.resources), event
+
+
+class Obedient:
+    """A cluster whose executors leave when they are told to, by their deadline."""
+
+    def __init__(self, commands: list[Command]) -> None:
+        self.cluster = Cluster({"reclaim_patience_s": 300}, before=within_cap, each_event=False, each_refusal=False)
+        self.deadlines: dict[str, int] = {}
+        self.losses = 0
+        self.turn(ChangeEdition(edition=3))
+        for command in commands:
+            with suppress(CommandRejected):
+                self.turn(command)
+
+    def turn(self, *commands: Command, after_s: int = 1) -> None:
+        """One turn, after which executors run that were granted; a second one decides nothing."""
+        events = self.cluster.turn(*commands, after_s=after_s)
+        for event in events:
+            if isinstance(event, ExecutorRevoked) and event.why is not None:
+                self.deadlines[event.executor] = event.deadline or 0
+        decides_nothing_more(self.cluster.state)
+        started = [event.executor for event in events if isinstance(event, ExecutorAllocated)]
+        if started:
+            self.turn(*map(StartedExecutor, started), after_s=0)
+
+    def settle(self, hours: int) -> None:
+        """Let everybody who is told to leave do so at its deadline, until nobody leaves any more."""
+        state = self.cluster.state
+        until = state.at + hours * HOUR_S * 1000
+        while state.at < until:
+            leaving = [name for name, one in state.executors.items() if one.status == "stopping"]
+            if not leaving:
+                return
+            due = min(leaving, key=lambda name: (self.deadlines[name], name))
+            after_s = max(0, self.deadlines[due] - state.at) // 1000 + 30
+            self.losses += 1
+            self.turn(EndedExecutor(executor=due, reason="killed"), after_s=after_s)
+
+    def below(self) -> list[tuple[str, int, int]]:
+        """(app, executors held, executors due) of each admitted app that is below its entitlement."""
+        entitled = entitlement(self.cluster.state)
+        return [
+            (app.id, held_units(app), entitled.units(app.id))
+            for app in self.cluster.state.waiting.values()
+            if entitled.below(app) > 0
+        ]
+
+
+def companies(random: Random, number: int, total: Resources, *, caps: bool) -> list[Command]:
+    """Companies with default quotas, amounts or parts."""
+    found: list[Command] = []
+    for name in "abcd"[:number]:
+        amounts = {"cores": max(1, total.cores // random.randint(1, 5)), "memory_mb": total.memory_mb}
+        choice = random.random()
+        if caps and choice < 0.4:
+            found.append(RegisterCompany(company=name, **amounts))
+        elif choice < 0.3:
+            found.append(RegisterCompany(company=name, **amounts, borrow=True))
+        elif choice < 0.45:
+            found.append(RegisterCompany(company=name, part=f"1/{random.randint(2, 6)}", borrow=True))
+        else:
+            found.append(RegisterCompany(company=name))
+    return found
+
+
+def random_cluster(seed: int, *, caps: bool = False, gpus: bool = False, drivers: bool = False) -> list[Command]:
+    """Up to six workers, four companies and eight apps of executors of one size each, which never end."""
+    random = Random(seed)
+    sizes = [(random.choice([4, 8, 16, 32]), random.choice([16384, 65536])) for _ in range(random.randint(1, 6))]
+    total = Resources(sum(cores for cores, _ in sizes), sum(memory_mb for _, memory_mb in sizes))
+    number = random.randint(2, 4)
+    commands: list[Command] = [RegisterKind(kind="gpu"), *companies(random, number, total, caps=caps)]
+    for index, (cores, memory_mb) in enumerate(sizes):
+        addresses = tuple(map(str, range(random.randint(1, 4)))) if gpus and random.random() < 0.5 else ()
+        commands.append(
+            RegisterWorker(
+                worker=f"w{index}",
+                node="node",
+                host="host",
+                cores=cores,
+                memory_mb=memory_mb,
+                resources={"gpu": addresses} if addresses else {},
+            )
+        )
+    for index in range(random.randint(2, 8)):
+        company, cores = "abcd"[random.randrange(number)], random.choice([1, 2, 3, 4, 6, 8, 12, 16])
+        own_driver = drivers and random.random() < 0.4
+        commands.append(
+            SubmitApp(
+                app=f"app-{index}",
+                company=company,
+                user=random.choice(["ann", "bob"]),
+                command=("true",),
+                cores=cores * random.choice([1, 1, 2, 4, 8]),
+                tasks=None if own_driver else 100_000,
+                executor_cores=cores,
+                executor_memory_mb=random.choice([256, 1024, 8192]),
+                executor_resources={"gpu": 1} if gpus and random.random() < 0.5 else {},
+                driver=own_driver,
+            )
+        )
+    return commands
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(["plain", "caps", "gpus", "drivers"]))
+@examples(150)
+def test_whoever_is_below_its_entitlement_reaches_it(seed: int, kind: str) -> None:
+    obedient = Obedient(random_cluster(seed, caps=kind == "caps", gpus=kind == "gpus", drivers=kind == "drivers"))
+    obedient.settle(hours=48)
+    state = obedient.cluster.state
+    assert not obedient.below(), obedient.below()
+    assert not any(one.status == "stopping" for one in state.executors.values()), "somebody is still told to leave"
+    assert obedient.losses <= 4 * sum(worker.offer.cores for worker in state.workers.values())
+
+
+@given(st.integers(0, 1 << 32))
+@examples(100)
+def test_nobody_at_or_below_its_entitlement_loses_an_executor_but_to_change_its_place(seed: int) -> None:
+    def watch(state: ClusterState, event: Event) -> None:
+        if isinstance(event, ExecutorRevoked) and event.why == "surplus":
+            app, entitled = state.apps[event.app], entitlement(state)
+            sides = entitled.sides(state)
+            held, due = sides[app.spec.company, ""]
+            lost = state.executors[event.executor]
+            above = held_units(app) - units_of(app, lost) >= entitled.units(app.id)
+            assert above or not due.covers(held), event
+
+    obedient = Obedient(random_cluster(seed))
+    obedient.cluster.before = watch
+    obedient.settle(hours=48)

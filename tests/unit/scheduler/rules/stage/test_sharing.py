@@ -1,0 +1,180 @@
+"""Sharing by entitlement, by what befell clusters under the second edition (semantics H4-H7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.commands import ChangeEdition, EndedExecutor, RegisterCompany, SubmitApp
+from scheduler.model.errors import InvalidCommand, QuotaExceeded
+from scheduler.model.events import (
+    DriverAllocated,
+    ExecutorAllocated,
+    ExecutorRevoked,
+    NeedBegan,
+    NeedEnded,
+    RevocationWithdrawn,
+    TargetEnded,
+    TargetSet,
+)
+from scheduler.rules.share.entitlement import entitlement, held_units
+from tests.property.given import Cluster
+
+PATIENCE_S = 300
+
+
+def cluster(*companies: str, **workers: int) -> Cluster:
+    """A cluster that shares by entitlement, with companies of default quotas and workers of so many cores."""
+    found = Cluster({"reclaim_patience_s": PATIENCE_S, "min_runtime_s": 0})
+    found.turn(ChangeEdition(edition=3))
+    for company in companies:
+        found.company(company)
+    for name, cores in workers.items():
+        found.worker(name, cores)
+    return found
+
+
+def submit(
+    to: Cluster, app: str, company: str, cores: int, each: int, *, user: str = "ann", after_s: int = 1, **more: Any
+) -> list[Any]:
+    """What the submission of an app of executors of one size causes."""
+    command = SubmitApp(
+        app=app,
+        company=company,
+        user=user,
+        command=("true",),
+        cores=cores,
+        executor_cores=each,
+        executor_memory_mb=256,
+        tasks=None if more.get("driver") else 5000,
+        **more,
+    )
+    return list(to.turn(command, after_s=after_s))
+
+
+def obey(to: Cluster) -> None:
+    """Everybody who is told to leave does so at its deadline, until nobody is."""
+    while leaving := [one for one in to.state.executors.values() if one.status == "stopping"]:
+        first = min(leaving, key=lambda one: (one.deadline, one.id))
+        after_s = max(0, first.deadline - to.state.at) // 1000 + 1
+        to.turn(EndedExecutor(executor=first.id, reason="killed"), after_s=after_s)
+
+
+def held(by: Cluster) -> dict[str, int]:
+    """App -> the cores of its executors."""
+    return {app.id: app.granted.cores for app in by.state.apps.values() if app.granted.cores}
+
+
+def test_one_core_on_each_worker_keeps_a_cluster_from_nobody() -> None:
+    shared = cluster("a", "b", **{f"w{number}": 16 for number in range(20)})
+    submit(shared, "thin", "a", 20, 1)
+    submit(shared, "wide", "b", 320, 16)
+    obey(shared)
+    assert held(shared) == {"thin": 20, "wide": 288}
+
+
+def test_two_small_executors_make_room_for_a_large_one() -> None:
+    shared = cluster("a", "b", w0=16, w1=16)
+    submit(shared, "small", "a", 8, 4)
+    submit(shared, "large", "b", 16, 16)
+    obey(shared)
+    assert held(shared) == {"small": 8, "large": 16}
+
+
+def test_what_was_lent_comes_back_by_its_date() -> None:
+    shared = cluster("a", "b", w0=16, w1=16)
+    submit(shared, "first", "a", 32, 4)
+    assert held(shared) == {"first": 32}
+    events = submit(shared, "second", "b", 32, 4, after_s=1000)
+    told = [event for event in events if isinstance(event, ExecutorRevoked)]
+    assert [event.deadline for event in told] == [shared.state.at + PATIENCE_S * 1000]
+    assert told[0].shares is not None
+    assert told[0].shares.loser_before == "8/4"
+    obey(shared)
+    assert held(shared) == {"first": 16, "second": 16}
+
+
+def test_what_one_user_does_not_use_comes_back_to_another_of_the_company() -> None:
+    shared = cluster("a", w0=16)
+    submit(shared, "early", "a", 16, 4, user="ann")
+    submit(shared, "late", "a", 16, 4, user="bob")
+    obey(shared)
+    assert held(shared) == {"early": 8, "late": 8}
+
+
+def test_a_need_ends_with_what_it_asked_for_and_its_target_with_it() -> None:
+    shared = cluster("a", "b", w0=16)
+    submit(shared, "first", "a", 16, 4)
+    events = submit(shared, "second", "b", 4, 4)
+    assert [type(event) for event in events if isinstance(event, NeedBegan | TargetSet)] == [NeedBegan, TargetSet]
+    ended = shared.ended("first.3", done=True)
+    found = [type(event) for event in ended if isinstance(event, ExecutorAllocated | TargetEnded | NeedEnded)]
+    assert found == [ExecutorAllocated, TargetEnded, NeedEnded]
+    stays = [event for event in ended if isinstance(event, RevocationWithdrawn)]
+    assert len(stays) == 1
+    assert held(shared) == {"first": 12, "second": 4}
+
+
+def test_a_need_keeps_its_date_through_a_moment_without_it() -> None:
+    shared = cluster("a", "b", w0=16)
+    submit(shared, "first", "a", 16, 4)
+    began = next(event for event in submit(shared, "second", "b", 8, 4) if isinstance(event, NeedBegan))
+    shared.worker("w1", 8)
+    assert not shared.state.apps["second"].lack.units
+    again = shared.ended("second.0", failed=True)
+    assert not [event for event in again if isinstance(event, NeedBegan)]  # there is room
+    assert shared.state.apps["second"].lack.date == began.date
+
+
+def test_a_driver_starts_beside_other_drivers_and_within_half_of_the_quota() -> None:
+    shared = cluster("a", "b", w0=16, w1=16)
+    events = []
+    for number in range(4):
+        events += submit(shared, f"program-{number}", "a", 4, 4, driver=True, driver_cores=4)
+    drivers = [event.worker for event in events if isinstance(event, DriverAllocated)]
+    assert len(drivers) == 2  # 8 of the quota of 16
+    assert len(set(drivers)) == 1
+
+
+def test_a_company_that_may_not_borrow_makes_room_below_its_cap_for_its_own() -> None:
+    shared = cluster("b", w0=16, w1=16)
+    shared.turn(RegisterCompany(company="a", cores=8, memory_mb=1 << 20))
+    submit(shared, "small", "a", 8, 1, user="ann")
+    submit(shared, "large", "a", 4, 4, user="bob")
+    obey(shared)
+    assert held(shared) == {"small": 4, "large": 4}
+
+
+def test_an_app_whose_unit_exceeds_the_cap_is_refused_and_a_larger_request_is_not() -> None:
+    shared = cluster("b", w0=16)
+    shared.turn(RegisterCompany(company="a", cores=8, memory_mb=1 << 20))
+    submit(shared, "many", "a", 100, 4)
+    with pytest.raises(QuotaExceeded, match="the app requests 12 cores, but the quota of company 'a' is 8 cores"):
+        submit(shared, "wide", "a", 12, 12)
+
+
+def test_by_the_plan_an_executor_changes_its_place_where_no_room_is_free() -> None:
+    shared = cluster("e", "a", "b", w0=2, w1=2, w2=2, w3=2)
+    submit(shared, "even", "a", 4, 1)
+    submit(shared, "extra", "e", 4, 1)
+    submit(shared, "pairs", "b", 4, 2)
+    obey(shared)
+    state = shared.state
+    due = entitlement(state)
+    assert {app.id: held_units(app) for app in state.waiting.values()} == {
+        app.id: due.units(app.id) for app in state.waiting.values()
+    }
+
+
+@pytest.mark.parametrize("edition", [1, 4])
+def test_an_edition_that_does_not_exist_is_refused(edition: int) -> None:
+    with pytest.raises(InvalidCommand, match=f"there are editions 2 and 3 of the rules, not {edition}"):
+        Cluster().turn(ChangeEdition(edition=edition))
+
+
+def test_no_earlier_edition_follows() -> None:
+    shared = cluster("a", w0=16)
+    assert shared.turn(ChangeEdition(edition=3)) == []
+    with pytest.raises(InvalidCommand, match="edition 3 of the rules is in force, and no earlier one can follow it"):
+        shared.turn(ChangeEdition(edition=2))
