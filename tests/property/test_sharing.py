@@ -197,7 +197,7 @@ def test_whoever_is_below_its_entitlement_reaches_it(seed: int, kind: str) -> No
 
 @given(st.integers(0, 1 << 32))
 @examples(100)
-def test_nobody_at_or_below_its_entitlement_loses_an_executor_but_to_change_its_place(seed: int) -> None:
+def test_nobody_within_its_entitlement_loses_one_but_to_change_its_place(seed: int) -> None:
     def watch(state: ClusterState, event: Event) -> None:
         if isinstance(event, ExecutorRevoked) and event.why == "surplus":
             app, entitled = state.apps[event.app], entitlement(state)

@@ -110,7 +110,7 @@ def test_a_need_ends_with_what_it_asked_for_and_its_target_with_it() -> None:
     assert [type(event) for event in events if isinstance(event, NeedBegan | TargetSet)] == [NeedBegan, TargetSet]
     ended = shared.ended("first.3", done=True)
     found = [type(event) for event in ended if isinstance(event, ExecutorAllocated | TargetEnded | NeedEnded)]
-    assert found == [ExecutorAllocated, TargetEnded, NeedEnded]
+    assert found == [TargetEnded, ExecutorAllocated, NeedEnded]
     stays = [event for event in ended if isinstance(event, RevocationWithdrawn)]
     assert len(stays) == 1
     assert held(shared) == {"first": 12, "second": 4}
