@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduler.model.events import Event, ExecutorRevoked, RoomHeld
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import reached
+from scheduler.rules.share.entitlement import entitlement, held_units
 from scheduler.rules.state import ClusterState
 from tests.property import reference
 
@@ -13,7 +14,9 @@ def is_lawful(state: ClusterState, event: Event) -> None:
     """Check a claim, or a loss, just before it is folded (semantics E1-E3, E7)."""
     if isinstance(event, RoomHeld) and event.reason == "reclaim":
         is_owed(state, event)
-    if isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
+    if isinstance(event, ExecutorRevoked) and event.why is not None:
+        leaves_for_a_need(state, event)
+    elif isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
         may_be_taken(state, event)
         within_part(state, event)
 
@@ -38,6 +41,20 @@ def may_be_taken(state: ClusterState, event: ExecutorRevoked) -> None:
     assert all(hold.app == event.claimant for hold in worker.holds.values()), event
     if state.settings.reclaim == "firm":
         assert state.at - executor.granted_at >= state.settings.min_runtime_s * 1000, event
+
+
+def leaves_for_a_need(state: ClusterState, event: ExecutorRevoked) -> None:
+    """Its claimant is below; a surplus is above what its app, its user or its company is entitled to (H6, H7)."""
+    entitled, claimant = entitlement(state), state.apps[event.claimant or ""]
+    app, executor = state.apps[event.app], state.executors[event.executor]
+    assert entitled.below(claimant) > 0, event
+    assert (event.deadline or 0) >= state.at, event
+    assert executor.status != "stopping", event
+    assert event.app != event.claimant, event
+    if event.why in ("surplus", "cap") and held_units(app) <= entitled.units(app.id):
+        user = app.spec.user if app.spec.company == claimant.spec.company else ""
+        held, due = entitled.sides(state)[app.spec.company, user]
+        assert not due.covers(held), event
 
 
 def held_by(state: ClusterState, company: str, *, leaving: bool = True) -> Resources:

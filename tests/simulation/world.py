@@ -27,6 +27,7 @@ from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from scheduler.model.commands import (
     ChangeCompany,
+    ChangeEdition,
     Command,
     ConfigureCluster,
     DecommissionWorker,
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
 
 STEPS = 30_000
 """A run with more switches than this is an endless loop."""
+EDITION_3_EVERY = 3
+"""Of so many clusters one shares by entitlement from its beginning (semantics H)."""
 PROGRAMS_FROM = 200
 """From this seed on, every third cluster has apps of programs."""
 POISON = "poison"
@@ -318,7 +321,8 @@ class World:
         }
         settings |= {"hold_patience_s": rules.choice((0, 1, 300)), "retry_backoff_s": rules.choice((1, 1, 2))}
         companies = (RegisterCompany(company=company) for company in COMPANIES)
-        self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies)
+        edition = [ChangeEdition(edition=3)] if self.seed % EDITION_3_EVERY == 1 else []
+        self._tell(ConfigureCluster(settings=settings), *edition, RegisterKind(kind="gpu"), *companies)
         if self.door is not None:
             self.door.found()
         for machine in self.machines.values():
