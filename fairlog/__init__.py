@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fairlog.engines.mailbox import Mailbox
     from scheduler.model.commands import (
         ChangeCompany,
+        ChangeEdition,
         ConfigureCluster,
         DecommissionWorker,
         DrainWorker,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "ChangeCompany",
+    "ChangeEdition",
     "Client",
     "ConfigureCluster",
     "DecommissionWorker",

@@ -224,6 +224,7 @@ ROUTES: tuple[Route, ...] = (
     _do("PUT", "/v1/limits", commands.SetLimit, "cluster", "Set or remove a limit."),
     _do("POST", "/v1/resources", commands.RegisterKind, "cluster", "Register a kind of resources."),
     _do("PATCH", "/v1/settings", commands.ConfigureCluster, "cluster", "Change settings."),
+    _do("PUT", "/v1/edition", commands.ChangeEdition, "cluster", "Decide by another edition of the rules of sharing."),
     _do(
         "POST",
         "/v1/companies/{company}/show-apps",
@@ -381,6 +382,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/audit", "audit", "cluster-read", "The verdicts of an audit of the whole log.", "value"),
     _see("limits", "The limits.", many=True),
     _see("settings", "The settings in force."),
+    _see("edition", "The edition of the rules of sharing in force."),
     _see("cluster", "The head of the log, the capacity and the number of apps."),
     Route(
         "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)

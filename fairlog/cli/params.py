@@ -124,6 +124,15 @@ def _read_number(text: str, otherwise: str) -> int:
         raise click.BadParameter(f'{_short(text)} is neither a whole number nor "{otherwise}"') from None
 
 
+def read_edition(text: str) -> int:
+    """An edition of the rules of sharing. Raises: click.BadParameter."""
+    from scheduler.rules.preconditions import EDITIONS  # noqa: PLC0415 (few verbs need the rules)
+
+    if text not in map(str, EDITIONS):
+        raise click.BadParameter(f"{text!r} is no edition of the rules of sharing; give {' or '.join(map(str, EDITIONS))}")
+    return int(text)
+
+
 def read_pair(text: str) -> tuple[str, str]:
     """A name and a value, which may be empty, written `NAME=VALUE`. Raises: click.BadParameter."""
     name, equals, value = text.partition("=")

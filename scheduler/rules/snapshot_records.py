@@ -68,6 +68,7 @@ class _Cluster(_Record):
     sealed_at: int = 0
     closed: bool = False
     edition: int = 2
+    edition_at: int = 0
 
 
 def _types(entity: type[Any]) -> dict[str, Any]:

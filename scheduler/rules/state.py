@@ -104,6 +104,8 @@ class ClusterState:
         self.configured = False
         self.edition = 2
         """By which edition of the rules of sharing it is decided (semantics H)."""
+        self.edition_at = 0
+        """Since when (ms) it is in force; 0 = from the beginning."""
         self.kinds: list[str] = []
         """The registered kinds of resources beside cores and memory (semantics R1)."""
         self.companies: dict[str, Company] = {}
@@ -366,6 +368,7 @@ class ClusterState:
             "master": self.master,
             "configured": self.configured,
             "edition": self.edition,
+            "editionAt": self.edition_at,
             "settings": structs.asdict(self.settings),
             "kinds": self.kinds,
             "balance": to_builtins(self.balance),
@@ -1089,7 +1092,7 @@ class ClusterState:
             self._timers.changed[app.submitted] = app
 
     def _edition_changed(self, event: events.EditionChanged) -> None:
-        self.edition = event.edition
+        self.edition, self.edition_at = event.edition, self.at
 
     def _need_began(self, event: events.NeedBegan) -> None:
         self.apps[event.app].lack = Lack(event.units, event.date, self.at)

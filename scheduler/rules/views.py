@@ -328,6 +328,16 @@ def settings(state: ClusterState) -> dict[str, Any]:
     return asdict(state.settings)
 
 
+def edition(state: ClusterState) -> dict[str, Any]:
+    """The edition of the rules of sharing in force, since when (ms), and whether it decides (semantics H)."""
+    return {
+        "edition": state.edition,
+        "since": state.edition_at or None,
+        "byEntitlement": state.by_entitlement,
+        "admission": state.settings.admission,
+    }
+
+
 def cluster(state: ClusterState) -> dict[str, Any]:
     """The head of the log, the capacity, the number of apps in each state, and the workers.
 
@@ -364,6 +374,7 @@ _VIEWS: tuple[Callable[..., Any], ...] = (
     shares,
     limits,
     settings,
+    edition,
     cluster,
     accounts,
     tokens,

@@ -302,8 +302,13 @@ class Audit:
         self._found.append(deviation(self.state, seq, done, due, broken(self.state, done, due)))
 
     def _within_quota(self, event: AppAdmitted) -> bool:
-        """Whether the admission respects its company's quota by the shadow ledger (semantics C4, A6)."""
-        return self._ledger is None or self.state.settings.admission == "open" or self._ledger.within_quota(event)
+        """Whether the admission respects its company's quota by the shadow ledger (semantics C4, A6).
+
+        By entitlement a quota caps what is granted, not what is admitted (H1, H4).
+        """
+        state = self.state
+        free = state.settings.admission == "open" or state.by_entitlement
+        return self._ledger is None or free or self._ledger.within_quota(event)
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""

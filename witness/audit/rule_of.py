@@ -73,6 +73,8 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
     """The rule by which the decision `due`, or none, comes on `state` where the log has `done`, or none."""
     if isinstance(due, events.AppReady | events.AppRemoved):
         return _rule(due)
+    if state.by_entitlement and (rule := _by_entitlement(state, done, due)):
+        return rule
     if isinstance(done, AppAdmitted):
         return _admission(state, done, due)
     if isinstance(due, AppAdmitted):
@@ -82,6 +84,31 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
     decision = due if type(done) is not type(due) and due is not None else done
     judge = _GRANTS.get(type(decision))
     return _rule(decision) if judge is None else judge(state, done, due)
+
+
+def _by_entitlement(state: ClusterState, done: Event | None, due: Event | None) -> str:
+    """The rule of sharing by entitlement by which `due` comes (semantics H); "" if another one decides.
+
+    Of an executor that its app is due, in another size or place, the rules of sizes and placement decide (S, P).
+    """
+    decision = due if type(done) is not type(due) and due is not None else done
+    match decision:
+        case AppAdmitted():
+            app = state.apps.get(decision.app)
+            if app is not None and not app.admitted and not app.ready:
+                return "J2"
+            same = isinstance(due, AppAdmitted) and isinstance(done, AppAdmitted) and due.app == done.app
+            return "C3" if same else "H4"
+        case ExecutorAllocated() | DriverAllocated():
+            same = type(done) is type(due) and getattr(due, "app", "") == decision.app
+            return "" if same and isinstance(done, ExecutorAllocated) else "H5"
+        case events.NeedBegan() | events.NeedEnded() | events.TargetSet():
+            return "H6"
+        case events.TargetEnded() | events.RevocationWithdrawn():
+            return "H7"
+        case ExecutorRevoked() if decision.why is not None:
+            return "H7"
+    return ""
 
 
 def _rule(event: Event | None) -> str:
@@ -177,6 +204,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "Q1": (commands.ReprioritizeApp,),
     "J3": (commands.HoldApp, commands.ReleaseApp),
     "A5": (commands.KillApp, commands.EndApp, commands.StartedExecutor),
+    "H9": (commands.ChangeEdition,),
     "C2": (commands.RegisterCompany, commands.ChangeCompany, commands.RemoveCompany),
     "D3": (commands.EndedDriver,),
     "L1": (commands.ScaleApp,),

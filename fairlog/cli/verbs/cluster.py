@@ -247,6 +247,37 @@ def settings_show(session: Session, *, as_json: bool) -> None:
         render.print_table(("SETTING", "VALUE"), [(name, _shown(value)) for name, value in found.items()], empty="")
 
 
+@click.command()
+@click.argument("number", required=False, type=params.read_edition, metavar="[EDITION]")
+@params.as_json
+@on_cluster
+def edition(session: Session, *, number: int | None, as_json: bool) -> None:
+    """Show which edition of the rules of sharing is in force, or put the next one in force.
+
+    Edition 2 assures each company a part and lends the rest. Edition 3 works out what everybody is entitled to, and
+    brings what was lent back by an announced date. No earlier edition can follow a later one, and only operators
+    change it. `fairlog whatif --edition 3` shows beforehand who would be above and below.
+    """
+    if number is not None:
+        receipt = session.send(commands.ChangeEdition(edition=number))
+        done = f"edition {number} of the rules of sharing is in force"
+        click.echo(done if receipt.seq else f"{done} already")
+        return
+    found = session.ask("edition")
+    if as_json:
+        render.print_json(found)
+        return
+    since = "the beginning" if found["since"] is None else render.moment(found["since"])
+    click.echo(f"edition {found['edition']} is in force since {since}: {_EDITIONS[found['edition']]}")
+    if found["admission"] == "open":
+        click.echo("It decides nothing while the setting admission is open, by which every app enters.")
+
+
+_EDITIONS = {
+    2: "each company is assured a part, and what others hold beyond theirs is claimed",
+    3: "everybody is entitled to what a filling of the empty cluster gives, and lent room comes back by a date",
+}
+"""Edition of the rules of sharing -> what it means."""
 _WORDS = {"true": True, "false": False, "none": None}
 
 
