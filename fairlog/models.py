@@ -148,6 +148,8 @@ class Explanation(_Model, frozen=True, kw_only=True):
     executors: list[dict[str, Any]]
     waited: Waited
     losses: list[dict[str, Any]]
+    standing: dict[str, Any] | None = None
+    targets: list[dict[str, Any]] = []
     ended_at: int | None
     detail: str
 

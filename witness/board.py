@@ -17,6 +17,7 @@ from scheduler.rules.views import app as app_view
 from scheduler.rules.views import companies as companies_view
 from scheduler.rules.views import exclusions, shares, summary
 from scheduler.rules.views import workers as workers_view
+from witness.entitled_reasons import stands
 from witness.pending_reasons import held_for, place_in_queue, waits_for
 
 if TYPE_CHECKING:
@@ -43,11 +44,16 @@ HELP: dict[str, str] = {
     "user-turn": "Another user of the company goes first; this one's turn comes next.",
     "cluster-full": "Wait until apps end, or add workers.",
     "next-turn": "Nothing: it is due in the next turn.",
+    "not-entitled": "Wait until others want less, or add workers; what is left over is lent to it at once.",
+    "larger-than-share": "Submit it with smaller executors, add workers, or have the company's quota raised.",
+    "cap": "Wait until apps of its company end, have the quota raised, or let the company borrow.",
+    "drivers": "Wait until a driver of its company ends, or have the company's quota raised.",
     "driver": "Its driver waits for a worker with room; a smaller driver or a further worker helps.",
     "limit": "It has all the executors that it may have at once.",
     "no-worker-large-enough": "No live worker is large enough: ask for smaller executors, or add a larger worker.",
     "excluded": "Its executors failed on the workers that have room; find out why, in its output.",
     "suspect-worker": "The workers with room are suspected; they are tried again by themselves.",
+    "need": "Nothing: room is made for it by the date that it is told.",
     "claim": "Executors beyond other companies' parts are about to leave for it.",
     "room-held": "Room is held for it and completed as executors end.",
     "reclaim-unlawful": "What others hold may not be taken back yet; it comes back between two of their tasks.",
@@ -82,7 +88,7 @@ def overview(state: ClusterState) -> dict[str, Any]:
             "admitted": running[each["company"]],
             "longest": _waiter(state, waiting[each["company"]]) if each["company"] in waiting else None,
         }
-        for each in shares(state)["companies"]
+        for each in _shares(state)["companies"]
     ]
     return {
         "capacity": _capacity(state),
@@ -223,6 +229,7 @@ def one(state: ClusterState, name: str) -> dict[str, Any]:
         "waitsFor": told,
         "help": told and HELP.get(told["cause"], ""),
         "queue": place_in_queue(state, app),
+        "standing": stands(state, app),
         "claims": held_for(app),
         "excludedWorkers": exclusions(state, app),
     }
@@ -235,7 +242,7 @@ def company(state: ClusterState, name: str) -> dict[str, Any]:
     """
     if name not in state.companies:
         raise UnknownCompany(name)
-    every = shares(state)
+    every = _shares(state)
     (own,) = (each for each in every["companies"] if each["company"] == name)
     (stated,) = (each for each in companies_view(state) if each["company"] == name)
     living = [app for app in state.apps.values() if app.ended is None and app.spec.company == name]
@@ -264,8 +271,20 @@ def company(state: ClusterState, name: str) -> dict[str, Any]:
     }
 
 
+def _shares(state: ClusterState) -> dict[str, Any]:
+    """The shares; by entitlement, what is entitled stands in the place of the part, and the demand in the claim's."""
+    found = shares(state)
+    for each in found["companies"] if found["byEntitlement"] else ():
+        for of in ("Cores", "Memory"):
+            each[f"part{of}"], each[f"claim{of}"] = each[f"entitled{of}"], each[f"demand{of}"]
+            each[f"beyond{of}"] = each[f"lent{of}"]
+    return found
+
+
 def _short(own: dict[str, Any]) -> int:
-    """Cores of its assured part that it claims and is not granted (semantics C8, A8)."""
+    """Cores of its assured part that it claims and is not granted (semantics C8, A8); by entitlement, below it (H)."""
+    if "belowCores" in own:
+        return int(own["belowCores"])
     return int(max(0, min(own["partCores"], own["claimCores"]) - own["grantedCores"]))
 
 

@@ -22,6 +22,7 @@ from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state import ClusterState
+from witness.entitled_reasons import is_entitled, why_entered
 from witness.pending_reasons import companies_in_turn, users_in_turn
 
 Reason = dict[str, str]
@@ -52,7 +53,7 @@ def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
                 "user": contender.user,
                 "lastSelected": contender.last_selected or None,
                 "app": head.id,
-                "passes": company.limit.admits(head.requested),
+                "passes": is_entitled(state, head) if state.by_entitlement else company.limit.admits(head.requested),
             }
             for contender, head in heads
         ]
@@ -66,6 +67,16 @@ def _reasons(state: ClusterState, app: App) -> list[Reason]:
             _reason("A6", f"with open admission every app enters, the oldest first: it was the oldest of {pending}")
         ]
     settings, name, me = state.settings, app.spec.company, app.spec.user
+    if state.by_entitlement:
+        policy = COMPANY_POLICIES[settings.company_policy]
+        value = policy.key(state.queue.companies[name].tenant, state.queue.basis)
+        return [
+            *why_entered(state, app),
+            _reason(
+                policy.rule,
+                f"of those due, the company with the least {policy.measure} enters first; {name} had {value}",
+            ),
+        ]
     company = state.queue.companies[name]
     reasons = [_why_now(state, company, app), _why_company(state, company, app)]
     reserver = company.limit.reserver() if company.limit.reservations else None
@@ -133,6 +144,10 @@ def _why_company(state: ClusterState, company: CompanyQueue, app: App) -> Reason
 
 def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
     """Why a driver got its worker (D2)."""
+    if state.by_entitlement:
+        held = sum(one.resources.cores for one in state.workers[event.worker].drivers.values())
+        text = f"of the workers with room {event.worker} came first: drivers hold {held} cores there, and it fits best"
+        return _reason("H5", text)
     room = sum(1 for _ in state.fleet.candidates(event.resources, "worker-id"))
     order = f"derived from log position {state.head}" if state.settings.spread_out_drivers else "by id"
     return _reason("D2", f"{event.worker} was the first of {room} workers with room, in the order {order}")

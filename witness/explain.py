@@ -26,6 +26,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import exclusions
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
+from witness.entitled_reasons import stands, targets_of
 from witness.pending_reasons import CAUSES, held_for, place_in_queue, waits_for
 
 
@@ -55,6 +56,7 @@ def _receipt(event: ExecutorRevoked) -> dict[str, Any]:
         "since": event.since,
         "deadline": event.deadline,
         "shares": shares,
+        "why": event.why,
     }
 
 
@@ -163,7 +165,9 @@ class _Story:
             "drivers": self.drivers,
             "executors": self.executors,
             "runtime": _runtime(app, at),
-            "claims": held_for(app),
+            "standing": stands(self.state, app),
+            "claims": [] if self.state.by_entitlement else held_for(app),
+            "targets": targets_of(app),
             "losses": self.losses,
             "excludedWorkers": exclusions(self.state, app),
             "waited": {

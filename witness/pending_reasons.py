@@ -20,13 +20,15 @@ from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App, Worker
-from scheduler.rules.failures import kept_from, left_out
+from scheduler.rules.failures import kept_from
+from scheduler.rules.failures import left_out as left_out_of
 from scheduler.rules.placement.drivers import within_driver_limits
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
 from scheduler.rules.reclaim import is_unlawful
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
 from scheduler.rules.views import exclusions, suspicion
+from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
 
 CAUSES = (
@@ -42,11 +44,16 @@ CAUSES = (
     "user-turn",
     "cluster-full",
     "next-turn",
+    "not-entitled",
+    "larger-than-share",
+    "cap",
+    "drivers",
     "driver",
     "limit",
     "no-worker-large-enough",
     "excluded",
     "suspect-worker",
+    "need",
     "claim",
     "room-held",
     "reclaim-unlawful",
@@ -85,12 +92,45 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
         return _for_executors(state, app)
     if not app.ready:
         return _until_ready(app)
+    return _until_admitted(state, app)
+
+
+def _until_admitted(state: ClusterState, app: App) -> Wait:
+    """Why a ready app is not admitted."""
     if not state.fleet.live:
         return Wait("no-live-worker", "A3", _no_worker)
     if state.settings.admission == "open":
         return Wait("next-turn", "A6", lambda: ("it will be admitted in the next turn", {}))
     company = state.queue.companies[app.spec.company]
+    if state.by_entitlement:
+        return _not_entitled(state, company, app)
     return _behind_its_company(state, company, app) or _for_its_turn(state, company, app)
+
+
+def _not_entitled(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
+    """No large worker (N3), a limit (N2), others of its user (F), or what keeps it out of the filling (H2)."""
+    if (shut := _shut_out(state, company, app)) is not None:
+        return shut
+    found = left_out(state, app)
+    if found is not None:
+        return Wait(*found)
+    queue = company.users[app.spec.user]
+    ahead = queue.by_policy
+    if not app.need.executor.cores and app.unplaced_driver == NOTHING:
+        return Wait("next-turn", "H4", lambda: ("it asks for no executor now, and is admitted in the next turn", {}))
+    rule = APP_POLICIES[state.settings.app_policy].rule
+    return Wait("queue", rule, partial(_queued, queue, app, ahead[0]))
+
+
+def _shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
+    """No large worker (N3), or a limit (N2): such an app takes no part in the filling (semantics H2)."""
+    spec, limit = app.spec, company.limit
+    if not app.need.hostable:
+        size = app.need.least if not state.fleet.could_host(app.need.least) else app.need.driver
+        return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
+    if limit.limited and (over := limit.broken(spec.user, app.requested)) is not None:
+        return Wait("beyond-limit", "N2", partial(_over_limit, spec.company, *over))
+    return None
 
 
 def _until_ready(app: App) -> Wait:
@@ -114,12 +154,9 @@ def _no_worker() -> Told:
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
     """No large worker (N3), a limit (N2), the quota (C4, C6), a reservation (C7), the user's queue (F1, F2)."""
+    if (shut := _shut_out(state, company, app)) is not None:
+        return shut
     spec, limit, queue = app.spec, company.limit, company.users[app.spec.user]
-    if not app.need.hostable:
-        size = app.need.least if not state.fleet.could_host(app.need.least) else app.need.driver
-        return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
-    if limit.limited and (over := limit.broken(spec.user, app.requested)) is not None:
-        return Wait("beyond-limit", "N2", partial(_over_limit, spec.company, *over))
     borrows = state.queue.may_borrow(spec.company)
     if not borrows and not limit.admits(app.requested):
         alone = not limit.fits_alone(app.requested)
@@ -380,6 +417,8 @@ def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
     over = company.limit.broken(app.spec.user, size, 0)
     if over := over or over_app_cores(state.limits, app.spec, app.requested.cores, size.cores):
         return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
+    if state.by_entitlement:
+        return Wait("next-turn", "L1", lambda: ("its demand rises in the next turn", {}))
     if not state.queue.may_borrow(app.spec.company) and not company.limit.admits(size, lent=False):
         return Wait("quota", "C6" if company.borrows else "C4", partial(_over_quota, company, size))
     return Wait("cluster-full", "L1", partial(_without_room, state, app, size))
@@ -411,6 +450,9 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
+    if state.by_entitlement:
+        needed = in_need(state, app)
+        return _barred(state, app, size, kept) or (_for_room(state, size) if needed is None else Wait(*needed))
     return _barred(state, app, size, kept) or _for_its_hold(state, app) or _for_full_workers(state, app, size)
 
 
@@ -559,13 +601,15 @@ def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
         return Wait("driver", "D3", lambda: (text, {"ends": ends, "startsAt": after}))
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
+    elif state.by_entitlement:
+        return _for_an_entitled_driver(state, app, size)
     elif not within_driver_limits(state, size.cores):
         most = (
             f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores, and {size.cores} more exceed "
             f"max_driver_share, {settings.max_driver_share}"
         )
     else:
-        *_, kept = left_out(state, app, size, state.at)
+        *_, kept = left_out_of(state, app, size, state.at)
         barred = _barred(state, app, size, kept)
 
         def for_room() -> Told:
@@ -575,6 +619,22 @@ def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
         return Wait("driver", "D1" if barred is None else barred.rule, for_room)
     facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
     return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
+
+
+def _for_an_entitled_driver(state: ClusterState, app: App, size: Resources) -> Wait:
+    """Its workers are barred to it (W7, W8), a need (H6), or what keeps its driver out of the filling (H2, H5)."""
+    *_, kept = left_out_of(state, app, size, state.at)
+    found = _barred(state, app, size, kept)
+    if found is None:
+        needed = in_need(state, app)
+        found = _for_room(state, size) if needed is None else Wait(*needed)
+    tell = found.tell
+
+    def driver_waits() -> Told:
+        text, facts = tell()
+        return f"its driver waits: {text}", facts
+
+    return Wait("driver", found.rule, driver_waits)
 
 
 def _preferring(state: ClusterState, app: App) -> Told:

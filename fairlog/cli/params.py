@@ -129,7 +129,9 @@ def read_edition(text: str) -> int:
     from scheduler.rules.preconditions import EDITIONS  # noqa: PLC0415 (few verbs need the rules)
 
     if text not in map(str, EDITIONS):
-        raise click.BadParameter(f"{text!r} is no edition of the rules of sharing; give {' or '.join(map(str, EDITIONS))}")
+        raise click.BadParameter(
+            f"{text!r} is no edition of the rules of sharing; give {' or '.join(map(str, EDITIONS))}"
+        )
     return int(text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, get_args
 
@@ -18,6 +18,7 @@ from scheduler.rules.admission.limits import EVERYBODY, kind_of
 from scheduler.rules.entities import Allocation, App, Hold, LostWorker, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.ledger import Balance
+from scheduler.rules.standings import NOWHERE, Side, Standing, standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.trouble import kept_until
 
@@ -295,16 +296,50 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def shares(state: ClusterState) -> dict[str, Any]:
-    """The ledgers at all three levels (semantics O1), with each company's quota and share (C2, C3)."""
+    """The ledgers at all three levels (semantics O1), with each company's quota and share (C2, C3).
+
+    By entitlement, what companies and users want, are entitled to and hold, and each company's cap (H); before, each
+    company's part, claim, and what it is granted beyond its part (C8, A8).
+    """
+    found = standings(state) if state.by_entitlement else None
     companies: list[dict[str, Any]] = []
     users: list[dict[str, Any]] = []
     for name, company in sorted(state.companies.items()):
         share = str(state.queue.share(name))
-        amounts = {**_balance(company.balance), **_quota(state.quota(name)), **_standing(state, name)}
+        stands = _standing(state, name) if found is None else {**_cap(state, name), **_stands(found, name)}
+        amounts = {**_balance(company.balance), **_quota(state.quota(name)), **stands}
         companies.append({"company": name, **amounts, "share": share})
         for user_name, user in sorted(company.users.items()):
-            users.append({"company": name, "user": user_name, **_balance(user.balance)})
-    return {"waitingApps": _balance(state.balance), "companies": companies, "users": users}
+            of_user = {} if found is None else _stands(found, name, user_name)
+            users.append({"company": name, "user": user_name, **_balance(user.balance), **of_user})
+    return {
+        "byEntitlement": found is not None,
+        "waitingApps": _balance(state.balance),
+        "companies": companies,
+        "users": users,
+    }
+
+
+def _stands(found: Mapping[Side, Standing], company: str, user: str = "") -> dict[str, Any]:
+    """Demand, entitlement, what is held, lent, leaving and below (semantics H2)."""
+    named = found.get((company, user), NOWHERE)._asdict()
+    amounts = {
+        key: value
+        for name, held in named.items()
+        for key, value in ((f"{name}Cores", held.cores), (f"{name}Memory", held.memory_mb))
+    }
+    return {**amounts, **_others(**named)}
+
+
+def _cap(state: ClusterState, company: str) -> dict[str, Any]:
+    """The most that the company may hold: its quota, or None if it may borrow (semantics H1)."""
+    if state.companies[company].spec.may_borrow:
+        return {"capCores": None, "capMemory": None}
+    quota = state.quota(company)
+    return {
+        "capCores": _exact(quota.amount.cores, quota.denominator),
+        "capMemory": _exact(quota.amount.memory_mb, quota.denominator),
+    }
 
 
 def limits(state: ClusterState) -> list[dict[str, Any]]:

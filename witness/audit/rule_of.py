@@ -102,13 +102,9 @@ def _by_entitlement(state: ClusterState, done: Event | None, due: Event | None) 
         case ExecutorAllocated() | DriverAllocated():
             same = type(done) is type(due) and getattr(due, "app", "") == decision.app
             return "" if same and isinstance(done, ExecutorAllocated) else "H5"
-        case events.NeedBegan() | events.NeedEnded() | events.TargetSet():
-            return "H6"
-        case events.TargetEnded() | events.RevocationWithdrawn():
-            return "H7"
-        case ExecutorRevoked() if decision.why is not None:
-            return "H7"
-    return ""
+        case ExecutorRevoked() if decision.why is None:
+            return ""
+    return _OF_NEEDS.get(type(decision), "")
 
 
 def _rule(event: Event | None) -> str:
@@ -227,6 +223,14 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "I3": (commands.ShowApps,),
     "I7": (commands.RestoreLog,),
     "I5": (commands.IssueToken, commands.RevokeToken),
+}
+_OF_NEEDS: dict[type[Any], str] = {
+    events.NeedBegan: "H6",
+    events.NeedEnded: "H6",
+    events.TargetSet: "H6",
+    events.TargetEnded: "H7",
+    events.RevocationWithdrawn: "H7",
+    ExecutorRevoked: "H7",
 }
 _OF_AN_END: dict[Any, str] = {events.AppChanged: "S6", events.AppRemoved: "W5", events.WorkerRemoved: "W3"}
 _ENTAILED: dict[Any, str] = {

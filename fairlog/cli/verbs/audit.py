@@ -76,6 +76,8 @@ def _print_story(told: dict[str, Any]) -> None:
         since = f"{told['state']} at {ended['seq']}, {render.moment(ended['at'])}"
     click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {since}")
     waits, admission = told["waitsFor"], told["admission"]
+    if told["standing"]:
+        click.echo(f"stands    {localized(told['standing']['text'])}")
     if waits:
         click.echo(f"waits     {waits['cause']} ({waits['rule']}): {localized(waits['text'])}")
     if told["queue"]:
@@ -137,6 +139,11 @@ def _print_claims(told: dict[str, Any]) -> None:
         for one in claim["leaving"]:
             deadline = f"with `firm` reclaiming its tasks end at {render.moment(one['deadline'])}"
             click.echo(f"          {one['executor']} was told to leave then; {deadline} (E5)")
+    for target in told["targets"]:
+        size = f"{target['cores']} cores, {size_text(target['memory'])} on {target['worker']}"
+        click.echo(f"target    {size}, since {render.moment(target['since'])}, by {target['why']} (H6)")
+        for one in target["leaving"]:
+            click.echo(f"          {one['executor']} leaves, by {render.moment(one['deadline'])} at the latest (H7)")
     for loss in told["losses"]:
         shares = loss["shares"]
         click.echo(
@@ -144,10 +151,15 @@ def _print_claims(told: dict[str, Any]) -> None:
             f"{loss['claimantCompany']}, which waits since {render.moment(loss['since'])} ({loss['rule']})"
         )
         click.echo(
-            f"          granted of their parts: {told['company']} {shares['loser_before']} before, "
+            f"          {_of_what(loss)}: {told['company']} {shares['loser_before']} before, "
             f"{shares['loser_after']} after; {loss['claimantCompany']} {shares['claimant_before']} before, "
             f"{shares['claimant_after']} after"
         )
+
+
+def _of_what(loss: dict[str, Any]) -> str:
+    """What the shares of a receipt are: of parts (E5), or of entitlements (H7)."""
+    return "granted of their parts" if loss["why"] is None else f"executors of those entitled ({loss['why']})"
 
 
 def _print_admission(admission: dict[str, Any]) -> None:

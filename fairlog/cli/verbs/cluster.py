@@ -437,10 +437,16 @@ def shares(source: Source, *, as_json: bool) -> None:
 
     PART is what a company is assured: whole smallest executors. A company without a quota of its own is assured one of
     them even where 1/N of the cluster is less, so its part can be above its quota.
+
+    By edition 3, WEIGHT is the quota, CAP what the company may hold at most, LENT what its apps hold above their
+    entitlements, LEAVING what was told to leave, and BELOW what they hold less than they are entitled to.
     """
     found = source.ask("shares")
     if as_json:
         render.print_json(found)
+        return
+    if found["byEntitlement"]:
+        _print_standings(found)
         return
     everybody = found["waitingApps"]
     rows = [("waitingApps", "", *_held(everybody), "", "", "", "", "")]
@@ -451,6 +457,25 @@ def shares(source: Source, *, as_json: bool) -> None:
         rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
     columns = ("COMPANY", "USER", "OCCUPIED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
     render.print_table(columns, rows, empty="", spare=("BEYOND", "CLAIM"))
+
+
+_STANDING = ("demand", "entitled", "held", "lent", "leaving", "below")
+
+
+def _print_standings(found: dict[str, Any]) -> None:
+    """Companies and their users by entitlement (semantics H)."""
+    rows: list[tuple[str, ...]] = []
+    for each in found["companies"]:
+        cap = "none" if each["capCores"] is None else _amounts(each, "cap")
+        rows.append((each["company"], "", _amounts(each, "quota"), cap, *_standing(each)))
+        users = (user for user in found["users"] if user["company"] == each["company"])
+        rows += [("", user["user"], "", "", *_standing(user)) for user in users]
+    columns = ("COMPANY", "USER", "WEIGHT", "CAP", *(name.upper() for name in _STANDING))
+    render.print_table(columns, rows, empty="", spare=("LEAVING", "DEMAND"))
+
+
+def _standing(each: dict[str, Any]) -> list[str]:
+    return [_amounts(each, name) for name in _STANDING]
 
 
 def _held(balance: dict[str, Any]) -> tuple[str, str]:

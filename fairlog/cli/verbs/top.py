@@ -67,7 +67,8 @@ def _tables(session: Session) -> Sequence[tuple[Sequence[str], Sequence[Sequence
     """Companies by share, apps by their wait, workers by what is granted on them."""
     apps: list[dict[str, Any]] = session.ask("apps", everything=False)
     pending = Counter(app["company"] for app in apps if app["state"] == "pending")
-    companies = sorted(session.ask("shares")["companies"], key=lambda each: -_part(each["share"]))
+    found = session.ask("shares")
+    companies = sorted(found["companies"], key=lambda each: -_part(each["share"]))
     now = session.ask("cluster")["at"]
     waiting = sorted((app for app in apps if app["state"] != "running"), key=lambda app: app["submittedAt"])
     running = sorted((app for app in apps if app["state"] == "running"), key=lambda app: -app["grantedCores"])
@@ -76,12 +77,19 @@ def _tables(session: Session) -> Sequence[tuple[Sequence[str], Sequence[Sequence
     )
     return (
         (
-            ("COMPANY", "SHARE OF QUOTA", "CLAIM", "GRANTED", "QUOTA", "PENDING"),
+            (
+                "COMPANY",
+                "SHARE OF QUOTA",
+                "DEMAND" if found["byEntitlement"] else "CLAIM",
+                "GRANTED",
+                "QUOTA",
+                "PENDING",
+            ),
             [
                 (
                     each["company"],
                     f"{_bar(_part(each['share']))} {render.percent(each['share']):>6}",
-                    each["claimCores"],
+                    each["demandCores" if "demandCores" in each else "claimCores"],
                     each["grantedCores"],
                     str(each["quotaCores"]),
                     pending[each["company"]],

@@ -1,0 +1,250 @@
+"""Why an app waits, and how it stands, where sharing is by entitlement (semantics H)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from recovery.replay.bounds import moment
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.preconditions import TARGETS
+from scheduler.rules.share.entitlement import Entitlement, entitlement
+from scheduler.rules.stage.room import Seeking
+from scheduler.rules.standings import NOWHERE, Standing, standing_of, standings
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App, Hold
+    from scheduler.rules.state import ClusterState
+
+ENTITLED_CAUSES = ("not-entitled", "larger-than-share", "cap", "drivers", "need")
+"""The causes of waiting that only sharing by entitlement has."""
+_NAMED = 5
+"""The largest number of names in a sentence."""
+
+Told = tuple[str, dict[str, Any]]
+Found = tuple[str, str, Callable[[], Told]]
+"""A cause, its rule, and what tells it."""
+
+
+class _Last:
+    """The filling of the state that was asked about last, valid until the state changes."""
+
+    def __init__(self) -> None:
+        self._of: tuple[ClusterState, int, Entitlement] | None = None
+
+    def filling(self, state: ClusterState) -> Entitlement:
+        """The filling of the state as it stands."""
+        if self._of is None or self._of[0] is not state or self._of[1] != state.head:
+            self._of = state, state.head, entitlement(state)
+        return self._of[2]
+
+
+filling_of = _Last().filling
+"""The filling of a state; that of the one that was asked about last is kept (semantics H2)."""
+
+
+def left_out(state: ClusterState, app: App) -> Found | None:
+    """Why the app is not entitled to its next unit (semantics H2); None if others of its user come before it.
+
+    Asked of an app that is ready and that a live worker could host.
+    """
+    leaf = filling_of(state).leaves.get(app.id)
+    if leaf is None:
+        return None
+    if leaf.units or leaf.driven or not leaf.cause:
+        return "next-turn", "H4", lambda: ("it is entitled to a unit, and gets it in the next turn", {})
+    if leaf.cause == "cap":
+        return "cap", "H1", partial(_capped, state, app)
+    if leaf.cause == "drivers":
+        return "drivers", "H5", partial(_drivers, state, app)
+    due = _of_company(state, app)
+    if due.entitled == NOTHING:
+        return "larger-than-share", "H2", partial(_too_large, state, app)
+    return "not-entitled", "H2", partial(_without_room, state, app)
+
+
+def _of_company(state: ClusterState, app: App) -> Standing:
+    return standings(state, filling_of(state)).get((app.spec.company, ""), NOWHERE)
+
+
+def _facts(state: ClusterState, app: App) -> dict[str, Any]:
+    unit, of = _unit(app), _of_company(state, app)
+    named = {"unit": unit, "demand": of.demand, "entitled": of.entitled, "held": of.held}
+    return {
+        key: value
+        for name, amounts in named.items()
+        for key, value in ((f"{name}Cores", amounts.cores), (f"{name}Memory", amounts.memory_mb))
+    }
+
+
+def _unit(app: App) -> Resources:
+    """What it gets at once: its driver with its first executor, or an executor (semantics H2)."""
+    driver = app.unplaced_driver
+    return app.need.executor if driver is NOTHING else driver + app.need.executor
+
+
+def _without_room(state: ClusterState, app: App) -> Told:
+    of, facts = _of_company(state, app), _facts(state, app)
+    text = (
+        f"{_unit(app)} more are not its company's: all apps together want more than fits, and {app.spec.company} is "
+        f"entitled to {of.entitled}, of which it holds {of.held}; nothing is left over that could be lent to it"
+    )
+    return text, facts
+
+
+def _too_large(state: ClusterState, app: App) -> Told:
+    text = (
+        f"its unit, {_unit(app)}, is larger than the share of {app.spec.company}: once the cluster is shared, no "
+        "worker has room for it, and nothing is left over that could be lent to it"
+    )
+    return text, _facts(state, app)
+
+
+def _capped(state: ClusterState, app: App) -> Told:
+    quota, of = state.quota(app.spec.company).in_whole, _of_company(state, app)
+    text = (
+        f"{app.spec.company} may not pass its quota, {quota}, and "
+        f"is entitled to {of.entitled} of it already; {_unit(app)} more would pass it"
+    )
+    return text, _facts(state, app)
+
+
+def _drivers(state: ClusterState, app: App) -> Told:
+    node = filling_of(state).companies[app.spec.company]
+    text = (
+        f"drivers of {app.spec.company} hold {node.drivers}, and with its driver, {app.unplaced_driver}, they would "
+        "hold more than half of its quota"
+    )
+    return text, {**_facts(state, app), "driverCores": node.drivers.cores, "driverMemory": node.drivers.memory_mb}
+
+
+def in_need(state: ClusterState, app: App) -> Found | None:
+    """Why an admitted app has no executor although it is below its entitlement, or why it is not (semantics H6)."""
+    if app.lack.units:
+        return "need", "H6", partial(_need, state, app)
+    if filling_of(state).below(app) > 0:
+        return "next-turn", "T2", lambda: ("it will be placed in the next turn", {})
+    return left_out(state, app)
+
+
+def _need(state: ClusterState, app: App) -> Told:
+    units = "unit" if app.lack.units == 1 else "units"
+    text = f"it is {app.lack.units} {units} below its entitlement since {moment(app.lack.since)}{_coming(state, app)}"
+    if (
+        not app.holds
+        and not ahead_of(state, app)
+        and Seeking(state, filling_of(state), app, state.at).cheapest() is None
+    ):
+        text += "; no worker can be emptied for it now, for what is entitled stands in fragments"
+    facts = {"units": app.lack.units, "since": app.lack.since, "date": app.lack.date or None}
+    return text, {**facts, "targets": targets_of(app), "ahead": ahead_of(state, app)}
+
+
+def ahead_of(state: ClusterState, app: App) -> int:
+    """How many apps with a need that still lacks a target go before this one: the first date first (semantics H6)."""
+    mine = app.lack.date, app.admitted
+    return sum(
+        each.lack.units > len(each.holds) and (each.lack.date, each.admitted) < mine
+        for each in state.waiting.values()
+        if each is not app
+    )
+
+
+def targets_of(app: App) -> list[dict[str, Any]]:
+    """Where room is made for the app, by whom that leaves until when (semantics H6, H7)."""
+    return [
+        {
+            "worker": hold.worker,
+            "cores": hold.amounts.cores,
+            "memory": hold.amounts.memory_mb,
+            "why": hold.reason,
+            "since": hold.since,
+            "leaving": [
+                {"executor": one.id, "app": one.app, "deadline": one.deadline} for one in hold.leaving.values()
+            ],
+        }
+        for hold in app.holds.values()
+        if hold.reason in TARGETS
+    ]
+
+
+def _latest(app: App, targets: list[Hold]) -> int:
+    """When (ms) the last of those has left that were told to leave for the app; its date if nobody was."""
+    told = [one.deadline for target in targets for one in target.leaving.values()]
+    return max(told, default=app.lack.date if app.lack.units else 0)
+
+
+def _coming(state: ClusterState, app: App) -> str:
+    """What is being done for it, as the rest of a sentence."""
+    targets = [hold for hold in app.holds.values() if hold.reason in TARGETS]
+    names = list(dict.fromkeys(hold.worker for hold in targets))
+    text = ""
+    if names:
+        named = _listed(names)
+        text += f"; {named} {'is' if len(names) == 1 else 'are'} being emptied for it"
+        if latest := _latest(app, targets):
+            text += f", by {moment(latest)} at the latest"
+    elif app.lack.units and app.lack.date:
+        text += f"; room is made for it by {moment(app.lack.date)}"
+    if app.lack.units > len(targets) and (before := ahead_of(state, app)):
+        text += f"; {before} {'need goes' if before == 1 else 'needs go'} first"
+    return text
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > _NAMED:
+        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
+    """How the app stands in one sentence, and its figures (semantics H); None if it has ended or takes no part."""
+    if not state.by_entitlement or app.ended is not None:
+        return None
+    mine = standing_of(app, filling_of(state))
+    kinds = [kind for kind, _ in app.need.executor.others]
+    held, due = _amounts(mine.held, kinds), _amounts(mine.entitled, kinds)
+    if mine.lent != NOTHING and mine.below == NOTHING:
+        text = f"You hold {held}, of which {_amounts(mine.lent, kinds)} are lent to you; {due} are yours"
+    else:
+        text = f"You hold {mine.held.cores} of the {due} that are yours"
+    if mine.leaving != NOTHING:
+        until = max((one.deadline for one in app.executors.values() if one.status == "stopping"), default=0)
+        text += f"; {_amounts(mine.leaving, kinds)} leave" + (f", by {moment(until)} at the latest" if until else "")
+    text += _coming(state, app).replace(" for it", " for you")
+    return {
+        "text": f"{text}.",
+        **{
+            key: value
+            for name, amounts in mine._asdict().items()
+            for key, value in ((f"{name}Cores", amounts.cores), (f"{name}Memory", amounts.memory_mb))
+        },
+        "date": app.lack.date or None if app.lack.units else None,
+        "ahead": ahead_of(state, app) if app.lack.units else 0,
+        "targets": targets_of(app),
+    }
+
+
+def _amounts(amounts: Resources, kinds: list[str]) -> str:
+    """Cores, and the further kinds that its executors have."""
+    words = [f"{amounts.cores} core{'' if amounts.cores == 1 else 's'}"]
+    words += [f"{amounts.amount(kind)} {kind}" for kind in kinds]
+    return " and ".join(words)
+
+
+def is_entitled(state: ClusterState, app: App) -> bool:
+    """Whether a pending app is entitled to a unit, and so enters (semantics H4)."""
+    leaf = filling_of(state).leaves.get(app.id)
+    return leaf is not None and (leaf.units > 0 or leaf.driven)
+
+
+def why_entered(state: ClusterState, app: App) -> list[dict[str, str]]:
+    """Why a pending app enters: it is entitled to a unit, or left-over room is lent to it (semantics H4)."""
+    leaf = filling_of(state).leaves.get(app.id)
+    if app.need.executor.cores and not is_entitled(state, app):
+        text = f"left-over room was lent to it, for nobody who is below an entitlement could use {_unit(app)} there"
+    else:
+        units = 0 if leaf is None else leaf.units
+        text = f"it was entitled to {units} executor{'' if units == 1 else 's'} of {app.need.executor}"
+    return [{"rule": "H4", "text": text}]
