@@ -102,7 +102,7 @@ def _too_large(state: ClusterState, app: App) -> Told:
 
 
 def _capped(state: ClusterState, app: App) -> Told:
-    quota, of = state.quota(app.spec.company).in_whole, _of_company(state, app)
+    quota, of = state.quota(app.spec.company).in_whole(), _of_company(state, app)
     text = (
         f"{app.spec.company} may not pass its quota, {quota}, and "
         f"is entitled to {of.entitled} of it already; {_unit(app)} more would pass it"
@@ -207,8 +207,11 @@ def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
     held, due = _amounts(mine.held, kinds), _amounts(mine.entitled, kinds)
     if mine.lent != NOTHING and mine.below == NOTHING:
         text = f"You hold {held}, of which {_amounts(mine.lent, kinds)} are lent to you; {due} are yours"
+    elif mine.held == NOTHING and mine.entitled == NOTHING:
+        text = "You hold nothing, and nothing is yours now"
     else:
-        text = f"You hold {mine.held.cores} of the {due} that are yours"
+        are = "is" if due == "1 core" else "are"
+        text = f"You hold {mine.held.cores} of the {due} that {are} yours"
     if mine.leaving != NOTHING:
         until = max((one.deadline for one in app.executors.values() if one.status == "stopping"), default=0)
         text += f"; {_amounts(mine.leaving, kinds)} leave" + (f", by {moment(until)} at the latest" if until else "")

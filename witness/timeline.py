@@ -33,11 +33,17 @@ _MARKS = (
     | events.AppRemoved
     | events.RoomReserved
     | events.RoomHeld
+    | events.NeedBegan
+    | events.NeedEnded
+    | events.TargetSet
 )
 _WORDS: dict[type[events.Event], str] = {
     events.AppReady: "its dependencies are met",
     events.AppChanged: "its demand was changed",
     events.AppExtended: "it may run longer",
+    events.NeedBegan: "it is below its entitlement",
+    events.NeedEnded: "it is not below its entitlement any more",
+    events.TargetSet: "room is made for it",
 }
 
 

@@ -25,12 +25,16 @@ from scheduler.model.events import ClusterConfigured, CommandRefused, Event, Mas
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.model.sender import ASSUMED
+from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.standings import standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
 from scheduler.store.codec import Fact
 from witness.fairness import Fairness
 
+ENTITLED = 3
+"""The edition of the rules of sharing by which everybody has an entitlement (semantics H)."""
 TICK_MS = 1_000
 """How late a master may notice that something is due. A logged turn within that time handles it, as in the log."""
 _OF_THE_LOG = (
@@ -98,11 +102,15 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """The changed settings, the quotas by company (cores, MiB), and the workers added at the start."""
+    """The changed settings, the quotas by company (cores, MiB), the workers added at the start, and the edition.
+
+    An edition is in force from the start on; None = as in the log.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     quotas: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     workers: Sequence[RegisterWorker] = ()
+    edition: int | None = None
 
 
 @dataclass(slots=True)
@@ -127,6 +135,8 @@ class World:
         self.decisions: list[tuple[int, Event]] = []
         self.refused: dict[str, str] = {}
         self.now = 0
+        self.standing: dict[str, list[dict[str, Any]]] | None = None
+        """How everybody stood by entitlement when the log ended; None if that was not asked."""
 
     def turn(self, at: int) -> Turn:
         """A turn at `at` (ms)."""
@@ -149,11 +159,32 @@ class World:
             del found["series"]
         ended = max((account.ended_at or 0 for account in self.meter.all), default=0)
         makespan = ended - min(account.submitted_at for account in self.meter.all) if ended else None
+        if self.standing is not None:
+            found["standing"] = self.standing
         return {**found, "users": self.meter.of_users(self.state), "makespanMs": makespan, "refused": len(self.refused)}
+
+    def stand(self) -> None:
+        """Note who holds above and below an entitlement now, by company and by user (semantics H)."""
+        found = standings(self.state)
+        rows = [
+            {
+                "company": company,
+                "user": user,
+                **{f"{name}Cores": amounts.cores for name, amounts in standing._asdict().items()},
+                **{f"{name}Memory": amounts.memory_mb for name, amounts in standing._asdict().items()},
+            }
+            for (company, user), standing in sorted(found.items())
+        ]
+        self.standing = {
+            "companies": [row for row in rows if not row["user"]],
+            "users": [row for row in rows if row["user"]],
+        }
 
 
 def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
-    """Raises: CommandRejected if a setting is invalid or a quota names an unknown company."""
+    """Raises: CommandRejected if a setting or the edition is invalid or a quota names an unknown company."""
+    if rules.edition is not None and rules.edition not in EDITIONS:
+        raise InvalidCommand(f"there are editions {' and '.join(map(str, EDITIONS))} of the rules, not {rules.edition}")
     changed_settings(ClusterConfigured(), rules.settings)
     known = {given.what.company for turn in turns for given in turn.inputs if isinstance(given.what, RegisterCompany)}
     for company in rules.quotas:
@@ -206,8 +237,11 @@ class OtherWorld(World):
         stated = any(isinstance(given.what, ConfigureCluster) for given in logged.inputs)
         if self.rules.settings and not self._begun and not stated:
             _assume(turn, ConfigureCluster(settings=dict(self.rules.settings)))
+        if self.rules.edition not in {None, self.state.edition} and not self._begun:
+            _assume(turn, commands.ChangeEdition(edition=self.rules.edition))
         for given in logged.inputs:
-            self._give(turn, given)
+            if self.rules.edition is None or not isinstance(given.what, commands.ChangeEdition):
+                self._give(turn, given)
         for worker in () if self._begun else self.rules.workers:
             _assume(turn, worker)
         self._begun = True
@@ -352,6 +386,8 @@ def run(
     with unhindered():
         for logged in watched(taken):
             world.take(logged)
+        if rules.edition == ENTITLED:
+            world.stand()
         world.run_until()
     return world
 
@@ -367,6 +403,8 @@ def replayed(
     taken = list(turns(facts))
     check_rules(rules, taken)
     log = as_logged(taken, keep=keep)
+    if rules.edition == ENTITLED:
+        log.stand()
     return compared(log, run(rules, taken, work_of(log), keep=keep, watched=watched))
 
 

@@ -144,7 +144,7 @@ def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as
         for name, offer in zip(names, offers, strict=True)
     ]
     quotas = {company: (each.cores, each.memory_mb) for company, each in asked.quotas.items()}
-    return replayed(source.facts(), Rules(asked.settings, quotas, added), keep=True)
+    return replayed(source.facts(), Rules(asked.settings, quotas, added, asked.edition), keep=True)
 
 
 def lane_of(name: str) -> str:

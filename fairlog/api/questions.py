@@ -31,11 +31,12 @@ class Added(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OtherRules(Struct, frozen=True, forbid_unknown_fields=True):
-    """Other rules for a log: settings by name, quotas by company, and workers that are there from the start."""
+    """Other rules for a log: settings by name, quotas by company, workers and an edition from the start on."""
 
     settings: dict[str, Any] = {}
     quotas: dict[str, Bought] = {}
     workers: Annotated[tuple[Added, ...], Meta(max_length=MAX_ADDED)] = ()
+    edition: int | None = None
 
 
 class SignIn(Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,17 @@ from click.core import ParameterSource
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import InputFile, as_json, matched, range_option, read_pair, read_size, read_text, text_option
+from fairlog.cli.params import (
+    InputFile,
+    as_json,
+    matched,
+    range_option,
+    read_edition,
+    read_pair,
+    read_size,
+    read_text,
+    text_option,
+)
 from fairlog.cli.verbs.cluster import read_value
 from scheduler.model.commands import RegisterWorker
 from witness.swf import read_trace
@@ -53,6 +63,12 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
     help="Quota to change. Can be repeated.",
 )
 @click.option(
+    "--edition",
+    type=read_edition,
+    metavar="N",
+    help="Edition of the rules of sharing that is in force from the start on: 2 or 3.  [default: as in the log]",
+)
+@click.option(
     "--add-workers",
     multiple=True,
     type=read_workers,
@@ -67,12 +83,13 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
 )
 @as_json
 @on_log
-def whatif(
+def whatif(  # noqa: PLR0913 (options)
     source: Source,
     *,
     changes: tuple[tuple[str, str], ...],
     placement: str | None,
     quotas: tuple[tuple[str, tuple[int, int]], ...],
+    edition: int | None,
     add_workers: tuple[tuple[int, int, int], ...],
     trace: IO[str] | None,
     companies: int,
@@ -85,6 +102,9 @@ def whatif(
     core-milliseconds as in the log. Both runs are measured as by `fairlog fairness`. Under unchanged rules every
     decision is that of the log.
 
+    With --edition 3, a second table says who holds above and below an entitlement where the log ends: as the log left
+    them, and had that edition been in force from the start.
+
     A trace is a file in the Standard Workload Format and needs no store. It is compared with a run under the default
     rules; its users are divided among companies by processor-seconds.
     """
@@ -95,7 +115,7 @@ def whatif(
     settings = {read_text(name): read_value(name, text) for name, text in changes}
     if placement is not None:
         settings["placement"] = placement
-    rules = Rules(settings, dict(quotas), list(_added(add_workers)))
+    rules = Rules(settings, dict(quotas), list(_added(add_workers)), edition)
     if trace is None:
         found = replayed(render.counted(source), rules, partial(render.counted, of="turns"))
     else:
@@ -129,6 +149,8 @@ def _print(found: dict[str, Any]) -> None:
             rows += [(*who, *_line(name, theirs.get(name), mine.get(name))) for name in names]
     render.print_table(("COMPANY", "USER", "FIGURE", "LOG", "OTHER"), rows, empty="")
     click.echo()
+    if log.get("standing"):
+        _print_standings(log["standing"], other["standing"])
     differs = found["firstDifference"]
     if differs is None:
         click.echo("Every decision is the same.")
@@ -140,6 +162,22 @@ def _print(found: dict[str, Any]) -> None:
             fields = {name: value for name, value in said.items() if name not in {"at", "type"}}
             what = f"{render.moment(said['at'])}  {said['type']} {render.event_words(said['type'], fields)}"
         click.echo(f"{side:<6} {what}")
+
+
+def _print_standings(log: dict[str, Any], other: dict[str, Any]) -> None:
+    """Who is above and below at the end of the log, in both worlds, in cores."""
+    names = ("entitledCores", "heldCores", "lentCores", "belowCores")
+    sides = [
+        {(row["company"], row["user"]): row for row in (*side["companies"], *side["users"])} for side in (log, other)
+    ]
+    rows = [
+        (*who, *(side.get(who, {}).get(name, 0) for side in sides for name in names))
+        for who in sorted({**sides[0], **sides[1]})
+    ]
+    words = ("ENTITLED", "HELD", "ABOVE", "BELOW")
+    columns = ("COMPANY", "USER", *(f"{side} {word}" for side in ("LOG", "OTHER") for word in words))
+    render.print_table(columns, rows, empty="Nobody wanted anything where the log ends.")
+    click.echo()
 
 
 _WHOLE = ("utilisation", "jain", "fairnessError", "shortfallCoreS", "queueLength", "ended", "refused", "makespanMs")

@@ -136,10 +136,14 @@ function capacity(each) {
     h("p", {}, told.map((part, index) => [index ? ", " : "", h("strong", {}, amount(each.kind, part.value)), ` ${part.word}`])));
 }
 
+const byEntitlement = (each) => each !== undefined && each.entitledCores !== undefined;
+const claimWord = (each) => (byEntitlement(each) ? "Demand" : "Claimed");
+const partWord = (each) => (byEntitlement(each) ? "Entitled" : "Assured part");
+
 function companyBar(each, total) {
   const quota = toNumber(each.quotaCores);
   const most = Math.max(total, quota, each.claimCores, each.grantedCores);
-  const label = `${each.company}: granted ${cores(each.grantedCores)}, claimed ${cores(each.claimCores)}, assured part ${cores(each.partCores)}, quota ${cores(each.quotaCores)}`;
+  const label = `${each.company}: granted ${cores(each.grantedCores)}, ${claimWord(each).toLowerCase()} ${cores(each.claimCores)}, ${partWord(each).toLowerCase()} ${cores(each.partCores)}, quota ${cores(each.quotaCores)}`;
   return bar(most, [
     { kind: "granted", value: each.grantedCores }, { kind: "claimed", value: Math.max(0, each.claimCores - each.grantedCores) },
   ], [{ kind: "assured", value: each.partCores }, { kind: "quota", value: quota }], label);
@@ -165,7 +169,7 @@ const nowView = {
       h("section", {}, h("h2", { id: "capacity" }, "Capacity"), h("div", { class: "capacities" }, value.capacity.map(capacity))),
       h("section", {}, h("h2", { id: "companies" }, "Companies"),
         table("Companies: what each holds, claims, is assured and has bought, in cores", [
-          "Company", { text: legend(), class: "wide" }, num("Granted"), num("Claimed"), num("Assured"), num("Quota"), num("Pending"), "Longest wait",
+          "Company", { text: legend(), class: "wide" }, num("Granted"), num(claimWord(value.companies[0])), num(byEntitlement(value.companies[0]) ? "Entitled" : "Assured"), num("Quota"), num("Pending"), "Longest wait",
         ], value.companies.map((each) => h("tr", { key: each.company },
           h("th", { scope: "row" }, companyLink(each.company)), h("td", { class: "wide" }, companyBar(each, total)),
           numCell(cores(each.grantedCores)), numCell(cores(each.claimCores)), numCell(cores(each.partCores)), numCell(cores(each.quotaCores)),
@@ -276,6 +280,7 @@ const appView = {
         link("/apps", { company: card.company, user: card.user }, name(card.user)), " · submitted ", time(card.submittedAt), ` · waited ${duration(waited)}`,
         card.endedAt ? [" · ended ", time(card.endedAt)] : null, actions(context, card)),
       card.detail ? h("p", { class: "detail" }, name(card.detail)) : null,
+      card.standing ? h("p", {}, name(card.standing.text)) : null,
       waits ? h("section", { class: "why" }, h("h2", { id: "why" }, "Why it waits"),
         h("p", {}, cause(waits.cause), ": ", name(waits.text), ". ", h("span", { class: "rule" }, `Rule ${waits.rule}`)),
         waits.facts.ahead?.length ? h("p", {}, h("strong", {}, "Who goes first: "), first(waits.facts.ahead)) : null,
@@ -432,12 +437,13 @@ const companyView = {
     const quota = card.quota === "amounts" ? "amounts" : card.quota === "default" ? "an equal part of the cluster" : `${card.quota} of the cluster`;
     return [
       h("h1", {}, name(card.company)),
-      h("p", { class: "lead" }, card.shortCores > 0 ? h("strong", { class: "bad" }, `${cores(card.shortCores)} of its assured part are missing. `) : "Nothing of its assured part that its apps claim is missing. ",
+      h("p", { class: "lead" }, card.shortCores > 0 ? h("strong", { class: "bad" }, byEntitlement(card) ? `Its apps are ${cores(card.shortCores)} below their entitlements. ` : `${cores(card.shortCores)} of its assured part are missing. `)
+        : byEntitlement(card) ? "No app of it is below its entitlement. " : "Nothing of its assured part that its apps claim is missing. ",
         card.pending ? [plural(card.pending, "app"), " pending", card.longest ? ["; the longest: ", waiter(card)] : ", on hold or waiting for other apps", "."] : "No app is pending."),
       h("section", {}, h("h2", { id: "holds" }, "What it holds ", legend()), companyBar(card, value.total), facts([
-        ["Granted", cores(card.grantedCores), ", ", memory(card.grantedMemory)], ["Claimed", cores(card.claimCores), ", ", memory(card.claimMemory)],
-        ["Assured part", cores(card.partCores), ", ", memory(card.partMemory)], ["Quota", cores(card.quotaCores), ", ", memory(card.quotaMemory), h("span", { class: "faint" }, ` ${quota}`)],
-        ["Short of its part", cores(card.shortCores)], ["Beyond its part", cores(card.beyondCores)], ["May borrow", card.borrow ? "yes" : "no"],
+        ["Granted", cores(card.grantedCores), ", ", memory(card.grantedMemory)], [claimWord(card), cores(card.claimCores), ", ", memory(card.claimMemory)],
+        [partWord(card), cores(card.partCores), ", ", memory(card.partMemory)], ["Quota", cores(card.quotaCores), ", ", memory(card.quotaMemory), h("span", { class: "faint" }, ` ${quota}`)],
+        [byEntitlement(card) ? "Below its entitlement" : "Short of its part", cores(card.shortCores)], [byEntitlement(card) ? "Lent to it" : "Beyond its part", cores(card.beyondCores)], ["May borrow", card.borrow ? "yes" : "no"],
       ])),
       h("section", {}, h("h2", { id: "queue" }, "Queue by user"), table("Queue by user", ["User", num("Granted"), num("Occupied"), num("Admitted"), num("Pending"), num("Oldest wait")],
         card.byUser.map((each) => h("tr", { key: each.user }, h("th", { scope: "row" }, link("/apps", { company: card.company, user: each.user }, name(each.user))), numCell(cores(each.grantedCores ?? 0)), numCell(cores(each.occupiedCores ?? 0)),
@@ -498,8 +504,8 @@ export function download(file, value) {
 
 const DECISIONS = 50;
 const OF_RULE = {
-  AppAdmitted: "Admitted (A3)", ExecutorAllocated: "Executors placed (P)", DriverAllocated: "Drivers placed (D2)", ExecutorRevoked: "Told to leave (A5, E)", RoomReserved: "Room reserved (C7)",
-  ReservationLapsed: "Reservations that lapsed (C7)", RoomHeld: "Room held (P8, E5)", HoldEnded: "Holds that ended (P8)", AppReady: "Became ready (J2)", AppExpired: "Time was over (X2)",
+  AppAdmitted: "Admitted (A3, H4)", ExecutorAllocated: "Executors placed (P)", DriverAllocated: "Drivers placed (D2)", ExecutorRevoked: "Told to leave (A5, E, H7)", RoomReserved: "Room reserved (C7)",
+  ReservationLapsed: "Reservations that lapsed (C7)", RoomHeld: "Room held (P8, E5)", HoldEnded: "Holds that ended (P8)", NeedBegan: "Needs that began (H6)", NeedEnded: "Needs that ended (H6)", TargetSet: "Targets set (H6)", TargetEnded: "Targets that ended (H7)", AppReady: "Became ready (J2)", AppExpired: "Time was over (X2)",
 };
 
 function concerned({ entries, before }, query) {
@@ -567,7 +573,7 @@ function workerCard(each, context) {
     /draining|leaving|decommissioned/.test(each.status) ? [each.status, each.since ? ` for ${duration(now() - each.since)}` : "", each.reason ? [": ", name(each.reason)] : null] : null,
     each.condition === "lost" ? ["lost", each.lostAt ? ` ${ago(each.lostAt)}` : "", each.reason ? `: ${each.reason}` : "", each.rememberedUntil ? [", remembered until ", time(each.rememberedUntil)] : null] : null,
     each.suspicion ? [`suspected for ${duration(now() - each.suspicion.since)}: ${plural(each.suspicion.executors.length, "executor")} failed soon after their start; until `, time(each.suspicion.until)] : null,
-    ...each.holds.map((hold) => [`${cores(hold.cores)} held for `, appLink(hold.app), ` for ${duration(now() - hold.since)}`, hold.reason === "reclaim" ? " by a claim" : ""]),
+    ...each.holds.map((hold) => [`${cores(hold.cores)} held for `, appLink(hold.app), ` for ${duration(now() - hold.since)}`, hold.reason === "reclaim" ? " by a claim" : hold.reason === "hold" ? "" : `, which is below its entitlement (${hold.reason})`]),
     each.excludedApps.length ? [`${plural(each.excludedApps.length, "app")} excluded after failures here`] : null,
   ].filter(Boolean);
   return h("li", { key: each.worker, class: `worker ${each.condition}` }, h("div", { class: "title" }, h("h3", {}, name(each.worker)), state(each.condition)),

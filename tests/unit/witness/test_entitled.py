@@ -1,0 +1,244 @@
+"""What people see where sharing is by entitlement: explanations, shares, the audit and what-if (semantics H)."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from scheduler.model.commands import (
+    ChangeCompany,
+    ChangeEdition,
+    Command,
+    EndedExecutor,
+    RegisterCompany,
+    RegisterWorker,
+    ScaleApp,
+    SubmitApp,
+)
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import (
+    AppAdmitted,
+    EditionChanged,
+    Event,
+    ExecutorRevoked,
+    HoldEnded,
+    NeedBegan,
+    NeedEnded,
+    TargetEnded,
+    TargetSet,
+)
+from scheduler.rules.views import edition, shares
+from tests.property.given import Cluster
+from tests.unit.recorded import edited, facts, rechained, without
+from witness.audit.audit import audit
+from witness.board import company, overview
+from witness.explain import explain
+from witness.pending_reasons import waits_for
+from witness.whatif import Rules, replayed
+
+OLD = {"claim", "held-for-others", "parts-exceed-cluster", "reclaim-unlawful", "reserved", "room-held", "cluster-full"}
+"""Causes of the second edition."""
+
+
+def submit(app: str, company: str, cores: int, size: int = 4, user: str = "u") -> SubmitApp:
+    submitted = SubmitApp(app=app, company=company, user=user, tasks=cores, command=("true",), cores=cores)
+    return replace(submitted, executor_cores=size, executor_memory_mb=size * 256)
+
+
+def ended(executor: str) -> EndedExecutor:
+    return EndedExecutor(executor=executor, reason="killed")
+
+
+def played(*commands: Command, first: int = 3, borrow: bool = True) -> Cluster:
+    """Two companies on a worker of 16 cores; the third edition comes before the command of number `first`, from 0."""
+    cluster = Cluster({"reclaim": "firm", "reclaim_patience_s": 60, "min_runtime_s": 0})
+    begin = [
+        RegisterCompany(company="a", borrow=borrow),
+        RegisterCompany(company="b", borrow=borrow),
+        RegisterWorker(worker="w1", node="n1", host="h1", cores=16, memory_mb=65536),
+    ]
+    for number, command in enumerate([*begin, *commands]):
+        if number == first:
+            cluster.turn(ChangeEdition(edition=3))
+        cluster.turn(command)
+    return cluster
+
+
+def lent(*more: Command, first: int = 3) -> Cluster:
+    """Company a holds all of w1, then b asks for three executors: two are its own."""
+    return played(submit("x", "a", 16), submit("y", "b", 12), *more, first=first)
+
+
+def of_type(cluster: Cluster, kind: type[Event]) -> list[Event]:
+    return [logged.event for logged in cluster.log if isinstance(logged.event, kind)]
+
+
+def test_a_claimant_is_told_in_one_sentence_what_is_its_own_and_by_when() -> None:
+    standing = explain(facts(lent()), "y")["standing"]
+    assert standing["text"].startswith("You hold 0 of the 8 cores that are yours; w1 is being emptied for you, by ")
+    assert standing["text"].endswith(" at the latest.")
+    assert (standing["entitledCores"], standing["heldCores"], standing["belowCores"]) == (8, 0, 8)
+    (target,) = standing["targets"]
+    assert target["worker"] == "w1"
+    assert [one["app"] for one in target["leaving"]] == ["x"]
+    assert target["leaving"][0]["deadline"] == standing["date"]
+
+
+def test_a_loser_is_told_what_leaves_and_its_receipt() -> None:
+    told = explain(facts(lent()), "x")
+    assert told["standing"]["text"].startswith("You hold 12 cores, of which 4 cores are lent to you; 8 cores are yours")
+    assert "; 4 cores leave, by " in told["standing"]["text"]
+    (loss,) = told["losses"]
+    assert (loss["claimant"], loss["rule"], loss["why"]) == ("y", "H6", "surplus")
+    before, after = loss["shares"]["loser_before"], loss["shares"]["loser_after"]
+    assert (before, after) == ("4/2", "3/2")
+    assert told["claims"] == []
+
+
+def test_who_waits_for_its_room_has_a_need() -> None:
+    wait = explain(facts(lent()), "y")["waitsFor"]
+    assert (wait["cause"], wait["rule"]) == ("need", "H6")
+    assert wait["text"].startswith("it is 2 units below its entitlement since ")
+
+
+def test_who_is_told_by_the_log_is_served_and_its_need_ends() -> None:
+    cluster = lent(ended("x.3"), ended("x.2"))
+    assert len(cluster.state.apps["y"].executors) == 2
+    assert explain(facts(cluster), "y")["standing"]["text"] == "You hold 8 of the 8 cores that are yours."
+    for kind in (NeedBegan, NeedEnded, TargetSet, TargetEnded, ExecutorRevoked):
+        assert of_type(cluster, kind), kind
+
+
+def test_an_app_that_is_not_entitled_is_told_why() -> None:
+    cluster = lent(submit("z", "a", 4, user="v"), ended("x.3"), ended("x.2"), submit("late", "b", 4))
+    for app in cluster.state.apps.values():
+        wait = waits_for(cluster.state, app)
+        assert wait is None or wait.cause not in OLD
+    wait = waits_for(cluster.state, cluster.state.apps["late"])
+    assert wait is not None
+    assert (wait.cause, wait.rule) in {("not-entitled", "H2"), ("queue", "F1")}
+
+
+def test_an_app_larger_than_what_others_leave_of_the_cluster_is_told_so() -> None:
+    cluster = played(submit("x", "a", 16), submit("y", "b", 16, 16))
+    wait = waits_for(cluster.state, cluster.state.apps["y"])
+    assert wait is not None
+    assert (wait.cause, wait.rule) == ("larger-than-share", "H2")
+    assert "its unit, 16 cores and 4096 MiB, is larger than the share of b" in wait.tell()[0]
+
+
+def test_a_company_that_may_not_borrow_is_told_its_cap() -> None:
+    cluster = played(
+        ChangeCompany(company="b", cores=4, memory_mb=4096), submit("y", "b", 4), submit("z", "b", 4), borrow=False
+    )
+    wait = waits_for(cluster.state, cluster.state.apps["z"])
+    assert wait is not None
+    assert (wait.cause, wait.rule) == ("cap", "H1")
+    assert "b may not pass its quota, 4 cores and 4096 MiB" in wait.tell()[0]
+
+
+def test_shares_tell_weight_cap_demand_and_entitlement_at_both_levels() -> None:
+    found = shares(lent().state)
+    assert found["byEntitlement"]
+    a, b = found["companies"]
+    assert {name: a[f"{name}Cores"] for name in ("quota", "cap", "demand", "entitled")} == {
+        "quota": 8,
+        "cap": None,
+        "demand": 16,
+        "entitled": 8,
+    }
+    assert [a[f"{name}Cores"] for name in ("held", "lent", "leaving", "below")] == [12, 4, 4, 0]
+    assert [b[f"{name}Cores"] for name in ("demand", "entitled", "held", "lent", "leaving", "below")] == [
+        *(12, 8, 0, 0, 0, 8)
+    ]
+    assert [(user["user"], user["entitledCores"]) for user in found["users"]] == [("u", 8), ("u", 8)]
+    assert "partCores" not in a
+
+
+def test_shares_are_as_before_under_the_second_edition() -> None:
+    found = shares(lent(first=99).state)
+    assert not found["byEntitlement"]
+    assert "partCores" in found["companies"][0]
+    assert "entitledCores" not in found["companies"][0]
+
+
+def test_the_page_shows_what_is_entitled_in_the_place_of_parts() -> None:
+    state = lent().state
+    assert [each["partCores"] for each in overview(state)["companies"]] == [8, 8]
+    assert company(state, "b")["shortCores"] == 8
+
+
+def test_which_edition_is_in_force_and_since_when() -> None:
+    assert edition(lent(first=99).state) | {"admission": ""} == {
+        "edition": 2,
+        "since": None,
+        "byEntitlement": False,
+        "admission": "",
+    }
+    state = lent().state
+    assert (edition(state)["edition"], edition(state)["byEntitlement"]) == (3, True)
+    assert edition(state)["since"] == next(
+        logged.at for logged in lent().log if isinstance(logged.event, EditionChanged)
+    )
+
+
+@pytest.mark.parametrize("first", [3, 4, 5, 6])
+def test_the_audit_derives_a_log_of_the_third_edition_and_one_that_crosses_to_it(first: int) -> None:
+    cluster = lent(ended("x.3"), submit("z", "a", 8), ended("x.2"), ScaleApp(app="x", executors=1), first=first)
+    assert of_type(cluster, EditionChanged)
+    assert audit(facts(cluster)) == []
+    cluster.check_replay()
+
+
+def test_holds_of_the_second_edition_end_with_it() -> None:
+    cluster = played(submit("x", "a", 16), submit("y", "b", 8), submit("z", "a", 4), first=5)
+    assert of_type(cluster, HoldEnded)
+    assert audit(facts(cluster)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "rule"),
+    [
+        (NeedBegan, {"units": 1}, "H6"),
+        (NeedBegan, {"date": 1}, "H6"),
+        (TargetSet, {"why": "move"}, "H6"),
+        (ExecutorRevoked, {"executor": "x.1"}, "H7"),
+        (ExecutorRevoked, {"deadline": 1}, "H7"),
+    ],
+)
+def test_the_audit_finds_what_was_not_due(kind: type[Event], change: dict[str, object], rule: str) -> None:
+    log = facts(lent())
+    seq = next(fact.seq for fact in log if isinstance(fact.event, kind))
+    first = audit(rechained(edited(log, seq, **change)))[0]
+    assert (first.seq, first.rule) == (seq, rule)
+
+
+def test_the_audit_finds_an_admission_without_an_entitlement() -> None:
+    log = facts(lent())
+    seq = next(fact.seq for fact in log if isinstance(fact.event, AppAdmitted) and fact.event.app == "y")
+    first = audit(rechained(without(log, seq)))[0]
+    assert (first.seq, first.rule) == (seq, "H4")
+
+
+def test_under_unchanged_rules_every_decision_is_that_of_the_log() -> None:
+    for first in (3, 5):
+        log = facts(lent(ended("x.3"), ended("x.2"), first=first))
+        assert replayed(log, Rules())["firstDifference"] is None
+        assert replayed(log, Rules(edition=3 if first == 3 else None))["firstDifference"] is None
+
+
+def test_what_if_the_third_edition_had_been_in_force_shows_who_is_above_and_below() -> None:
+    found = replayed(facts(lent(first=99)), Rules(edition=3))
+    for side in ("log", "other"):
+        rows = {row["company"]: row for row in found[side]["standing"]["companies"]}
+        assert rows["b"]["entitledCores"] == 8
+        assert rows["b"]["belowCores"] == 8
+        assert rows["a"]["lentCores"] + rows["a"]["leavingCores"] == 8
+    assert "standing" not in replayed(facts(lent(first=99)), Rules())["log"]
+
+
+def test_an_edition_that_is_not_known_is_refused_in_one_sentence() -> None:
+    with pytest.raises(InvalidCommand, match=r"^there are editions 2 and 3 of the rules, not 4$"):
+        replayed(facts(lent()), Rules(edition=4))
+    with pytest.raises(InvalidCommand, match=r"^there are editions 2 and 3 of the rules, not 4$"):
+        lent(ChangeEdition(edition=4))
