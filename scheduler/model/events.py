@@ -506,11 +506,19 @@ class TargetEnded(_Fact, frozen=True):
     reason: Literal["granted", "served", "worker-gone", "unusable", "stays"]
 
 
+_MADE_BY: dict[str, Literal["surplus", "move", "plan", "cap"]] = {
+    "H6 surplus": "surplus",
+    "H6 move": "move",
+    "H6 plan": "plan",
+    "H6 cap": "cap",
+}
+
+
 class ExecutorRevoked(_Fact, frozen=True):
     """The executor must stop; it holds its grant until its worker reports the end (semantics A5).
 
     `reclaimed`: it leaves for a claimant, which has waited since `since` (ms) and whose hold is at position `hold`, by
-    `rule` E2, E3 or E7. Where reclaiming is firm, the worker ends its tasks at `deadline` (ms) (E5).
+    `rule` E2, E3 or E7, or H6 and why. Where reclaiming is firm, the worker ends its tasks at `deadline` (ms) (E5).
     """
 
     app: str
@@ -524,8 +532,11 @@ class ExecutorRevoked(_Fact, frozen=True):
     since: int | None = None
     deadline: int | None = None
     shares: Shares | None = None
-    why: Literal["surplus", "move", "plan", "cap"] | None = None
-    """Of what kind it is for a target: above an entitlement, granted elsewhere first, or not in the plan (H6)."""
+
+    @property
+    def why(self) -> Literal["surplus", "move", "plan", "cap"] | None:
+        """How room for a target is made by it, as `rule` H6 says; None if it leaves for something else (H6)."""
+        return _MADE_BY.get(self.rule or "")
 
 
 class RevocationWithdrawn(_Fact, frozen=True):

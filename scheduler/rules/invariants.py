@@ -176,16 +176,21 @@ def _addresses(worker: Worker) -> Iterator[str]:
         yield f"worker {worker.id!r} grants the addresses {held}, but counts {worker.offer - worker.free}"
 
 
+def _leaving(app: App) -> Iterator[str]:
+    """What of it was told to stop, and what of that changes its place (semantics A5, H6)."""
+    moving = [one for one in app.executors.values() if one.moved]
+    if app.leaving != _sum([one for one in app.allocations() if one.status == "stopping"]):
+        yield f"app {app.id!r} counts {app.leaving} that leaves, against its executors"
+    if (app.moved, app.moving) != (len(moving), _sum(moving)):
+        yield f"app {app.id!r} counts {app.moved} executors that change their place, not {len(moving)}"
+
+
 def _app(app: App, state: ClusterState) -> Iterator[str]:
     name = app.id
     held = _sum(app.allocations())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
-    moving = [one for one in app.executors.values() if one.moved]
-    if app.leaving != _sum([one for one in app.allocations() if one.status == "stopping"]):
-        yield f"app {name!r} counts {app.leaving} that leaves, against its executors"
-    if (app.moved, app.moving) != (len(moving), _sum(moving)):
-        yield f"app {name!r} counts {app.moved} executors that change their place, not {len(moving)}"
+    yield from _leaving(app)
     if app.executor_limit is None and not app.requested.covers(held - app.moving + Resources(app.done_cores)):
         yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):

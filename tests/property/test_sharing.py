@@ -132,12 +132,12 @@ def companies(random: Random, number: int, total: Resources, *, caps: bool) -> l
     """Companies with default quotas, amounts or parts."""
     found: list[Command] = []
     for name in "abcd"[:number]:
-        amounts = {"cores": max(1, total.cores // random.randint(1, 5)), "memory_mb": total.memory_mb}
+        cores = max(1, total.cores // random.randint(1, 5))
         choice = random.random()
         if caps and choice < 0.4:
-            found.append(RegisterCompany(company=name, **amounts))
+            found.append(RegisterCompany(company=name, cores=cores, memory_mb=total.memory_mb))
         elif choice < 0.3:
-            found.append(RegisterCompany(company=name, **amounts, borrow=True))
+            found.append(RegisterCompany(company=name, cores=cores, memory_mb=total.memory_mb, borrow=True))
         elif choice < 0.45:
             found.append(RegisterCompany(company=name, part=f"1/{random.randint(2, 6)}", borrow=True))
         else:

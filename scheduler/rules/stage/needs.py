@@ -179,11 +179,10 @@ class _Telling:
             hold=self._target,
             claimant=claimant.id,
             claimant_company=claimant.spec.company,
-            rule="H6",
+            rule=f"H6 {why}",
             since=claimant.lack.since,
             deadline=max(claimant.lack.date, earliest, state.at),
             shares=self._holdings(executor),
-            why=why,
         )
 
     def _holdings(self, executor: Allocation) -> Shares:

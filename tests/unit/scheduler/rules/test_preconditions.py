@@ -33,6 +33,7 @@ from scheduler.model.events import (
     Dependency,
     DriverAllocated,
     DriverRemoved,
+    EditionChanged,
     Elastic,
     Event,
     ExecutorAllocated,
@@ -50,6 +51,8 @@ from scheduler.model.events import (
     LogSealed,
     LostWorkersForgotten,
     MasterElected,
+    NeedBegan,
+    NeedEnded,
     OnePerWorker,
     RefusalsOmitted,
     ReservationLapsed,
@@ -59,6 +62,8 @@ from scheduler.model.events import (
     RoomHeld,
     RoomReserved,
     Shares,
+    TargetEnded,
+    TargetSet,
     TokenIssued,
     TokenRevoked,
     Wanted,
@@ -143,8 +148,26 @@ def ended_hold(worker: str = "w1") -> HoldEnded:
     return HoldEnded(hold=HELD_AT, worker=worker, app="f1", reason="granted")
 
 
+def target(worker: str, cores: int = 4) -> TargetSet:
+    return TargetSet(worker=worker, app="f1", amounts=Resources(cores, 2048), why="surplus")
+
+
 HELD_AT = 32
 """The position behind `BEFORE`."""
+NEEDED = NeedBegan(app="f1", units=1, date=0)
+FOR_TARGET = ExecutorRevoked(
+    app="a1",
+    executor="a1.0",
+    worker="w1",
+    reason="reclaimed",
+    hold=HELD_AT + 1,
+    claimant="f1",
+    claimant_company="acme",
+    rule="H6 surplus",
+    since=1,
+    deadline=2,
+    shares=Shares("0/1", "1/1", "2/1", "1/1"),
+)
 CLAIM = held("w1", reason="reclaim")
 RECLAIMED = ExecutorRevoked(
     app="a1",
@@ -405,6 +428,21 @@ CASES = [
     Case([held("w1")], held("w6"), "P8", "app 'f1' has a hold already"),
     Case([held("w6", "s1")], held("w6", reason="reclaim"), "E5", "room on worker 'w6' is held already"),
     Case([held("w6", "s1", cores=13)], granted("a1.2", worker="w6"), "P8", "only 3 cores"),
+    Case([], EditionChanged(edition=2), "H9", "edition 2 cannot follow edition 2"),
+    Case([EditionChanged(edition=3)], EditionChanged(edition=4), "H9", "edition 4 cannot follow edition 3"),
+    Case([], NeedBegan(app="idle", units=1, date=0), "H6", "app 'idle' is not in waitingApps"),
+    Case([], NeedBegan(app="f1", units=0, date=0), "H6", "a need of app 'f1' is of 0 units"),
+    Case([], NeedEnded(app="f1"), "H6", "app 'f1' has no need"),
+    Case([], target("w1"), "H6", "app 'f1' has no need"),
+    Case([NEEDED], target("w9"), "H6", "worker 'w9' is not live"),
+    Case([NEEDED], target("w1", cores=999), "H6", "no room for 999 cores"),
+    Case([NEEDED, target("w1")], target("w1"), "H6", "worker 'w1' has a target already"),
+    Case([], TargetEnded(target=HELD_AT, worker="w1", app="f1", reason="served"), "H7", "no target of app 'f1' begins"),
+    Case([NEEDED], FOR_TARGET, "H6", "no target of app 'f1' begins at position"),
+    Case([NEEDED, target("w6")], FOR_TARGET, "H6", "is on worker 'w6'"),
+    Case(
+        [NEEDED, target("w1")], replace(FOR_TARGET, shares=None), "H7", "the receipt of executor 'a1.0' is not complete"
+    ),
     Case([], ended_hold(), "P8", "no hold begins at position"),
     Case([held("w1")], ended_hold(worker="w6"), "P8", "is for app 'f1' on worker 'w1'"),
     Case([], RECLAIMED, "E5", "no room is held on worker 'w1' for a claim of app 'f1'"),

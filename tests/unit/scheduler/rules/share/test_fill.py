@@ -101,6 +101,11 @@ def test_many_units_take_the_rooms_that_one_after_the_other_takes(number: int) -
     assert at_once.number == one_by_one.number
 
 
+def vector(amounts: list[int]) -> Resources:
+    """Cores and MiB as resources."""
+    return Resources(amounts[0], amounts[1])
+
+
 @dataclass
 class Plain:
     """A company of the plain reading."""
@@ -165,13 +170,13 @@ def test_the_filling_is_its_plain_reading(seed: int) -> None:
     nodes = [
         CompanyNode(
             str(number),
-            quota=Quota(Resources(*one.weight)),
+            quota=Quota(vector(one.weight)),
             capped=one.cap,
             users=[
                 UserNode(
                     "ann",
                     leaves=[
-                        Leaf(str(app), Resources(*size), most, most, held=one.held[app], rank=(number, app))
+                        Leaf(str(app), vector(size), most, most, held=one.held[app], rank=(number, app))
                         for app, (size, most) in enumerate(one.apps)
                     ],
                 )
@@ -179,6 +184,6 @@ def test_the_filling_is_its_plain_reading(seed: int) -> None:
         )
         for number, one in enumerate(plain)
     ]
-    Filling(Counter(Resources(*offer) for offer in offers), nodes, Resources(*total)).run()
+    Filling(Counter(map(vector, offers)), nodes, vector(total)).run()
     found = [[leaf.units for leaf in node.users[0].leaves] for node in nodes]
     assert found == plainly(offers, plain)
