@@ -582,9 +582,9 @@ def _restored(state: ClusterState, command: commands.RestoreLog) -> list[Event]:
     """The log goes on without the workers of the cluster that it was copied from (semantics I7)."""
     if bool(command.key) != bool(command.public):
         raise InvalidCommand("a key is named with its public half; give both or none")
-    gone = (
+    gone = [
         each for worker in state.workers.values() for each in (*_lose_all(state, worker), _removed(worker, "removed"))
-    )
+    ]
     return [facts.LogRestored(key=command.key, public=command.public), *gone]
 
 

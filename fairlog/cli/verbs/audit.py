@@ -75,7 +75,28 @@ def _print_story(told: dict[str, Any]) -> None:
     if ended is not None:
         since = f"{told['state']} at {ended['seq']}, {render.moment(ended['at'])}"
     click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {since}")
-    waits, admission = told["waitsFor"], told["admission"]
+    _print_waiting(told)
+    if told["runtime"]:
+        over = told["runtime"]["expiredAt"]
+        since = "(X1)" if over is None else f"and was told to stop at {render.moment(over)} (X2)"
+        click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may {since}")
+    for asked in told["askedFor"]:
+        _print_sender(told, asked)
+    if told["detail"]:
+        click.echo(f"ended     {one_line(told['detail'])}")
+    if told["admission"]:
+        _print_admission(told["admission"])
+    for driver in told["drivers"]:
+        size = f"{driver['cores']} cores, {size_text(driver['memory'])} on {driver['worker']}"
+        click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
+        click.echo(f"          {localized(driver['why']['text'])} ({driver['why']['rule']})")
+    _print_executors(told)
+    _print_claims(told)
+
+
+def _print_waiting(told: dict[str, Any]) -> None:
+    """What it is entitled to, why it waits now, and why it waited."""
+    waits = told["waitsFor"]
     if told["standing"]:
         click.echo(f"stands    {localized(told['standing']['text'])}")
     if waits:
@@ -87,22 +108,6 @@ def _print_story(told: dict[str, Any]) -> None:
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
     click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['endedAt'] or told['at'])}")
-    if told["runtime"]:
-        over = told["runtime"]["expiredAt"]
-        since = "(X1)" if over is None else f"and was told to stop at {render.moment(over)} (X2)"
-        click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may {since}")
-    for asked in told["askedFor"]:
-        _print_sender(told, asked)
-    if told["detail"]:
-        click.echo(f"ended     {one_line(told['detail'])}")
-    if admission:
-        _print_admission(admission)
-    for driver in told["drivers"]:
-        size = f"{driver['cores']} cores, {size_text(driver['memory'])} on {driver['worker']}"
-        click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
-        click.echo(f"          {localized(driver['why']['text'])} ({driver['why']['rule']})")
-    _print_executors(told)
-    _print_claims(told)
 
 
 def _print_sender(told: dict[str, Any], asked: dict[str, Any]) -> None:

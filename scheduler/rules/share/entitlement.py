@@ -82,7 +82,7 @@ def entitlement(state: ClusterState) -> Entitlement:
         if state.workers[driver.worker].status == "alive":
             _count_driver(state, found, driver)
     rooms = state.fleet.offers()
-    for name in dict.fromkeys(driver.worker for driver in state.drivers.values()):
+    for name in dict.fromkeys([driver.worker for driver in state.drivers.values()]):
         worker = state.workers[name]
         if worker.status == "alive":
             tally(rooms, worker.offer, -1)
@@ -115,7 +115,7 @@ def _add_users(found: Entitlement, admitted_apps: list[App], company: Company, q
     for app in admitted_apps:
         if (leaf := admitted_leaf(app)) is not None:
             admitted.setdefault(app.spec.user, []).append(leaf)
-    for name in dict.fromkeys((*admitted, *(user for user, each in queue.users.items() if each.by_ask))):
+    for name in dict.fromkeys([*admitted, *[user for user, each in queue.users.items() if each.by_ask]]):
         later: Iterator[Leaf] = iter(())
         if name in queue.users:
             selected = company.last_selected, company.users[name].last_selected if name in company.users else 0

@@ -61,7 +61,7 @@ def end(state: ClusterState, target: Hold, reason: Ending) -> Iterator[Event]:
 def given_up(state: ClusterState) -> list[Event]:
     """All targets and needs end, because admission is open from now on and nobody is entitled to anything (A6)."""
     ended = [event for target in state.holds.values() for event in end(state, target, "served")]
-    return [*ended, *(NeedEnded(app=app.id) for app in state.waiting.values() if app.lack.units)]
+    return [*ended, *[NeedEnded(app=app.id) for app in state.waiting.values() if app.lack.units]]
 
 
 def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int) -> Ending | None:

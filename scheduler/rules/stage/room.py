@@ -199,7 +199,7 @@ class Seeking:
             if (room - each.executor.resources).covers(self.size):
                 room -= each.executor.resources
                 leaving.remove(each)
-        cores = _cores(each.executor for each in leaving) + _cores(forced)
+        cores = _cores([each.executor for each in leaving]) + _cores(forced)
         moves_made = sum(each.to != "" for each in leaving)
         return Room(moves_made, cores, -worker.free.cores, worker.id, (*map(Leaving, forced), *leaving))
 

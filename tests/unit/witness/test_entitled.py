@@ -52,7 +52,7 @@ def ended(executor: str) -> EndedExecutor:
 def played(*commands: Command, first: int = 3, borrow: bool = True) -> Cluster:
     """Two companies on a worker of 16 cores; the third edition comes before the command of number `first`, from 0."""
     cluster = Cluster({"reclaim": "firm", "reclaim_patience_s": 60, "min_runtime_s": 0})
-    begin = [
+    begin: list[Command] = [
         RegisterCompany(company="a", borrow=borrow),
         RegisterCompany(company="b", borrow=borrow),
         RegisterWorker(worker="w1", node="n1", host="h1", cores=16, memory_mb=65536),
@@ -89,7 +89,7 @@ def test_a_loser_is_told_what_leaves_and_its_receipt() -> None:
     assert told["standing"]["text"].startswith("You hold 12 cores, of which 4 cores are lent to you; 8 cores are yours")
     assert "; 4 cores leave, by " in told["standing"]["text"]
     (loss,) = told["losses"]
-    assert (loss["claimant"], loss["rule"], loss["why"]) == ("y", "H6", "surplus")
+    assert (loss["claimant"], loss["rule"], loss["why"]) == ("y", "H6 surplus", "surplus")
     before, after = loss["shares"]["loser_before"], loss["shares"]["loser_after"]
     assert (before, after) == ("4/2", "3/2")
     assert told["claims"] == []

@@ -271,7 +271,12 @@ def test_an_executor_without_a_preference_says_how_near_it_came_all_the_same() -
 
 def test_every_command_has_an_operation() -> None:
     """Settings have the operation `settings`, an edition `edition`, an end that a worker reports has `finish`."""
-    kinds = {kind.__name__ for kind in get_args(Command)} - {"ConfigureCluster", "ChangeEdition", "EndApp"}
+    kinds = {kind.__name__ for kind in get_args(Command)} - {
+        "ConfigureCluster",
+        "ChangeEdition",
+        "RestoreLog",
+        "EndApp",
+    }
     assert kinds == set(_OPERATIONS.values())
 
 

@@ -12,6 +12,7 @@ from fairlog.cli.render import log_json
 from scheduler.model.commands import (
     AddAccount,
     ChangeAccount,
+    ChangeEdition,
     ChangeCompany,
     Command,
     DecommissionWorker,
@@ -192,6 +193,19 @@ def restored() -> list[Fact]:
     return facts(cluster)
 
 
+def entitled() -> list[Fact]:
+    """A cluster that shares by entitlement, where room is made for one company and no longer needed then."""
+    cluster = Cluster({"reclaim_patience_s": 60})
+    cluster.turn(ChangeEdition(edition=3))
+    for company in ("acme", "globex"):
+        cluster.company(company)
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 16)
+    cluster.submit("g1", 4, company="globex")
+    cluster.worker("w2", 16)
+    return facts(cluster)
+
+
 def position(kind: str, said: dict[str, object]) -> int:
     """Where the log has an entry of that type that says so."""
     places = [r.seq for r in LOG if r.type == kind and said.items() <= stated(r).items()]
@@ -200,7 +214,9 @@ def position(kind: str, said: dict[str, object]) -> int:
 
 PATIENT = patient()
 LOGS = {
-    record.type: log for log in (timed(), doubtful(), inhabited(), restored(), LOG, PATIENT) for record in log
+    record.type: log
+    for log in (timed(), doubtful(), inhabited(), restored(), entitled(), LOG, PATIENT)
+    for record in log
 } | golden()
 
 
