@@ -15,6 +15,7 @@ VIEWS = {
     "shares": "/v1/shares",
     "limits": "/v1/limits",
     "settings": "/v1/settings",
+    "edition": "/v1/edition",
     "cluster": "/v1/cluster",
 }
 """View (`scheduler.rules.views`) -> the path at which it is asked for."""

@@ -316,7 +316,7 @@ def _entries(guarded: Guarded) -> int:
         return len(list(EventLog(store, KEYS).read()))
 
 
-def test_a_restart_keeps_all_that_was_acknowledged_before_and_after_its_file_was_rewritten(guarded: Guarded) -> None:
+def test_a_restart_keeps_what_was_acknowledged_before_and_after_a_rewrite(guarded: Guarded) -> None:
     with connect(guarded.url("fairlog-master")) as store:
         log = EventLog(store, KEYS, durable=True)
         for turn, record in enumerate(chain_of(30), start=1):

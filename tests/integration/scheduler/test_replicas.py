@@ -311,7 +311,7 @@ def _ends(master: Scheduler) -> bool:
     return False
 
 
-def test_a_missing_replica_is_named_as_what_nothing_is_acknowledged_for_until_it_is_started_again(
+def test_a_missing_replica_is_named_until_it_is_started_again(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that no master is active: nobody can start one that would do more."""

@@ -144,7 +144,7 @@ def test_each_may_do_what_it_does_and_little_else(unit: Path) -> None:
     assert "\nSystemCallFilter=@system-service\nSystemCallFilter=~@privileged\n" in text
 
 
-def test_a_worker_has_no_capability_and_nothing_that_covers_proc_which_would_end_cells() -> None:
+def test_a_worker_has_no_capability_and_nothing_that_covers_proc() -> None:
     service = _service(FOLDER / "fairlog-worker.service")
     assert service["CapabilityBoundingSet"] == ""
     covers = ("ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProtectHostname", "ProtectControlGroups")

@@ -195,7 +195,7 @@ def lost_and_grown(fake: Redis, number: int) -> tuple[list[Record], set[str]]:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_log_that_lost_its_end_and_goes_on_lawfully_breaks_no_rule_and_its_loss_is_named_once(
+def test_a_log_that_lost_its_end_breaks_no_rule_and_its_loss_is_named_once(
     fake: fakeredis.FakeRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool
 ) -> None:
     """Also if it was read again up to what is lost, and if the auditor was stopped meanwhile."""

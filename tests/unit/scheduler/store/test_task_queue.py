@@ -326,7 +326,7 @@ def test_being_put_back_is_no_retry_and_comes_first(work: Worklist) -> None:
     assert end(work, 0, "failed", retries=1).verdict is None
 
 
-def test_a_task_that_was_stopped_with_its_app_keeps_what_is_known_of_its_last_attempt(work: Worklist) -> None:
+def test_a_task_that_was_stopped_with_its_app_keeps_its_last_attempt(work: Worklist) -> None:
     fill(work, 3)
     take(work, 2)
     running = work.states(APP)

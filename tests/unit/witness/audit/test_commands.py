@@ -12,8 +12,8 @@ from fairlog.cli.render import log_json
 from scheduler.model.commands import (
     AddAccount,
     ChangeAccount,
-    ChangeEdition,
     ChangeCompany,
+    ChangeEdition,
     Command,
     DecommissionWorker,
     EndedDriver,
