@@ -117,6 +117,8 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
   if is_stopped then
     local number = tonumber(attempt) or 0
     if number > task.attempts or number <= (task.stopped or 0) then return end
+    local holder = number == task.attempts and task.executor or task.last and task.last.executor
+    if holder ~= executor then return end
     task.stopped = number
     if number == task.attempts and not task.ended_at then keep_last(i, tail) end
   else
@@ -315,10 +317,10 @@ return {is_granted and 1 or 0, total, succeeded, failed, detail, taken, refused,
 """Counts completions and hands out tasks. Once the queue is empty, `mine` lists all running tasks of the executor. It
 includes tasks whose answer was lost. So does a step that is sent again under its number, ARGV[9] = `LIFE:NUMBER`: it
 takes only what the executor has room for beside them, of ARGV[10] tasks at once; one that comes late takes nothing. A
-failed task waits before its next attempt (semantics W10); a task whose command
-cannot be started is tried on one more worker (semantics W9). The last output of a stopped task is kept until its next
-attempt; what comes after its app was swept counts for the company that SWEEP noted, or is left out where an older list
-of the store's users does not allow that."""
+failed task waits before its next attempt (semantics W10); a task whose command cannot be started is tried on one more
+worker (semantics W9). That a task was stopped counts if the executor that held it reports it, of its last attempt or of
+the last that was broken off. Its last output is kept until its next attempt; what comes after its app was swept counts
+for the company that SWEEP noted, or is left out where an older list of the store's users does not allow that."""
 
 RETURN = (
     """QUEUED

@@ -224,6 +224,26 @@ def test_what_stopped_tasks_took_is_counted_once_whatever_became_of_them(
         assert (work.states(APP)[0].cpu_ms, work.output(APP, 0)) == (1520, b"new")
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_only_the_executor_that_held_a_task_reports_that_it_was_stopped(work: Worklist, *, returned: bool) -> None:
+    fill(work, 2)
+    assert take(work, 1) == [0]
+    assert take(work, 1, "f") == [1]
+    if returned:
+        work.put_back(APP, "e")
+    false = Completion(0, "stopped", 143, output=b"false", attempt=1, cpu_ms=9_000, peak_mb=900, output_bytes=5)
+    work.step(APP, [false], worker=WORKER, executor="f")
+    state = work.states(APP)[0]
+    assert (state.cpu_ms or 0, state.peak_mb or 0, work.output(APP, 0)) == (0, 0, b"")
+    if returned:
+        assert take(work, 1, "f") == [0]
+        work.step(APP, [false], worker=WORKER, executor="f")
+        assert (work.states(APP)[0].cpu_ms or 0) == 0
+    true = Completion(0, "stopped", 143, output=b"true", attempt=1, cpu_ms=20)
+    work.step(APP, [true], worker=WORKER, executor="e")
+    assert work.states(APP)[0].cpu_ms == 20
+
+
 def test_the_last_output_of_a_stopped_task_is_left_out_where_it_cannot_be_counted(
     work: Worklist, fake: fakeredis.FakeRedis
 ) -> None:
