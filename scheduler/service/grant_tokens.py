@@ -73,10 +73,13 @@ def signed_text(prefix: str, said: bytes, key: str, mac: str) -> str:
 
 
 def parts_of(prefix: str, text: str) -> tuple[bytes, str, str]:
-    """What was said, the key and the MAC of a `signed_text`. Raises: ValueError."""
-    said, _, rest = text.removeprefix(prefix).partition(".")
+    """What was said, the key and the MAC of a `signed_text`. Raises: ValueError, of another spelling of one as well."""
+    begin, _, rest = text.removeprefix(prefix).partition(".")
     key, _, mac = rest.partition(".")
-    return urlsafe_b64decode(said + "=" * (-len(said) % 4)), key, mac
+    said = urlsafe_b64decode(begin + "=" * (-len(begin) % 4))
+    if signed_text(prefix, said, key, mac) != text:
+        raise ValueError(text)
+    return said, key, mac
 
 
 def worker_pass(ring: Keyring, cluster: str, worker: str, key: str = "") -> str:

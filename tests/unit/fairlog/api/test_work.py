@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from threading import Timer
 from typing import Any, NamedTuple, cast
@@ -29,7 +30,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By
-from scheduler.service.grant_tokens import claims_of, grant_token, worker_pass
+from scheduler.service.grant_tokens import PREFIX, claims_of, grant_token, parts_of, signed_text, worker_pass
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import NewToken, new_token
 from scheduler.store.visits import Wanted
@@ -251,6 +252,23 @@ def test_a_token_that_no_door_has_signed_opens_nothing(world: World) -> None:
     before = grant_token(RING, msgspec.structs.replace(claims, granted_at=claims.granted_at - 1))
     refused(world.ask("POST", path, before, BEGIN), 403)
     assert world.ask("POST", path, good, {**BEGIN, "want": 0}).status_code == 200
+
+
+@pytest.mark.parametrize("spelt", ["{0}=.{1}", "{0}====.{1}", "{0}!.{1}", "*{0}.{1}", "{0}\t.{1}"])
+def test_a_grants_token_has_one_spelling(world: World, spelt: str) -> None:
+    grant = Grant.model_validate_json(world.store.hget(KEYS.grants("w1"), "ann-1.0") or "")
+    good = grant_token(RING, claims_of(grant, KEYS.cluster, "w1"))
+    path = "/v1/workers/w1/executors/ann-1.0/step"
+    said, _, signed = good.removeprefix(PREFIX).partition(".")
+    refused(world.ask("POST", path, PREFIX + spelt.format(said, signed), BEGIN), 401)
+    assert world.ask("POST", path, good, {**BEGIN, "want": 0}).status_code == 200
+
+
+def test_a_signed_text_has_one_spelling() -> None:
+    assert parts_of(PREFIX, signed_text(PREFIX, b"a", "key", "mac")) == (b"a", "key", "mac")
+    for other in ("fg_YR.key.mac", "fg_YQ==.key.mac", "fg_YQ==!.key.mac", "fg_!YQ==.key.mac", "YQ.key.mac"):
+        with pytest.raises(ValueError, match=re.escape(other)):
+            parts_of(PREFIX, other)
 
 
 def test_a_grants_token_takes_nothing_once_the_grant_is_revoked(world: World) -> None:
