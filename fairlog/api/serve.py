@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -144,7 +144,7 @@ class Impatient(HttpToolsProtocol):
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
-            self._address = ip_address(str(peer[0]).partition("%")[0]).packed[:8]
+            self._address = _place_of(str(peer[0]))
             self._of[self._address] += 1
             if self._of[self._address] > OF_ADDRESS:
                 transport.abort()
@@ -194,6 +194,13 @@ class Impatient(HttpToolsProtocol):
             if not self._of[self._address]:
                 del self._of[self._address]
         self._late, self._unread = _cancelled(self._late), _cancelled(self._unread)
+
+
+def _place_of(host: str) -> bytes:
+    """Whom an address counts for: an IPv4 address itself, also where it is mapped to IPv6, else its first 64 bits."""
+    address = ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).packed[:8]
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

@@ -32,10 +32,12 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @asynccontextmanager
-async def serving(api: Handlers, folder: Path, address: tuple[str, int] | None = None) -> AsyncIterator[Path]:
+async def serving(
+    api: Handlers, folder: Path, address: tuple[str, int] | None = None, *, plain: bool = False
+) -> AsyncIterator[Path]:
     """The Unix socket of a server, which SIGTERM stops at the end."""
     folder.chmod(0o700)
-    where = Where(folder / "api.sock", address)
+    where = Where(folder / "api.sock", address, plain=plain)
     server = asyncio.create_task(serve._serve(Door(api, Feed()), where, serve._sockets(where)))
     async with asyncio.timeout(60):
         while (await asyncio.to_thread(_ask, folder / "api.sock")) != 200:
@@ -124,6 +126,47 @@ def test_an_address_holds_no_more_than_its_part_of_the_connections(
 
         with served(fake) as api:
             asyncio.run(story())
+
+
+def test_ipv4_clients_of_an_ipv6_socket_are_counted_one_by_one(
+    fake: fakeredis.FakeRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "OF_ADDRESS", 1)
+    with socket.socket(socket.AF_INET6) as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("::ffff:127.0.0.1", 0))
+        host, port = reserved.getsockname()[:2]
+
+        async def story() -> None:
+            async with serving(api, tmp_path, (host, port), plain=True):
+                made = []
+                for place in ("127.0.0.1", "127.0.0.2"):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(place, 0))
+                    writer.write(b"GET /v1/health HTTP/1.1\r\nhost: a\r\n\r\n")
+                    assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+                    made.append(writer)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+                with suppress(ConnectionError):
+                    assert not await reader.read()
+                for each in (*made, writer):
+                    each.close()
+
+        with served(fake) as api:
+            asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("host", "other", "alike"),
+    [
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::1", True),
+    ],
+)
+def test_an_address_counts_for_its_host_or_its_network(host: str, other: str, *, alike: bool) -> None:
+    assert (serve._place_of(host) == serve._place_of(other)) is alike
 
 
 def test_a_connection_is_kept_while_its_requests_are_answered(
