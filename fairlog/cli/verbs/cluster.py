@@ -252,7 +252,7 @@ def settings_show(session: Session, *, as_json: bool) -> None:
 @params.as_json
 @on_cluster
 def edition(session: Session, *, number: int | None, as_json: bool) -> None:
-    """Show which edition of the rules of sharing is in force, or put the next one in force.
+    """Show or change the edition of the rules of sharing.
 
     Edition 2 assures each company a part and lends the rest. Edition 3 works out what everybody is entitled to, and
     brings what was lent back by an announced date. No earlier edition can follow a later one, and only operators
