@@ -20,7 +20,15 @@ from fairlog.cli.failures import NoStore, NotThatLong, Unconfirmed, UnknownClust
 from fairlog.cli.render import say
 from fairlog.local.running import find_running
 from recovery.replay.bounds import OPEN, Bound, E, up_to
-from scheduler.model.errors import FairlogError, NoMaster, NotAllowed, NotAuthenticated, UnknownCompany, UnsuitableStore
+from scheduler.model.errors import (
+    FairlogError,
+    InvalidCommand,
+    NoMaster,
+    NotAllowed,
+    NotAuthenticated,
+    UnknownCompany,
+    UnsuitableStore,
+)
 from scheduler.model.sender import By, local
 from scheduler.service.program_log import masked
 
@@ -200,6 +208,14 @@ class Session:
         """Submit an app with the values of its environment variables. Raises: as `send`."""
         app = command.app
         what_now = f"`fairlog app {app}` shows whether it was submitted; submitting again creates another app"
+        foreign = [name for name, value in secrets.items() if _has_foreign_bytes(name + value)]
+        if foreign and self.api is not None:
+            names = ", ".join(foreign)
+            raise InvalidCommand(
+                f"variables must be in UTF-8, and {names} is not; leave it out: --export ALL,-{foreign[0]}"
+            )
+        if foreign:  # JSON cannot carry them, the store can
+            return self.road.carried(lambda sender: sender.submit(command, secrets), what_now)
         return self._confirmed(lambda sender: sender.submit(command, secrets), what_now)
 
     def _confirmed(self, send: Callable[[Client | ApiClient], T], what_now: str) -> T:
@@ -400,3 +416,8 @@ def locate(target: Target) -> tuple[str, str, Running | None]:
             f"the store's URL {masked(url)!r} cannot be read: {error}; write it like redis://HOST:6379/0"
         ) from None
     return url, target.cluster or (up.cluster if up else "default"), up
+
+
+def _has_foreign_bytes(text: str) -> bool:
+    """Whether the text has bytes that are no UTF-8, as the environment may."""
+    return any("\udc80" <= character <= "\udcff" for character in text)

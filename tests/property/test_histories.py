@@ -26,6 +26,7 @@ from scheduler.model.events import (
     AppRemoved,
     CommandRefused,
     DriverAllocated,
+    EditionChanged,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
@@ -35,8 +36,12 @@ from scheduler.model.events import (
     LogRestored,
     LogSealed,
     MasterElected,
+    NeedBegan,
+    NeedEnded,
     RefusalsOmitted,
     RoomHeld,
+    TargetEnded,
+    TargetSet,
     TokenEvent,
     WorkerChanged,
     WorkerRemoved,
@@ -229,7 +234,8 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     kinds = Counter(type(event) for event in log)
     stated_by_a_master = {MasterElected, CommandRefused, RefusalsOmitted, KeyChanged, LogSealed, LogRestored}
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
-    assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts
+    by_entitlement = {EditionChanged, NeedBegan, NeedEnded, TargetSet, TargetEnded}  # see test_sharing
+    assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - by_entitlement
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150
     reasons = {event.reason for event in log if isinstance(event, ExecutorRemoved)}

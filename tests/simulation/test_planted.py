@@ -245,7 +245,7 @@ PLANTS: dict[Plant, Found] = {
     nobody_waits_for_the_replicas: Found(1, from_seed=55),
     a_snapshot_forgets_which_commands_were_carried_out: Found(2, from_seed=8),
     grants_are_given_before_the_commit: Found(3, from_seed=15),
-    a_commit_appends_wherever_the_log_ends: Found(4, from_seed=130),
+    a_commit_appends_wherever_the_log_ends: Found(4, from_seed=350),
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
     an_executor_runs_a_task_on_each_core: Found(5),
     a_state_remembers_no_commands: Found(6),

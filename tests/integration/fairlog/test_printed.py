@@ -108,8 +108,8 @@ def store(monkeypatch: pytest.MonkeyPatch, fake: fakeredis.FakeRedis, tmp_path: 
         fake.hset(KEYS.tasks(app), mapping={"tasks": 1, "filled": 1, "0": json.dumps(task)})
         fake.hset(KEYS.output(app), "0", OUTPUT)
     fake.hset(KEYS.agents, "w", json.dumps({"pid": 1, "host": HOSTILE, "started_s": 1}))
-    monkeypatch.setattr("fairlog.cli.session.connect", lambda _: fake)
-    monkeypatch.setattr("fairlog.cli.session.check_store", lambda *_, **__: None)
+    monkeypatch.setattr("fairlog.cli.road.connect", lambda _: fake)
+    monkeypatch.setattr("fairlog.cli.road.check_store", lambda *_, **__: None)
     monkeypatch.setattr(
         "scheduler.service.client.Client._ask", lambda *_: {"error": "InvalidCommand", "message": HOSTILE}
     )
@@ -145,6 +145,7 @@ CALLS: dict[str, list[list[str]]] = {
     "company": [["list"], ["list", "--json"], ["add", TYPED], ["remove", TYPED]],
     "limit": [["list"], ["list", "--json"]],
     "resource": [["list"], ["add", "gpu"]],
+    "edition": [[], ["--json"], [TYPED]],
     "settings": [[], ["--json"], ["--set", f"default_cores={TYPED}"]],
     "submit": [["--company", TYPED, "--user", TYPED, "--", "true"]],
     "run": [["--company", TYPED, "--user", TYPED, "--", "true"]],
