@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
+import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from scheduler.model.commands import (
     ChangeEdition,
@@ -184,8 +184,8 @@ def random_cluster(seed: int, *, caps: bool = False, gpus: bool = False, drivers
     return commands
 
 
-@given(st.integers(0, 1 << 32), st.sampled_from(["plain", "caps", "gpus", "drivers"]))
-@examples(150)
+@pytest.mark.parametrize("kind", ["plain", "caps", "gpus", "drivers"])
+@pytest.mark.parametrize("seed", range(25))
 def test_whoever_is_below_its_entitlement_reaches_it(seed: int, kind: str) -> None:
     obedient = Obedient(random_cluster(seed, caps=kind == "caps", gpus=kind == "gpus", drivers=kind == "drivers"))
     obedient.settle(hours=48)
@@ -195,8 +195,7 @@ def test_whoever_is_below_its_entitlement_reaches_it(seed: int, kind: str) -> No
     assert obedient.losses <= 4 * sum(worker.offer.cores for worker in state.workers.values())
 
 
-@given(st.integers(0, 1 << 32))
-@examples(100)
+@pytest.mark.parametrize("seed", range(40))
 def test_nobody_within_its_entitlement_loses_one_but_to_change_its_place(seed: int) -> None:
     def watch(state: ClusterState, event: Event) -> None:
         if isinstance(event, ExecutorRevoked) and event.why == "surplus":
