@@ -198,7 +198,7 @@ def admission(state: ClusterState, app: App, *, filling: bool = False) -> facts.
     """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
     company = app.spec.company
     share = state.queue.share(company)
-    lends = state.claims.total.lent != NOTHING and state.settings.admission == "fair"
+    lends = state.claims.total.lent != NOTHING and state.settings.admission == "fair" and not state.by_entitlement
     lent = lends and state.queue.on_lent(app, full=is_full(state, app.requested), filling=filling)
     return facts.AppAdmitted(app=app.id, company=company, user=app.spec.user, share=str(share), lent=lent)
 

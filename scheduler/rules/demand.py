@@ -534,14 +534,14 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
         return max(0, most)
     if not (app.need.hostable and state.fleet.could_host(sizing.each)):  # an app with a limit of 0 has an empty need
         return 0
+    if state.limits.values:
+        most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
     if state.by_entitlement:
-        return most if not state.limits.values else _within_limits(state, app, sizing, most)
+        return _within_limits(state, app, sizing, most)
     company, claims, total = app.spec.company, state.claims, state.fleet.total
     beyond = state.queue.may_borrow(company)
     quota, part = state.queue.companies[company].limit, state.queue.part(company)
     claimed, cluster = claims.of(company).claimed, claims.total.claimed
-    if state.limits.values:
-        most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
     more = 0
     while more < most:
         added = sizing.each * _usable(app, sizing, more + 1) + app.need.driver - app.more
@@ -558,7 +558,8 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
 def _within_limits(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """How many executors more, at most so many, the limits let the app ask for (semantics N2)."""
     quota = state.queue.companies[app.spec.company].limit
-    most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
+    if not quota.limited:
+        return max(0, most)
     more = 0
     while more < most and quota.broken(app.spec.user, sizing.each * (more + 1), 0) is None:
         more += 1

@@ -43,18 +43,21 @@ class Leaf:
     """Whether it is entitled to its driver."""
     cause: Cause = ""
 
+    @property
+    def starts(self) -> bool:
+        """Whether its next unit has its driver in it."""
+        return self.driver is not NOTHING and not self.driven
+
     def wants(self, *, beyond: bool) -> bool:
         """Whether it can use a unit more, within its least number or `beyond` that."""
         if self.cause:
             return False
-        if self.driver is not NOTHING and not self.driven:
-            return True
-        return self.units < (self.most if beyond else self.least)
+        return self.starts or self.units < (self.most if beyond else self.least)
 
     @property
     def unit(self) -> tuple[Resources, ...]:
         """What is handed out next, in one piece a worker, the largest first."""
-        if self.driver is NOTHING or self.driven:
+        if not self.starts:
             return (self.size,)
         return tuple(sorted((self.driver, self.size), reverse=True)) if self.most else (self.driver,)
 
@@ -67,14 +70,14 @@ class Leaf:
     @property
     def amounts(self) -> Resources:
         """What is handed out next, in all."""
-        if self.driver is NOTHING or self.driven:
+        if not self.starts:
             return self.size
         return self.driver + self.size if self.most else self.driver
 
     @property
     def is_held(self) -> bool:
         """Whether it holds already what would be handed out next."""
-        return self.units < self.held and not (self.driver is not NOTHING and not self.driven)
+        return self.units < self.held and not self.starts
 
 
 @dataclass(slots=True, eq=False)
@@ -153,14 +156,13 @@ class Rooms:
         fitting = [room for room in self._kinds if room.covers(size)]
         return min(fitting, key=lambda room: (_spare(room, size), room - size), default=None)
 
-    def take(self, size: Resources) -> bool:
-        """Hand out that much on one worker; whether there is room."""
+    def take(self, size: Resources) -> Resources | None:
+        """Hand out that much on one worker; the room that it had, None if it fits nowhere."""
         room = self.best(size)
-        if room is None:
-            return False
-        self._count(room, -1)
-        self._count(room - size, 1)
-        return True
+        if room is not None:
+            self._count(room, -1)
+            self._count(room - size, 1)
+        return room
 
     def take_many(self, size: Resources, number: int) -> bool:
         """Hand out that much so many times, as `take` would; whether there is room. If not, some of it is taken."""
@@ -180,15 +182,13 @@ class Rooms:
         """Hand out all of them, each on one worker, or none."""
         taken: list[tuple[Resources, Resources]] = []
         for size in sizes:
-            room = self.best(size)
+            room = self.take(size)
             if room is None:
                 for one, rest in reversed(taken):
                     self._count(rest, -1)
                     self._count(one, 1)
                 return False
             taken.append((room, room - size))
-            self._count(room, -1)
-            self._count(room - size, 1)
         return True
 
     def _count(self, room: Resources, change: int) -> None:
@@ -217,7 +217,6 @@ class Filling:
     def __init__(self, rooms: Mapping[Resources, int], companies: Iterable[CompanyNode], total: Resources) -> None:
         self.rooms = Rooms(rooms)
         self.companies = list(companies)
-        self.total = total
         self._of_users = Quota(total)
         self._unnamed = Quota(total, max(1, len(self.companies)))
         self.handed: list[Handed] = []
@@ -283,7 +282,7 @@ class Filling:
 
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         unit, amounts = leaf.unit, leaf.amounts
-        starts = leaf.driver is not NOTHING and not leaf.driven
+        starts = leaf.starts
         if any(size in self._full for size in unit):
             leaf.cause = "room"
         elif company.capped and not company.quota.covers(company.used, amounts):

@@ -38,10 +38,9 @@ def _packed(entitled: Entitlement, offers: list[Resources]) -> dict[Resources, l
         free[offer].append(number)
     for app, unit, times in entitled.handed:
         for size in unit * times:
-            room = rooms.best(size)
+            room = rooms.take(size)
             if room is None:  # it was handed out in this order, so there is
                 continue
-            rooms.take(size)
             number = free[room].pop()
             free[room - size].append(number)
             contents[number][app] += 1

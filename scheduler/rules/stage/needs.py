@@ -21,7 +21,7 @@ from scheduler.rules.failures import has_room_now, kept_from
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
-from scheduler.rules.stage.room import Room, Seeking, Why, coming, is_capped, surplus_level, unit_of
+from scheduler.rules.stage.room import Room, Seeking, Why, coming, is_capped, side_of, unit_of
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Hold
@@ -91,7 +91,8 @@ def _may_stay(state: ClusterState, executor: Allocation, claimant: App, entitled
         return False
     if held_units(app) + units_of(app, executor) > entitled.units(app.id):
         return False
-    return surplus_level(state, entitled, app, executor.resources, claimant, back=True) is None
+    side = side_of(state, entitled, app, claimant)
+    return side is None or side[1].covers(side[0] + executor.resources)
 
 
 def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:

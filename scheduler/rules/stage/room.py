@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 Why = Literal["surplus", "move", "plan", "cap"]
-Level = Literal["app", "user", "company"]
 
 
 class Leaving(NamedTuple):
@@ -70,33 +69,29 @@ def coming(state: ClusterState, worker: Worker) -> Resources:
 
 def is_capped(state: ClusterState, app: App, size: Resources) -> bool:
     """Whether what its company is granted leaves no room below its cap (semantics H1)."""
-    company = state.companies[app.spec.company]
-    if company.spec.may_borrow:
-        return False
-    return not state.queue.companies[app.spec.company].tenant.quota.covers(company.balance.granted, size)
+    company = app.spec.company
+    return not passes_cap(state, company, state.companies[company].balance.granted, size)
 
 
-def surplus_level(
-    state: ClusterState, entitled: Entitlement, app: App, loss: Resources, claimant: App, *, back: bool = False
-) -> Level | None:
-    """At which level above the app itself its side holds more than its entitlement, also without `loss` more.
+def passes_cap(state: ClusterState, company: str, held: Resources, more: Resources) -> bool:
+    """Whether a company that holds that much may be granted more: it may borrow, or stays below its quota (H1)."""
+    if state.companies[company].spec.may_borrow:
+        return True
+    return state.queue.companies[company].tenant.quota.covers(held, more)
 
-    A user counts against another one of its company, a company against another one. With `back`: what it would hold
-    if `loss` stayed, instead of without it.
+
+def side_of(state: ClusterState, entitled: Entitlement, app: App, claimant: App) -> tuple[Resources, Resources] | None:
+    """What the app's user, or its company, holds and is entitled to, of the two the one that is not the claimant's.
+
+    None if both apps are of one user.
     """
     if app.spec.company != claimant.spec.company:
-        return "company" if _above(state, entitled, app, loss, user="", back=back) else None
-    if app.spec.user != claimant.spec.user:
-        return "user" if _above(state, entitled, app, loss, user=app.spec.user, back=back) else None
-    return None
-
-
-def _above(state: ClusterState, entitled: Entitlement, app: App, loss: Resources, *, user: str, back: bool) -> bool:
-    held, due = entitled.sides(state).get((app.spec.company, user), (NOTHING, NOTHING))
-    left = held if back else held - loss
-    if back:
-        return not due.covers(held + loss)
-    return left.covers(due)
+        side = app.spec.company, ""
+    elif app.spec.user != claimant.spec.user:
+        side = app.spec.company, app.spec.user
+    else:
+        return None
+    return entitled.sides(state).get(side, (NOTHING, NOTHING))
 
 
 class Seeking:
@@ -273,8 +268,8 @@ class Taking:
             for each in self.taken
             if (spec := state.apps[each.app].spec).company == company and (not same or spec.user == user)
         ]
-        loss = sum(gone, one.resources)
-        return surplus_level(state, seeking.entitled, app, loss, seeking.app) is not None
+        side = side_of(state, seeking.entitled, app, seeking.app)
+        return side is not None and (side[0] - sum(gone, one.resources)).covers(side[1])
 
 
 class Destinations:

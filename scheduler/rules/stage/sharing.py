@@ -14,16 +14,18 @@ from scheduler.model.events import AppAdmitted, DriverAllocated, Event
 from scheduler.model.ids import driver_id
 from scheduler.model.quota import Share
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.decide import place
+from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
 from scheduler.rules.failures import has_room_now, left_out
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.share.entitlement import Entitlement, entitlement, held_units, wanted_units
 from scheduler.rules.share.fill import may_start
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
+from scheduler.rules.stage.room import passes_cap
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Worker
+    from scheduler.rules.fleet import Fleet
     from scheduler.rules.state import ClusterState
 
 
@@ -46,12 +48,6 @@ def shared(state: ClusterState, at: int) -> Iterator[Event]:
             yield from needs(state, entitled, at)
         if state.head == before:
             return
-
-
-def admission(state: ClusterState, app: App) -> AppAdmitted:
-    """The event that admits the app."""
-    company = app.spec.company
-    return AppAdmitted(app=app.id, company=company, user=app.spec.user, share=str(state.queue.share(company)))
 
 
 def _entering(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitted]:
@@ -114,13 +110,13 @@ def _home_of(state: ClusterState, app: App, size: Resources, at: int) -> Worker 
             and worker.open_to(app.id).covers(size)
         ]
         if fitting:
-            return min(fitting, key=lambda worker: _driver_rank(worker, app, size))
+            return min(fitting, key=lambda worker: _driver_rank(state.fleet, worker, app, size))
     return None
 
 
-def _driver_rank(worker: Worker, app: App, size: Resources) -> tuple[bool, int, int, Resources, str]:
+def _driver_rank(fleet: Fleet, worker: Worker, app: App, size: Resources) -> tuple[bool, int, int, Resources, str]:
     own = any(hold.app == app.id for hold in worker.holds.values())
-    spare = sum(size.amount(kind) == 0 for kind, _ in worker.offer.others)
+    spare = fleet.spare_kinds(worker.id, size)
     drivers = sum(driver.resources.cores for driver in worker.drivers.values())
     return not own, spare, -drivers, worker.free, worker.id
 
@@ -154,11 +150,12 @@ def _seen(held: Resources, kinds: Resources) -> Resources:
 
 def within_cap(state: ClusterState, company: str, size: Resources, needed: Resources = NOTHING) -> bool:
     """Whether a company may be granted that much more, beside what is needed for others of it (semantics H1, H5)."""
-    spec, balance = state.companies[company].spec, state.companies[company].balance
-    if spec.may_borrow:
-        return True
-    moving = moving_of(state, company)
-    return state.queue.companies[company].tenant.quota.covers(balance.granted - moving + needed, size)
+    return passes_cap(state, company, below_cap(state, company) + needed, size)
+
+
+def below_cap(state: ClusterState, company: str) -> Resources:
+    """What of its grants counts in a company's cap: what changes its place counts once (semantics H1, H6)."""
+    return state.companies[company].balance.granted - moving_of(state, company)
 
 
 def moving_of(state: ClusterState, company: str) -> Resources:
@@ -228,10 +225,11 @@ def _place(
     state: ClusterState, app: App, at: int, number: int, needed: Resources = NOTHING
 ) -> Generator[Event, None, bool]:
     """Up to so many executors of the app; whether any was granted."""
-    size = app.need.executor
-    while number > 1 and not within_cap(state, app.spec.company, size * number, needed):
+    size, company = app.need.executor, app.spec.company
+    held = below_cap(state, company) + needed
+    while number > 1 and not passes_cap(state, company, held, size * number):
         number -= 1
-    if not within_cap(state, app.spec.company, size, needed):
+    if not passes_cap(state, company, held, size):
         return False
     granted = place(state, app, at, size * number)
     for event in granted:
