@@ -387,7 +387,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
     if app.spec.programs and reason == "exited" and not revoked and app.ended is None and not app.expired_at:
         events += gave_back(app)
     elif app.ended is None and not done and not app.expired_at:
-        events += [] if revoked else after_removal(state, {app.id: [executor]})
+        events += after_removal(state, {app.id: [executor]}) if not revoked or state.by_entitlement else []
         failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
@@ -597,7 +597,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
     ended: dict[str, list[Allocation]] = {
         executor.app: []
         for executor in worker.executors.values()
-        if executor.status != "stopping" and not state.apps[executor.app].over
+        if (executor.status != "stopping" or state.by_entitlement) and not state.apps[executor.app].over
     }
     for executor in worker.executors.values():
         if executor.app in ended:

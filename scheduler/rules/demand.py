@@ -178,7 +178,7 @@ def after_removal(state: ClusterState, ended: Mapping[str, Sequence[Allocation]]
     leaving some done, so that its steps bring them back (L6).
     """
     if state.by_entitlement:
-        return []
+        return [demand(app, done_cores=0) for name in ended if (app := state.apps[name]).done_cores]
     events: list[Event] = []
     besides: dict[tuple[str, str], Resources] = {}
     for name, executors in ended.items():

@@ -167,6 +167,17 @@ def test_by_the_plan_an_executor_changes_its_place_where_no_room_is_free() -> No
     }
 
 
+def test_tasks_of_an_executor_that_left_run_again_although_its_successor_found_none() -> None:
+    shared = cluster("a", "b", w0=16, w1=16)
+    submit(shared, "small", "a", 8, 4)
+    found = submit(shared, "large", "b", 16, 16)
+    left = next(event for event in found if isinstance(event, ExecutorRevoked))
+    successor = next(event for event in found if isinstance(event, ExecutorAllocated) and event.app == left.app)
+    shared.turn(EndedExecutor(executor=successor.executor, reason="exited", done=True))
+    obey(shared)
+    assert held(shared) == {"small": 8, "large": 16}
+
+
 @pytest.mark.parametrize("edition", [1, 4])
 def test_an_edition_that_does_not_exist_is_refused(edition: int) -> None:
     with pytest.raises(InvalidCommand, match=f"there are editions 2 and 3 of the rules, not {edition}"):
