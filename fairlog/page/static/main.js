@@ -55,7 +55,7 @@ function viewOf(path) {
 }
 
 async function open({ quiet = false } = {}) {
-  const { path, query, at } = here();
+  const { path, query, at } = here(), where = location.pathname + location.search;
   loading?.abort();
   const control = (loading = new AbortController());
   if (!page.session) return login();
@@ -72,7 +72,7 @@ async function open({ quiet = false } = {}) {
     const value = await view.load(context);
     if (control.signal.aborted) return;
     const fresh = shown?.path !== path || shown?.at !== page.at || JSON.stringify(shown.query) !== JSON.stringify(query);
-    shown = { view, query, value, path, at: page.at, context };
+    shown = { view, query, value, path, where, at: page.at, context };
     connected = true;
     draw();
     if (context.behind) refresh(); // somebody else's answer, of a moment before what this page was told of
@@ -108,16 +108,15 @@ function redraw() {
 }
 
 function draw() {
-  root.dataset.address = location.pathname + location.search;
   drawTop();
   drawTime();
   show(root, notice(), h("div", { class: `view ${shown.view.name}`, key: shown.view.name }, shown.view.draw(shown.value, shown.context)));
+  root.dataset.address = shown.where;
 }
 
 function failed(error, path) {
   if (!(error instanceof Problem)) console.error(error);
   shown = null;
-  root.dataset.address = location.pathname + location.search;
   const text = error instanceof Problem ? error.message : "this view could not be drawn; reload the page";
   document.title = "fairlog";
   drawTop(path);
@@ -126,6 +125,7 @@ function failed(error, path) {
     h("h1", {}, sentence(text)),
     h("p", {}, h("a", { href: address("/", {}, { keepAt: false }) }, "Show the cluster now"), ", or ",
       h("a", { href: address("/apps", {}, { keepAt: false }) }, "list the apps"), ".")));
+  root.dataset.address = location.pathname + location.search;
 }
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
