@@ -23,13 +23,15 @@ from workers.rundir import ExitNote
 class Registrant(msgspec.Struct, frozen=True):
     """The process that registered a worker, on which host; with its start time, a reused process id differs.
 
-    `isolation` says what keeps the limits of its tasks (`workers.machine.isolation`).
+    `isolation` says what keeps the limits of its tasks (`workers.machine.isolation`). `api`: it works through API
+    servers, which say so; what it says itself does not count.
     """
 
     pid: int
     host: str
     started_s: float | None = None
     isolation: dict[str, str] = {}
+    api: bool = False
 
 
 class Held(NamedTuple):

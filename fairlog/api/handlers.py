@@ -60,6 +60,7 @@ from scheduler.service.client import Client
 from scheduler.service.keyring import Keyring
 from scheduler.service.owners import beat
 from scheduler.service.receipts import Receipt
+from scheduler.service.served import sign
 from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
@@ -727,6 +728,11 @@ class Handlers:
         _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
         with self._lock:
             self._watched.look(master, short, self.now_ms())
+
+    def sign(self, *, stopping: bool = False) -> None:
+        """Give a sign that this server answers, or that it was told to stop. Raises: NotReady, redis-py's errors."""
+        timeout_s = self.replica.peek(lambda state: state.settings.worker_timeout_s)
+        sign(self.store, self.keys, 1000 * timeout_s, stopping=stopping)
 
     def look_around(self) -> Around:
         """What surrounds the state now. Raises: as `keep_watch`."""

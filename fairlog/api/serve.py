@@ -28,14 +28,17 @@ from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.figures import Apart
 from fairlog.api.handlers import Handlers
+from fairlog.api.past import NotReady
 from fairlog.api.replica import Replica
 from recovery.archive.archive import open_log
 from recovery.failover.master import GC_THRESHOLD
 from scheduler.model.errors import FairlogError
 from scheduler.service.keyring import Keyring
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
+from scheduler.service.served import SIGN_EVERY_S
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
+from scheduler.store.transient import in_words
 
 BACKLOG = 2_048
 KEEP_S = 30
@@ -255,11 +258,15 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
     errors.addFilter(_is_no_cancellation)
     living = asyncio.create_task(_say_alive(servers, [_named(each, where) for each in sockets], door))
     visits = asyncio.create_task(_ring_for_visits(door))
+    signing = asyncio.create_task(_sign(door))
     try:
         await asyncio.gather(*(server.serve([each]) for server, each in zip(servers, sockets, strict=True)))
     finally:
         living.cancel()
         visits.cancel()
+        signing.cancel()
+        with suppress(FairlogError, RedisError):  # then masters hear only that it answers no more
+            await asyncio.to_thread(door.handlers.sign, stopping=True)
         if where.path is not None:
             where.path.unlink(missing_ok=True)
     _log.info("stopped")
@@ -287,6 +294,22 @@ async def _ring_for_visits(door: Door) -> None:
         await asyncio.sleep(VISITS_EVERY_S)
         with suppress(RedisError):
             await door.ring_for_visits()
+
+
+async def _sign(door: Door) -> None:
+    """Tell masters that this server answers; once, in its log, why it cannot."""
+    said = ""
+    while True:
+        try:
+            await asyncio.to_thread(door.handlers.sign)
+            said = ""
+        except NotReady:
+            pass  # so it answers nobody; its thread tells of that
+        except RedisError as error:
+            if not said:
+                said = in_words(error)
+                _log.warning("masters cannot be told that this server answers", error=said)
+        await asyncio.sleep(SIGN_EVERY_S)
 
 
 def _named(listening: socket.socket, where: Where) -> str:

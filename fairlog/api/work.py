@@ -205,7 +205,7 @@ class Work:
                 permit(state, command, caller.by, _now_ms())
 
         self._replica.read(refuse)
-        self._store.register(caller.by, command, asked.registrant)
+        self._store.register(caller.by, command, structs.replace(asked.registrant, api=True))
 
     def leave(self, caller: Caller) -> None:
         """Remove the worker. Raises: CommandRejected, NoMaster."""

@@ -27,6 +27,10 @@ AUDITOR_SILENT_MS = 60_000
 """An auditor that has said nothing for so long has stopped."""
 FAILOVER_SHOWN_MS = 600_000
 """How long a failover is told of."""
+UNSERVED_MS = 10_000
+"""For how long no API server may have answered."""
+UNSERVED_SHOWN_MS = 86_400_000
+"""How long it is told that no API server answers, if no worker works through one."""
 REWOUND_SHOWN_MS = 86_400_000
 """How long it is told that the log lost entries which had been audited."""
 
@@ -91,6 +95,13 @@ class AuditedTo(NamedTuple):
     pid: int = 0
 
 
+class Unserved(NamedTuple):
+    """No API server answers: when one did last (ms), and how many workers work through the API."""
+
+    since: int
+    workers: int
+
+
 class Around(NamedTuple):
     """What surrounds a state: its masters, store and auditor at the time `now` (ms, the store's clock).
 
@@ -102,6 +113,7 @@ class Around(NamedTuple):
     - `unreplicated`: how many replicas of the store have what the masters wait for, and how many must; None = nobody
       waits.
     - `others`: the data folders of further `up`s on this machine.
+    - `unserved`: that no API server answers; None if one does, or none is missed.
     - `cuts`: worker -> what of the output of tasks its disk has not taken.
     """
 
@@ -120,6 +132,7 @@ class Around(NamedTuple):
     cuts: Mapping[str, Cut] = {}
     log_at: int | None = None
     unreplicated: tuple[int, int] | None = None
+    unserved: Unserved | None = None
 
 
 class Found(NamedTuple):
@@ -228,6 +241,35 @@ def _replicas(_: ClusterState, around: Around) -> Holds:
             yield "", f"the last entries of the log are on {reached} of the {due} replicas that masters wait for"
         else:
             yield "", "a replica of the store that could become primary is behind it"
+
+
+def _no_api(_: ClusterState, around: Around) -> Holds:
+    unserved = around.unserved
+    if unserved is None:
+        return
+    since = f"no API server answers since {moment(unserved.since)}, {ago(around.now - unserved.since)}"
+    number = unserved.workers
+    if number:
+        behind = "1 worker reaches" if number == 1 else f"{number} workers reach"
+        yield "", f"{since}: {behind} nobody, so tasks that run go on there, and nothing new begins"
+    else:
+        yield "", f"{since}: who has an account cannot reach the cluster"
+
+
+def _find_worker(around: Around) -> str:
+    api = "start an API server first, since workers may run and reach none: `fairlog api`; else " * bool(
+        around.unserved
+    )
+    return (
+        f"{api}start its agent again, `fairlog worker --id {{}}` on its host, or forget it with `fairlog remove {{}}`"
+    )
+
+
+def _start_worker(around: Around) -> str:
+    api = "start an API server first, since workers may run and reach none: `fairlog api`; else " * bool(
+        around.unserved
+    )
+    return f"{api}start one with `fairlog worker`"
 
 
 def _deviation(_: ClusterState, around: Around) -> Holds:
@@ -373,6 +415,13 @@ CONDITIONS: tuple[Condition, ...] = (
         "start the replicas of the store that are missing, `INFO replication` on its primary lists those that follow; "
         "masters acknowledge nothing until then",
     ),
+    Condition(
+        "no_api",
+        "critical",
+        _no_api,
+        "start one with `fairlog api`, or see the logs of those that run; workers that reach no API server are not "
+        "lost meanwhile, and their agents need no restart",
+    ),
     Condition("deviation", "critical", _deviation, "run `fairlog audit` and keep a copy of the log"),
     Condition(
         "clock",
@@ -387,7 +436,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "worker_lost",
         "warning",
         _worker_lost,
-        "start its agent again, `fairlog worker --id {}` on its host, or forget it with `fairlog remove {}`",
+        _find_worker,
         "workers are lost",
     ),
     Condition(
@@ -405,7 +454,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "which says what is missing",
         "workers have full disks",
     ),
-    Condition("no_worker", "warning", _no_worker, "start one with `fairlog worker`"),
+    Condition("no_worker", "warning", _no_worker, _start_worker),
     Condition(
         "never_starts",
         "warning",

@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import msgspec
 from redis.exceptions import ResponseError
 
-from fairlog.watch.conditions import BOUNDS, Around, AuditedTo, Bounds, Failover, StoreFacts
+from fairlog.watch.conditions import (
+    BOUNDS,
+    UNSERVED_MS,
+    UNSERVED_SHOWN_MS,
+    Around,
+    AuditedTo,
+    Bounds,
+    Failover,
+    StoreFacts,
+    Unserved,
+)
 from recovery.failover.lease import members
+from scheduler.service.heartbeats import behind_api
+from scheduler.service.served import Served, served
 from scheduler.store.connection import clock_ms
 from scheduler.store.durability import watched
 from scheduler.store.full_disks import cuts
@@ -148,9 +160,10 @@ def look_around(
     """The surroundings now; `known` are the masters if they were asked for. Raises: redis-py's errors."""
     holder, standing_by = members(store, keys) if known is None else known
     facts = read_store(store, keys)
-    log_at, unreplicated = _log_at(store, keys), _unreplicated(store, keys)
+    log_at, unreplicated, sign = _log_at(store, keys), _unreplicated(store, keys), served(store, keys)
+    now = clock_ms(cast("Any", store.time()))
     return Around(
-        now=clock_ms(cast("Any", store.time())),
+        now=now,
         serving=serving or holder,
         standing_by=standing_by,
         standbys=standbys_wanted() if standbys is None else standbys,
@@ -163,7 +176,17 @@ def look_around(
         cuts=cuts(store, keys),
         log_at=log_at,
         unreplicated=unreplicated,
+        unserved=_unserved(store, keys, sign, now),
     )
+
+
+def _unserved(store: Redis, keys: Keys, sign: Served | None, now: int) -> Unserved | None:
+    """That no API server answers, if one did before and is missed: its end was not wished, or workers need it."""
+    if sign is None or now - sign.at <= UNSERVED_MS:
+        return None
+    behind = behind_api(store, keys)
+    missed = behind or not (sign.stopped or now - sign.at > UNSERVED_SHOWN_MS)
+    return Unserved(sign.at, behind) if missed else None
 
 
 def _log_at(store: Redis, keys: Keys) -> int | None:

@@ -1,7 +1,8 @@
 """Which workers are lost: those whose last heartbeat is older than the timeout (semantics W2).
 
 A worker is lost only after a full timeout in which the master has watched. Watching begins anew when the master took
-over, when the store was away, and when two looks are too far apart.
+over, when the store was away, and when two looks are too far apart. A worker that works through the API has a full
+timeout in which API servers answered, besides.
 
 Heartbeats are kept in the store's memory alone, neither on its disk nor by its replicas; a store that cannot do that
 writes them to disk. After a restart, or on a replica that took over, they are old. The master therefore leaves a mark
@@ -13,7 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+import msgspec
+
 from scheduler.model.commands import LoseWorker
+from scheduler.service.served import served
 from scheduler.store.keys import as_text
 
 if TYPE_CHECKING:
@@ -56,12 +60,21 @@ return left
 """KEYS: the mark; ARGV: the new one. Returns the present one."""
 
 
+class _Registered(msgspec.Struct):
+    """What of a worker's registrant matters here: whether it works through the API."""
+
+    api: bool = False
+
+
+_read_registered = msgspec.json.Decoder(_Registered).decode
+
+
 class Heartbeats:
     """The heartbeats of a cluster: worker -> time of its last one, in ms by the store's clock."""
 
     def __init__(self, store: Redis, keys: Keys) -> None:
         self._store = store
-        self._key = keys.heartbeats
+        self._keys, self._key = keys, keys.heartbeats
         self._mark_key = keys.watched
         self._name = uuid4().hex
         self._mark = ""
@@ -88,7 +101,20 @@ class Heartbeats:
         if not ripe:
             return []
         found: Any = self._store.zrangebyscore(self._key, "-inf", f"({now - timeout_ms}", withscores=True)
-        return [LoseWorker(worker=as_text(worker), last_seen=int(max(0, seen))) for worker, seen in found]
+        unheard = self._unheard([worker for worker, _ in found], now, timeout_ms)
+        return [
+            LoseWorker(worker=as_text(worker), last_seen=int(max(0, seen)))
+            for worker, seen in found
+            if worker not in unheard
+        ]
+
+    def _unheard(self, silent: list[bytes], now: int, timeout_ms: int) -> set[bytes]:
+        """Those of the silent workers that could not be heard for a full timeout: no API server answered them."""
+        sign = served(self._store, self._keys) if silent else None
+        if sign is None or sign.without_gap_ms(now, timeout_ms) >= timeout_ms:
+            return set()
+        stored = cast("list[bytes | None]", self._store.hmget(self._keys.agents, silent))
+        return {worker for worker, text in zip(silent, stored, strict=True) if text and _read_registered(text).api}
 
     def watch_anew(self, now: int) -> None:
         """Give every worker a full timeout from `now`. Later heartbeats, by a faster server clock, become `now`."""
@@ -107,6 +133,11 @@ class Heartbeats:
         left, self._mark, self._marked_ms = self._mark, f"{self._name}.{now}", now
         found = cast("bytes | None", self._store.eval(MARK_LUA, 1, self._mark_key, self._mark))
         return found == left.encode()
+
+
+def behind_api(store: Redis, keys: Keys) -> int:
+    """How many workers work through API servers. Raises: redis-py's errors."""
+    return sum(_read_registered(text).api for text in cast("list[bytes]", store.hvals(keys.agents)))
 
 
 def beat_after_ms(timeout_ms: int) -> int:

@@ -1,4 +1,7 @@
-"""Which owners of apps are lost: those that gave no sign of life for the time that they stated (semantics G4)."""
+"""Which owners of apps are lost: those that gave no sign of life for the time that they stated (semantics G4).
+
+They give it through API servers, and are lost only after that time in which these answered all along.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from scheduler.model.commands import LoseOwner
+from scheduler.service.served import served
 from scheduler.store.keys import as_text
 
 if TYPE_CHECKING:
@@ -31,17 +35,18 @@ def beat(store: Redis, keys: Keys, app: str) -> None:
 
 
 class Owners:
-    """The signs of life in the sorted set `key`: app -> time of its owner's last one, in ms by the store's clock."""
+    """The signs of life in a sorted set: app -> time of its owner's last one, in ms by the store's clock."""
 
-    def __init__(self, store: Redis, key: str) -> None:
+    def __init__(self, store: Redis, keys: Keys) -> None:
         self._store = store
-        self._key = key
+        self._keys, self._key = keys, keys.owners
         self._watching_since_ms = self._looked_at_ms = 0
 
-    def lost(self, now: int, owned: Mapping[str, App]) -> list[LoseOwner]:
+    def lost(self, now: int, owned: Mapping[str, App], timeout_ms: int) -> list[LoseOwner]:
         """Look at `now` (ms, the store's clock), at most once in `LOOK_MS`, at the owners of the apps `owned` (G4).
 
-        An owner has its full time from the submission of its app on, and from when the master began to watch.
+        An owner has its full time from the submission of its app on, from when the master began to watch, and from
+        when API servers began to answer; `timeout_ms` is that of workers, by which gaps of these count.
         """
         if not owned:
             self._looked_at_ms = 0
@@ -55,9 +60,18 @@ class Owners:
         seen = {as_text(name): int(at) for name, at in beats.items()}
         if gone := [name for name in beats if as_text(name) not in owned]:
             self._store.zrem(self._key, *gone)
-        found: list[LoseOwner] = []
+        silent: list[LoseOwner] = []
         for name, app in owned.items():
             last = max(seen.get(name, 0), app.submitted_at, self._watching_since_ms)
-            if now - last > 1000 * (app.spec.owner_timeout_s or 0):
-                found.append(LoseOwner(app=name, last_seen=max(0, seen.get(name, 0))))
-        return found
+            if now - last > _patience_ms(app):
+                silent.append(LoseOwner(app=name, last_seen=max(0, seen.get(name, 0))))
+        sign = served(self._store, self._keys) if silent else None
+        if sign is None:
+            return silent
+        answered_ms = sign.without_gap_ms(now, timeout_ms)
+        return [each for each in silent if answered_ms > _patience_ms(owned[each.app])]
+
+
+def _patience_ms(app: App) -> int:
+    """For how long the app's owner may be silent."""
+    return 1000 * (app.spec.owner_timeout_s or 0)

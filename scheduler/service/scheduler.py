@@ -92,7 +92,7 @@ class Scheduler:
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.heartbeats = Heartbeats(store, keys)
-        self._owners = Owners(store, keys.owners)
+        self._owners = Owners(store, keys)
         self.commits = Commits(log, self.worklist, self.heartbeats, keyring)
         self._rebuild = rebuild
         self._accepts = accepts
@@ -231,7 +231,7 @@ class Scheduler:
         self._read_ahead = None
         lost: list[LoseWorker | LoseOwner] = [*self.heartbeats.lost(now, silent, self._worker_timeout_ms())]
         if self.state.owned:
-            lost += self._owners.lost(now, self.state.owned)
+            lost += self._owners.lost(now, self.state.owned, self._worker_timeout_ms())
         if messages or lost or self._unsettled or self._moment_has_come(now) or self._seal_is_due(now):
             self._run(messages, lost, now)
         if not messages and not lost:

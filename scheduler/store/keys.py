@@ -39,6 +39,8 @@ class Keys:
         self.heartbeats = f"{self.prefix}heartbeats"
         self.watched = f"{self.prefix}watched"
         self.agents = f"{self.prefix}agents"
+        self.served = f"{self.prefix}served"
+        """String: when API servers were heard (`scheduler.service.served`)."""
         self.owners = f"{self.prefix}owners"
         self.full_disks = f"{self.prefix}full-disks"
         self.snapshots = f"{self.prefix}snapshots"

@@ -14,10 +14,14 @@ import pytest
 
 from fairlog.api.serve import Where, run_api
 from fairlog.local.store import EmbeddedStore
-from scheduler.model.commands import AddAccount, IssueToken, RevokeToken, SubmitApp
+from fairlog.watch.surroundings import look_around
+from scheduler.model.commands import AddAccount, ConfigureCluster, IssueToken, RevokeToken, SubmitApp
+from scheduler.model.events import WorkerRemoved
 from scheduler.model.sender import By
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import new_token
+from scheduler.store.connection import clock_ms
+from scheduler.store.eventlog import EventLog
 from tests.integration.forked import Forked
 from tests.integration.workers.test_agent import (  # noqa: F401 - these hold this way as well
     Cluster,
@@ -101,6 +105,30 @@ def test_the_death_of_api_servers_costs_no_task(cluster: Served, tmp_path: Path)
     assert cluster.end_of(app)["state"] == "finished"
     assert [state.attempts for state in cluster.work.states(app)] == [1] * 12
     assert {state.executor for state in cluster.work.states(app)} == {f"{app}.0"}
+
+
+def test_no_worker_is_lost_while_no_api_server_answers_and_status_says_so(cluster: Served, tmp_path: Path) -> None:
+    """Both servers are away for longer than the workers' timeout."""
+    timeout_s = 4
+    cluster.client.send(ConfigureCluster(settings={"worker_timeout_s": timeout_s}))
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"), tasks=1)
+    wait_until(lambda: tasks_of(app) == {0}, "the task")
+    for server in cluster.apis:
+        kill(server)
+    gone_ms = clock_ms(cluster.connection.time())
+    wait_until(lambda: clock_ms(cluster.connection.time()) > gone_ms + 1000 * (timeout_s + 8), "a long silence")
+    around = look_around(cluster.connection, cluster.keys)
+    assert around.unserved is not None
+    assert around.unserved.workers == 1
+    assert [each["status"] for each in cluster.client.view("workers")] == ["alive"]
+    cluster.api(cluster.sockets[0])
+    wait_until(lambda: look_around(cluster.connection, cluster.keys).unserved is None, "an API server")
+    (tmp_path / "go").touch()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert [state.attempts for state in cluster.work.states(app)] == [1]
+    facts = EventLog(cluster.connection, cluster.keys).facts()
+    assert not any(isinstance(fact.event, WorkerRemoved) for fact in facts)
 
 
 def kill(process: Forked) -> None:

@@ -14,6 +14,7 @@ from fairlog.watch.conditions import (
     AuditedTo,
     Failover,
     StoreFacts,
+    Unserved,
     as_json,
     duration,
     found,
@@ -163,6 +164,22 @@ def test_nothing_is_found_where_all_is_well() -> None:
             "worker_disk",
             f"the disk of worker w1 has not taken 700 bytes of the output of tasks, since {moment(NOW)}: full",
         ),
+        (
+            {"unserved": Unserved(NOW - 4 * MIN_MS, 3)},
+            "no_api",
+            (
+                f"no API server answers since {moment(NOW - 4 * MIN_MS)}, 4 min ago: 3 workers reach nobody, "
+                "so tasks that run go on there, and nothing new begins"
+            ),
+        ),
+        (
+            {"unserved": Unserved(NOW - 4 * MIN_MS, 0)},
+            "no_api",
+            (
+                f"no API server answers since {moment(NOW - 4 * MIN_MS)}, 4 min ago: who has an account "
+                "cannot reach the cluster"
+            ),
+        ),
         ({"others": ("/data",)}, "other_up", "another `fairlog up` runs on this machine, on the data in /data"),
     ],
 )
@@ -220,6 +237,20 @@ def test_lost_and_suspect_workers_are_named_and_counted() -> None:
     assert "`fairlog worker --id w0`" in holding[0].do
     assert health(holding) == "2 workers are lost · no standby"
     assert worst(holding) == "warning"
+
+
+def test_no_agent_is_to_be_started_again_before_an_api_server_answers() -> None:
+    lost, alone = a_state(), a_state(workers=0, apps=1)
+    lost.apply(WorkerRemoved(worker="w0", reason="lost"), NOW)
+
+    def advice(state: ClusterState, unserved: Unserved | None) -> str:
+        return found(state, GOOD._replace(unserved=unserved))[-1].do
+
+    assert advice(lost, None).startswith("start its agent again, `fairlog worker --id w0`")
+    assert advice(alone, None) == "start one with `fairlog worker`"
+    for state in (lost, alone):
+        assert advice(state, Unserved(NOW, 0)).startswith("start an API server first")
+    assert "`fairlog worker --id w0`" in advice(lost, Unserved(NOW, 0))
 
 
 def test_apps_that_can_never_start_are_told_from_those_that_lack_any_worker() -> None:
