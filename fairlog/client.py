@@ -27,7 +27,7 @@ from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.arrays import indexes
-from scheduler.model.commands import Command, KillApp, SubmitApp
+from scheduler.model.commands import Command, KillApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.service import client as service
@@ -206,6 +206,8 @@ def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mappin
         asked["tasks"] = len(indexes(asked["array"]))
     if not asked.get("driver") and not asked.get("executor_program"):
         asked.setdefault("tasks", 1)
+    if needs_all(asked):
+        asked.setdefault("all_at_once", True)
     if words:
         asked.setdefault("name", Path(words[0]).name)
     return {**asked, "command": words}

@@ -47,7 +47,7 @@ HOST_VARIABLE = "FAIRLOG_HOST"
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
 SCRATCH_VARIABLE = "FAIRLOG_SCRATCH"
-"""The executor's own folder, deleted when it is gone. Programs of executors begin in it (semantics G1)."""
+"""The executor's own folder, deleted when it is gone. Programs of an app owned from outside begin in it (G1)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "TMPDIR")
 _LANG = "C.UTF-8"
 """The locale of tasks whose submitter states none: on every worker the same, however its agent was started."""
@@ -78,7 +78,7 @@ def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str
         **cell,
         **secrets,
         **{name: value for name, value in cell.items() if name.startswith("FAIRLOG_")},
-        "FAIRLOG_TASK_COUNT": str(grant.tasks),
+        "FAIRLOG_TASK_COUNT": str(grant.ranks if grant.program else grant.tasks),
         "FAIRLOG_APP_ID": grant.app,
         "FAIRLOG_EXECUTOR_ID": grant.executor,
         "FAIRLOG_CORES": str(grant.cores),
@@ -204,7 +204,7 @@ class TaskStarter:
         self._cell = cell
         self._host = host
         self._is_driver = grant.role == "driver"
-        self._cwd = cell.scratch if grant.program else grant.cwd or cell.scratch
+        self._cwd = cell.scratch if grant.begins_in_scratch else grant.cwd or cell.scratch
         self._refused: tuple[int, str] | None = None
         """Why no task can be started: exit code and sentence."""
         self._secrets: Mapping[str, str] = {}
@@ -237,7 +237,7 @@ class TaskStarter:
         except OSError as error:
             reason = f"no log file on worker {self._worker}: {error.strerror}"
             return [self._refuse(begun, "unstartable", 126, reason) for begun in tasks]
-        shown = ["" if self._is_driver else str(index_of(self._grant.array, begun.task)) for begun in tasks]
+        shown = [self._index(begun) for begun in tasks]
         starts = [
             (begun.task, ({INDEX_VARIABLE: index} if index else {}) | self._resources(slot), output.inside)
             for (begun, slot), index, output in zip(slots, shown, outputs, strict=True)
@@ -264,6 +264,12 @@ class TaskStarter:
         name = "its driver" if self._is_driver else "its program" if self._grant.program else ""
         self._slots[slot] = Task(begun, pid, output, shown, name=name)
         return self._slots[slot]
+
+    def _index(self, begun: Begun) -> str:
+        """The index that a task or a program finds in its environment; none for a driver."""
+        if self._is_driver:
+            return ""
+        return str(self._grant.rank if self._grant.program else index_of(self._grant.array, begun.task))
 
     def _resources(self, slot: int) -> dict[str, str]:
         return self._resources_told(task_addresses(self._grant, slot)) if self._grant.addresses else {}

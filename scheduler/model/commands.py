@@ -176,7 +176,8 @@ class SubmitApp(_Request, frozen=True):
 
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
-    (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5).
+    (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5). `all_at_once`: the programs need one
+    another, so a number that can never run at once is refused (G7).
 
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
@@ -222,6 +223,15 @@ class SubmitApp(_Request, frozen=True):
     near: dict[str, str] = {}
     prefer: dict[str, int] = {}
     preferring_tasks: int | None = None
+    all_at_once: bool = False
+
+
+def needs_all(fields: Mapping[str, Any]) -> bool:
+    """Whether an app with these fields needs its programs at once unless it says otherwise (semantics G7).
+
+    One with a driver or an owner gets executors as there is room.
+    """
+    return bool(fields.get("executor_program")) and not fields.get("driver") and fields.get("owner_timeout_s") is None
 
 
 class ScaleApp(_Request, frozen=True):

@@ -165,6 +165,17 @@ class NeverFits(CommandRejected):
         )
 
 
+class NeverTogether(CommandRejected):
+    """The programs of an app can never all run at once, even if nothing else ran (semantics G7)."""
+
+    def __init__(self, asked: int, each: str, bound: str, most: int) -> None:
+        less = f"ask for at most {most}" if most else "ask for smaller executors"
+        super().__init__(
+            f"the app needs {asked} executors of {each} at once, and {bound} can hold {most} at most; {less}, or give "
+            "--as-many-as-fit if its programs need not run at once"
+        )
+
+
 class LimitExceeded(CommandRejected):
     """An app exceeds a limit of its company or user (semantics N2)."""
 

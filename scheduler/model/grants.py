@@ -61,7 +61,8 @@ class Grant(BaseModel):
     same id, which there may be after a failover of the store has lost the end of the log.
     `addresses` are those of further kinds (R5), and `per_task` what each task needs of them, (kind, numerator,
     denominator), where the tasks state that (R3). A `program` runs `command` once, with all it has, in place of tasks
-    (G1). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
+    (G1), in the folder of the app unless it `begins_in_scratch`; it is that of index `rank` among the `ranks` programs
+    of its app (G6). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,6 +93,9 @@ class Grant(BaseModel):
     per_task: tuple[tuple[str, int, int], ...] = ()
     warning: RuntimeWarn | None = None
     program: bool = False
+    begins_in_scratch: bool = False
+    rank: int = 0
+    ranks: int = 0
     grace_s: int | None = None
     array: str = ""
     """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""

@@ -69,6 +69,10 @@ class Quota:
         cores, memory_mb = held.cores + more.cores, held.memory_mb + more.memory_mb
         return cores * times <= most.cores and memory_mb * times <= most.memory_mb
 
+    def holds(self, size: Resources) -> int:
+        """How many of `size` stay within it; `size` has some cores and some memory."""
+        return self.amount.holds(self._limited(size * self.denominator))
+
     def in_whole(self) -> Resources:
         """What it is at least in whole amounts, rounded up."""
         return self.amount.combined(NOTHING, lambda amount, _: -(-amount // self.denominator))

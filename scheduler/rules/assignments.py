@@ -10,10 +10,11 @@ from msgspec.json import Encoder
 from scheduler.model import events as facts
 from scheduler.model.commands import Private
 from scheduler.model.grants import STOP, GrantChanges
-from scheduler.model.ids import is_driver
+from scheduler.model.ids import is_driver, number_of
+from scheduler.model.staged import FILES
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Allocation
+    from scheduler.rules.entities import Allocation, App
     from scheduler.rules.state import ClusterState
 
 _to_json = Encoder().encode
@@ -51,7 +52,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         "command": private.executor_command if program and spec.driver is not None else private.command,
     }
     if program:
-        grant["program"] = True
+        grant |= _about_program(state, app, private, held)
     if spec.grace_s is not None:
         grant["grace_s"] = spec.grace_s
     if private.env:
@@ -88,6 +89,21 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     if held.warned_at and spec.warn is not None:
         grant["warning"] = {"signal": spec.warn.signal, "at": held.warned_at}
     return _to_json(grant).decode()
+
+
+def _about_program(state: ClusterState, app: App, private: Private, held: Allocation) -> dict[str, Any]:
+    """What the grant of a program says more: its place among those of its app, and where it begins (semantics G1, G6).
+
+    An executor that an earlier version granted has its number as its index.
+    """
+    ranks = state.ranks.get(app.id)
+    about: dict[str, Any] = {"program": True}
+    if app.spec.owner_timeout_s is not None or FILES in private.env:
+        about["begins_in_scratch"] = True
+    if ranks is None:
+        return about | {"rank": number_of(held.id), "ranks": app.executor_limit or 0}
+    rank = ranks.held.get(held.id, number_of(held.id))
+    return about | {"rank": rank, "ranks": (app.executor_limit or 0) + ranks.done}
 
 
 def _nearness(state: ClusterState, held: Allocation, tasks: Mapping[str, str]) -> dict[str, Any]:

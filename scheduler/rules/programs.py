@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from scheduler.model.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand, NeverTogether
 from scheduler.model.events import AppRemoved, Event, Fixed
-from scheduler.model.resources import Amounts, Resources
+from scheduler.model.quota import Quota
+from scheduler.model.resources import NOTHING, Amounts, Resources
 from scheduler.model.text import MAX_DETAIL
 from scheduler.rules import validate
 from scheduler.rules.placement.sizing import memory_of
@@ -19,7 +20,8 @@ from scheduler.rules.validate import check_range, shorten
 
 if TYPE_CHECKING:
     from scheduler.model.commands import FinishApp, LoseOwner, SubmitApp
-    from scheduler.rules.entities import App
+    from scheduler.model.events import AppRegistered
+    from scheduler.rules.entities import App, Company
     from scheduler.rules.state import ClusterState
 
 _OF_TASKS = {
@@ -98,6 +100,34 @@ def check_terms(command: SubmitApp) -> None:
     check_range("the lease of the owner, in seconds,", command.owner_timeout_s, 1, 10**6)
     if command.owner_timeout_s is not None and command.driver:
         raise InvalidCommand("an app with a driver ends with its driver; leave out --owner-timeout")
+
+
+def check_together(state: ClusterState, company: Company, command: SubmitApp, app: AppRegistered) -> None:
+    """Raises: NeverTogether if all programs of the app can never run at once (semantics G7), InvalidCommand.
+
+    Counted are the workers of N3, as if they were empty, and the quota of a company that may not borrow.
+    """
+    if not command.all_at_once:
+        return
+    sizing, number = app.sizing, app.executor_limit or 0
+    if not app.programs or not isinstance(sizing, Fixed):
+        raise InvalidCommand("only executors that run a program can be needed at once; add --executor-program")
+    if not state.workers or state.settings.never_fits == "wait":
+        return
+    known = state.known_workers()
+    most = sum([worker.offer.holds(sizing.each) for worker in known])
+    if number > most:
+        raise NeverTogether(number, str(sizing.each), "the cluster, were it empty,", most)
+    spec = company.spec
+    if spec.may_borrow or spec.by_default:
+        return
+    quota = state.quota(spec.company)
+    if spec.part is not None:
+        numerator, denominator = map(int, spec.part.split("/"))
+        quota = Quota(sum([worker.offer for worker in known], NOTHING) * numerator, denominator)
+    most = quota.holds(sizing.each)
+    if number > most:
+        raise NeverTogether(number, str(sizing.each), f"the quota of company {spec.company!r}", most)
 
 
 def resized(app: App, sizing: Fixed, cores: int | None, memory_mb: int | None, others: Amounts | None) -> Fixed:

@@ -39,6 +39,7 @@ from scheduler.rules.entities import (
     shared_spec,
 )
 from scheduler.rules.ledger import Accounts, Balance, Standing, Standings, Usage
+from scheduler.rules.ranks import Ranks
 from scheduler.rules.state import ClusterState
 
 RECORDS_PER_LINE = 500
@@ -172,6 +173,7 @@ _RECORDS: dict[str, type[Any]] = {
     "tokens": defstruct("Token", [(name, kind) for name, kind in _types(Token).items()], bases=(_Record,)),
     "shown": defstruct("Shown", [("company", str)], bases=(_Record,)),
     "inhabited": defstruct("Inhabited", [("company", str)], bases=(_Record,)),
+    "ranks": _record_of(Ranks, app=str),
 }
 
 
@@ -185,7 +187,7 @@ _app = attrgetter(
     "registered",
     *(f"{_GROUP[name]}.{name}" if name in _GROUP else name for name in _RECORDS["apps"].__struct_fields__[1:]),
 )
-_lost, _hold, _account = _values("lost"), _values("holds"), _values("accounts")
+_lost, _hold, _account, _ranks = _values("lost"), _values("holds"), _values("accounts"), _values("ranks", 1)
 _to_json = msgspec.json.Encoder().encode
 _line = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
 
@@ -213,6 +215,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "tokens": state.accounts.tokens.values(),
         "shown": ((company,) for company in state.accounts.shown),
         "inhabited": ((company,) for company in state.accounts.inhabited),
+        "ranks": ((app, *_ranks(ranks)) for app, ranks in state.ranks.items()),
     }
     for kind, values in tables.items():
         record, remaining = _RECORDS[kind], iter(values)
@@ -314,6 +317,8 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.accounts.shown[record.company] = None
         case "inhabited":
             state.accounts.inhabited[record.company] = None
+        case "ranks":
+            state.ranks[record.app] = Ranks(record.held, record.vacant, record.used, record.done)
 
 
 def _allocation_of(values: Mapping[str, Any]) -> Allocation:

@@ -78,6 +78,7 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import EDITION_2, PRECONDITIONS
+from scheduler.rules.ranks import Ranks
 from scheduler.rules.rooms import Rooms
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
@@ -105,6 +106,8 @@ class ClusterState:
         self.edition = 2
         """By which edition of the rules of sharing it is decided (semantics H)."""
         self.edition_at = 0
+        self.ranks: dict[str, Ranks] = {}
+        """App whose executors run programs -> the indexes of these, until it is over (semantics G6)."""
         """Since when (ms) it is in force; 0 = from the beginning."""
         self.kinds: list[str] = []
         """The registered kinds of resources beside cores and memory (semantics R1)."""
@@ -395,6 +398,7 @@ class ClusterState:
             "tokens": [list(token) for token in self.accounts.tokens.values()],
             "shown": list(self.accounts.shown),
             "inhabited": list(self.accounts.inhabited),
+            **({"ranks": to_builtins(self.ranks)} if self.ranks else {}),
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
@@ -1021,6 +1025,8 @@ class ClusterState:
         if self.settings.reclaim == "firm":
             self._set_takeable(executor)
         app.next_executor += 1
+        if app.spec.programs:
+            self.ranks.setdefault(app.id, Ranks()).take(event.executor)
         if event.requested is not None:
             before = app.requested
             add_request(app.accounts, event.requested - before)
@@ -1120,6 +1126,8 @@ class ClusterState:
             app.lack = app.lack.brought_forward(executor.deadline, self.at)
         if event.why == "move":
             executor.moved = True
+            if app.id in self.ranks:
+                self.ranks[app.id].leave(executor.id, done=False)
             app.moved += 1
             app.moving += executor.resources
         if event.hold:
@@ -1137,6 +1145,8 @@ class ClusterState:
         app.running += executor.was_running
         executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
         executor.firm = False
+        if app.id in self.ranks and executor.id not in self.ranks[app.id].held:
+            self.ranks[app.id].take(executor.id)
         if executor.idle_since is not None:
             executor.idle_since = self.at
         self._count_leaving(executor, -executor.resources)
@@ -1170,6 +1180,9 @@ class ClusterState:
             if executor.claim in self.holds:
                 self.holds[executor.claim].leaving.pop(event.executor, None)
         app.started -= executor.started
+        if app.id in self.ranks:
+            ended_well = event.reason == "exited" and executor.status != "stopping"
+            self.ranks[app.id].leave(executor.id, done=ended_well)
         if executor.moved:
             app.moved -= 1
             app.moving -= executor.resources
@@ -1356,6 +1369,7 @@ class ClusterState:
         if app.ended is None or app.executors or app.driver is not None:
             return
         self.companies[app.spec.company].apps -= 1
+        self.ranks.pop(app.id, None)
         self.ended[app.id] = None
         self._forget_ended()
 

@@ -17,7 +17,7 @@ from scheduler.rules.entities import Company
 from scheduler.rules.kinds import amounts_named, per_task
 from scheduler.rules.limiting import check_submission
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
-from scheduler.rules.programs import check_terms, of_programs
+from scheduler.rules.programs import check_terms, check_together, of_programs
 from scheduler.rules.request import Asked, asked
 from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
@@ -89,6 +89,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         if sizes:
             check_size(state, sizing, command.cores)
         _check_fits(state, registered)
+        check_together(state, company, command, registered)
     return registered
 
 

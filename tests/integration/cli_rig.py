@@ -53,12 +53,13 @@ class Shell:
         }
         home.mkdir(parents=True, exist_ok=True)
 
-    def run(self, *arguments: str, text: str = "") -> Answer:
-        """Run one `fairlog` command to its end, in a process forked from one that has loaded it."""
-        with tempfile.TemporaryDirectory() as folder:
-            given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
+    def run(self, *arguments: str, text: str = "", folder: Path | None = None) -> Answer:
+        """Run one `fairlog` command to its end, in a process forked from one that has loaded it; at home by default."""
+        begun = folder or self.home
+        with tempfile.TemporaryDirectory() as kept:
+            given, out, err = (Path(kept) / name for name in ("in", "out", "err"))
             given.write_text(text, encoding="utf-8")
-            process = Forked(main, *arguments, environment=self.env, log=out, errors=err, given=given, folder=self.home)
+            process = Forked(main, *arguments, environment=self.env, log=out, errors=err, given=given, folder=begun)
             try:
                 code = process.wait(HOPELESS_S)
             except subprocess.TimeoutExpired:

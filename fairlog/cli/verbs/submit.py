@@ -50,7 +50,7 @@ from fairlog.cli.params import (
 from fairlog.cli.printed import leave_stdout
 from fairlog.cli.times import localized
 from scheduler.model.arrays import index_of, indexes, preferences, written
-from scheduler.model.commands import KillApp, SubmitApp
+from scheduler.model.commands import KillApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.resources import size_text
@@ -85,8 +85,8 @@ _STAGE = click.option(
     type=FILE,
     multiple=True,
     metavar="FILE",
-    help="Small file to put into the scratch folder of each executor and of the driver, $FAIRLOG_SCRATCH, which is the "
-    "working folder of --executor-program; 40 KiB in all. Repeatable.",
+    help="Small file to put into the scratch folder of each executor and of the driver, $FAIRLOG_SCRATCH, in "
+    "which --executor-program then begins; 40 KiB in all. Repeatable.",
 )
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     company_option("Company that the app belongs to.  [default: that of the account]"),
@@ -180,7 +180,11 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     ),
     flag(
         "--executor-program",
-        help="Run CMD once in each executor, with all its cores and memory, in a folder of the executor's own.",
+        help="Run CMD once in each executor, with all its cores and memory.",
+    ),
+    flag(
+        "--as-many-as-fit",
+        help="The programs of --executor-program need not run at once: accept more than the cluster can ever hold.",
     ),
     click.option(
         "--executor-command",
@@ -314,6 +318,8 @@ class Job(NamedTuple):
     def request(self, session: Session) -> SubmitApp:
         """The submission, under a new id. Raises: click.UsageError if company or user are missing."""
         who = submitter(session, self.fields["company"], self.fields["user"])
+        if FILES not in self.secrets:
+            _check_path(self.fields)
         return SubmitApp(app=new_id(), cwd=read_folder(), **{**self.fields, **who})
 
 
@@ -368,6 +374,10 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     if stage:
         secrets[FILES] = packed(_contents(stage))
     check_size(secrets)
+    fitting = asked.pop("as_many_as_fit")
+    if fitting and not asked["executor_program"]:
+        raise click.UsageError("--as-many-as-fit is for --executor-program; add it")
+    asked["all_at_once"] = needs_all(asked) and not fitting
     near = merge_near(pair for pairs in prefer for pair in pairs)
     if near:
         asked |= _stated_preferences(near, array or "", asked["tasks"])
@@ -379,6 +389,18 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         "executor_command": asked["executor_command"] or (),
     }
     return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
+
+
+def _check_path(fields: Mapping[str, Any]) -> None:
+    """Raises: click.UsageError for a program or script that is named from the present folder and begins in scratch."""
+    if not (fields["executor_program"] and fields["owner_timeout_s"]):
+        return
+    folder = Path(read_folder())
+    for word in fields["command"][:2]:
+        if not word.startswith("/") and (folder / word).is_file():
+            raise click.UsageError(
+                f"with --owner-timeout, programs begin in $FAIRLOG_SCRATCH, where {word} is not; give {folder / word}"
+            )
 
 
 _DESCRIBING = {param.name for param in _described(lambda: None).__click_params__}

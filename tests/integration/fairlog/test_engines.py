@@ -83,6 +83,31 @@ def test_a_program_and_its_owner_leave_messages_for_each_other(cluster: Site) ->
         assert owner.message(app, "done") is None
 
 
+RANK = """
+told=told/$FAIRLOG_TASK_INDEX.$FAIRLOG_TASK_COUNT
+echo begun >>$told
+test $FAIRLOG_TASK_INDEX = 0 || test $(wc -l <$told) = 2
+"""
+
+
+def test_programs_begin_in_their_folder_and_one_that_fails_keeps_its_index(cluster: Site) -> None:
+    folder = cluster.shell.home / "ranks"
+    (folder / "told").mkdir(parents=True)
+    (folder / "rank.sh").write_text(RANK)
+    asked = ["submit", "--company", "acme", "--user", "ann", "--executor-program", "--executors"]
+    submitted = cluster.shell.run(*asked, "2", "--wait", "--", "sh", "rank.sh", folder=folder)
+    assert submitted.code == 0, submitted
+    assert {file.name: file.read_text().split() for file in (folder / "told").iterdir()} == {
+        "0.2": ["begun"],
+        "1.2": ["begun", "begun"],
+    }
+    refused = cluster.shell.run(*asked, "99", "--executor-cores", "4", "--", "sh", "rank.sh", folder=folder)
+    assert "needs 99 executors of 4 cores" in refused.err
+    assert "can hold 2 at most" in refused.err
+    lost = cluster.shell.run(*asked, "1", "--owner-timeout", "9s", "--", "./rank.sh", folder=folder)
+    assert f"is not; give {folder / 'rank.sh'}" in lost.err
+
+
 def test_staged_files_lie_in_the_folder_of_each_executor_and_in_no_variable(cluster: Site, tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("cat told.txt; echo ${FAIRLOG_FILES-none}; ls | wc -l\n")
     (tmp_path / "told.txt").write_bytes(b"said \xff\n")

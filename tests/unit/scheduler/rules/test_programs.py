@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.commands import (
+    ChangeCompany,
     EndApp,
     EndedExecutor,
     FinishApp,
@@ -19,7 +20,7 @@ from scheduler.model.commands import (
     command_of,
     private_of,
 )
-from scheduler.model.errors import AppEnded, InvalidCommand, NeverFits
+from scheduler.model.errors import AppEnded, InvalidCommand, NeverFits, NeverTogether, QuotaExceeded
 from scheduler.model.events import (
     AppChanged,
     AppRemoved,
@@ -386,3 +387,82 @@ def test_commands_are_read_as_they_are_written() -> None:
     assert command_of({"type": "ScaleApp", "app": "a", "executors": 1, "stop": ["a.1"]}) == ScaleApp(
         app="a", executors=1, stop=("a.1",)
     )
+
+
+def places(cluster: Cluster) -> dict[str, tuple[int, int]]:
+    """Executor -> the index that its program finds, and the number of programs."""
+    found = {}
+    for worker in all_grants(cluster.state).values():
+        for name, text in worker.items():
+            if text:
+                grant = Grant.model_validate_json(text)
+                found[name] = grant.rank, grant.ranks
+    return found
+
+
+def test_a_program_that_failed_returns_under_its_index_and_knows_how_many_there_are() -> None:
+    """Semantics G6: whatever ended well in between."""
+    cluster = running()
+    assert places(cluster) == {"a1.0": (0, 3), "a1.1": (1, 3), "a1.2": (2, 3)}
+    cluster.turn(EndedExecutor(executor="a1.0", reason="exited", exit_code=0))
+    cluster.turn(EndedExecutor(executor="a1.2", reason="failed", exit_code=3))
+    assert places(cluster) == {"a1.1": (1, 3), "a1.3": (2, 3)}
+    cluster.turn(EndedExecutor(executor="a1.1", reason="failed", exit_code=3))
+    assert places(cluster) == {"a1.3": (2, 3), "a1.4": (1, 3)}
+    again = restored(lines(cluster.state))
+    assert again.digest() == cluster.state.digest()
+    assert again.ranks["a1"].done == 1
+    assert audited(cluster) == []
+
+
+def test_indexes_of_stopped_programs_are_given_out_again() -> None:
+    cluster = running()
+    cluster.turn(ScaleApp(app="a1", executors=2, stop=("a1.0",)))
+    cluster.ended("a1.0")
+    cluster.turn(ScaleApp(app="a1", executors=4))
+    assert places(cluster) == {"a1.1": (1, 4), "a1.2": (2, 4), "a1.3": (0, 4), "a1.4": (3, 4)}
+    for number in range(1, 5):
+        cluster.ended(f"a1.{number}")
+    assert cluster.state.apps["a1"].ended == "finished"
+    assert cluster.state.ranks == {}
+
+
+@pytest.mark.parametrize(
+    ("about", "scratch"),
+    [({}, False), ({"owner_timeout_s": 30}, True), ({"env": ("FAIRLOG_FILES",)}, True)],
+    ids=["alone", "owned", "staged"],
+)
+def test_a_program_begins_in_its_apps_folder_unless_that_may_be_elsewhere(about: dict[str, Any], scratch: bool) -> None:  # noqa: FBT001
+    cluster = running(1, cwd="/work", **about)
+    grant = Grant.model_validate_json(all_grants(cluster.state)["w1"]["a1.0"])
+    assert (grant.cwd, grant.begins_in_scratch) == ("/work", scratch)
+
+
+def test_programs_that_can_never_run_at_once_are_refused_with_both_numbers() -> None:
+    """Semantics G7: counted per worker, for two workers of 5 cores hold four executors of 2 cores and not five."""
+    cluster = shared(w1=5, w2=5)
+    why = r"needs 5 executors of 2 cores and 1024 MiB at once, and the cluster, were it empty, can hold 4 at most"
+    with pytest.raises(NeverTogether, match=why):
+        cluster.turn(programs(executors=5, all_at_once=True))
+    cluster.turn(programs("wish", executors=5))
+    assert kinds(cluster.turn(programs(executors=4, all_at_once=True)))[0] == "AppRegistered"  # although it is full
+    with pytest.raises(InvalidCommand, match="add --executor-program"):
+        cluster.turn(SubmitApp(app="b1", company="acme", user="ann", command=("true",), tasks=1, all_at_once=True))
+
+
+@pytest.mark.parametrize(("part", "most"), [("1/2", 4), (None, 3)], ids=["part", "amounts"])
+def test_programs_beyond_a_quota_that_may_not_be_passed_are_refused(part: str | None, most: int) -> None:
+    cluster = shared(w1=16)
+    amounts: dict[str, Any] = {"part": part} if part else {"cores": 7, "memory_mb": 65536}
+    cluster.turn(ChangeCompany(company="acme", borrow=False, **amounts))
+    assert kinds(cluster.turn(programs("fits", executors=most, all_at_once=True)))[0] == "AppRegistered"
+    refused = NeverTogether if part else QuotaExceeded
+    with pytest.raises(refused):
+        cluster.turn(programs(executors=most + 1, all_at_once=True))
+
+
+def test_nothing_is_known_to_run_never_without_workers_or_where_they_are_waited_for() -> None:
+    cluster = shared()
+    assert kinds(cluster.turn(programs(executors=99, all_at_once=True)))[0] == "AppRegistered"
+    cluster = shared({"never_fits": "wait"}, w1=4)
+    assert kinds(cluster.turn(programs(executors=99, all_at_once=True)))[0] == "AppRegistered"
