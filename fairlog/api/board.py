@@ -68,6 +68,7 @@ _SETTLED = (
     events.MasterElected,
     events.KeyChanged,
     events.LogRestored,
+    events.LogAccepted,
 )
 """What the history of the settings tells."""
 _NAMED = tuple(f'["{kind.__name__}"'.encode() for kind in _SETTLED)

@@ -34,6 +34,7 @@ from scheduler.model import commands
 from scheduler.model.commands import (
     BATCH,
     NEVER_SENT,
+    AcceptLog,
     Command,
     IssueToken,
     LoseOwner,
@@ -278,6 +279,8 @@ class Handlers:
             raise NotAllowed("only the master declares an owner lost; `fairlog finish` ends an app")
         if isinstance(command, RestoreLog):
             raise NotAllowed("a log is restored by `fairlog restore`, before any master is started")
+        if isinstance(command, AcceptLog):
+            raise NotAllowed("a shorter log is accepted by `fairlog recover`, while masters refuse to serve")
 
         def refuse(state: ClusterState) -> None:
             if state.closed:

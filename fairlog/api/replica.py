@@ -14,6 +14,7 @@ from fairlog.watch.tally import Tally
 from recovery.failover.follower import Follower
 from scheduler.model.errors import FairlogError, InvariantViolated, UnreadableRecord
 from scheduler.rules.state import ClusterState
+from scheduler.service.known import Known, ShorterLog
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import program_log
 from scheduler.store.eventlog import GENESIS
@@ -29,6 +30,8 @@ STALE_S = 1.0
 """The oldest state by which a token is judged: a token that is revoked is refused within this time."""
 UNREADABLE_S = 5.0
 """Pause before a log that cannot be read is folded again."""
+SHORTER_S = 1.0
+"""Pause before a log that is shorter than one that was known is looked at again."""
 T = TypeVar("T")
 
 
@@ -75,11 +78,14 @@ class Replica:
     Only the thread changes the state, a whole turn at a time, while it holds the guard. Everyone else looks at it
     through `read`, which holds the guard as well, and keeps nothing of it that can change. `heard` is called in the
     thread with each turn after it is folded, and with None when the log has lost turns that were told. `tally` counts
-    what happens.
+    what happens. With `known`, nothing is read from a log that is shorter than one that was known (semantics I8).
     """
 
-    def __init__(self, log: EventLog, heard: Callable[[Record | None], object] = lambda _: None) -> None:
+    def __init__(
+        self, log: EventLog, heard: Callable[[Record | None], object] = lambda _: None, known: Known | None = None
+    ) -> None:
         self.tally = Tally()
+        self._known = known
         self.log = log
         self.heard = heard
         self._guard = Guard()
@@ -116,7 +122,7 @@ class Replica:
     def trouble(self) -> str:
         """Why the state may be behind the log; "" if it is not."""
         if self._told and not self.head:
-            return "the log is being read again"
+            return self._trouble or "the log is being read again"
         return self._trouble
 
     def seen(self) -> Seen:
@@ -170,9 +176,11 @@ class Replica:
             return self._guard.changed.wait_for(lambda: self.head >= seq and not self.trouble, wait_s)
 
     def catch_up(self) -> None:
-        """Fold the log to its end; for who has no thread running. Raises: as `Follower.catch_up`."""
+        """Fold the log to its end; for who has no thread running. Raises: as `Follower.catch_up`; ShorterLog."""
         asked_s = time.monotonic()
         self._follower.catch_up()
+        if self._known is not None:
+            self._known.check(self._follower.state.decisions)
         with self._guard:
             self._trouble, self._fresh_s = "", asked_s
 
@@ -192,14 +200,24 @@ class Replica:
             before = self.head
             self._told = self._told or before > 0
             records = self._follower.follow(WAIT_MS)
-            self._fresh_s = asked_s
             if not records and self.head != before:
                 self._lose()
+            if self._known is not None and not self._known.tend(self._follower.position):
+                self._follower.check_against_log()
+                self.catch_up()
+                self._lose()
+            self._fresh_s = asked_s
             for record in records:
                 self.heard(record)
         except RedisError as error:
             self._trouble = in_words(error)
             return self._outage.goes_on(error)
+        except ShorterLog as error:
+            if self._trouble != str(error):
+                program_log().error("refusing to serve", reason=str(error))
+                self._trouble = str(error)
+                self._lose()
+            return SHORTER_S
         except (UnreadableRecord, InvariantViolated) as error:
             program_log().error("the log cannot be read", reason=str(error))
             self._trouble = str(error)

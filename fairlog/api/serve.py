@@ -34,6 +34,7 @@ from recovery.archive.archive import open_log
 from recovery.failover.master import GC_THRESHOLD
 from scheduler.model.errors import FairlogError
 from scheduler.service.keyring import Keyring
+from scheduler.service.known import Known
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.served import SIGN_EVERY_S
 from scheduler.store.connection import connect
@@ -94,12 +95,14 @@ def run_api(
     keyring: Keyring | None = None,
     timeout_s: float = 30,
     oidc: Path | None = None,
+    known: Path | None = None,
 ) -> None:
     """Serve the API until SIGTERM or SIGINT; by the `keyring` it signs what it sends to the master.
 
-    `oidc` is the file about the OpenID provider at which people sign in (`fairlog.api.oidc`).
+    `oidc` is the file about the OpenID provider at which people sign in (`fairlog.api.oidc`). How far the log was known
+    is kept in the folder `known`.
 
-    Raises: CannotListen, UnsuitableStore, BadProvider.
+    Raises: Unwritable, CannotListen, UnsuitableStore, BadProvider.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = most if most != resource.RLIM_INFINITY else 2 * MAX_CONNECTIONS
@@ -110,7 +113,9 @@ def run_api(
     sockets = _sockets(where)
     feed = Feed()
     with connect(store_url) as store, Apart(store_url, cluster, archive_url) as figures:
-        replica = Replica(open_log(store, Keys(cluster), elsewhere=archive_url))
+        log = open_log(store, Keys(cluster), elsewhere=archive_url)
+        me = f"API server {socket.gethostname()}-{os.getpid()}"
+        replica = Replica(log, known=Known(log, me, "api", known))
         handlers = Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s, figures=figures)
         door = Door(handlers, feed, provider=provider)
         replica.heard = door.heard

@@ -78,6 +78,7 @@ VERBS = {
     "log": ("log", "Print the log, one line per event, and verify its chain of digests."),
     "backup": ("backup", "Copy the log to a file while the cluster runs."),
     "restore": ("backup", "Restore a backup into a cluster that has no log."),
+    "recover": ("backup", "Go on with a log that is shorter than one that was known."),
     "archive": ("backup", "Move old log entries from the store to compressed files."),
     "import": ("backup", "Import an exported log into a cluster that has no log."),
     "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),

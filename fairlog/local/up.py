@@ -30,6 +30,7 @@ from fairlog.local import running
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
 from fairlog.watch.surroundings import STANDBYS_VARIABLE
+from recovery.archive.accept import refusal
 from recovery.archive.allowed import VARIABLE
 from recovery.failover.exporter import METRICS_VARIABLE, Address, check_free
 from recovery.failover.lease import members
@@ -39,8 +40,10 @@ from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import Client
 from scheduler.service.grant_tokens import worker_pass
 from scheduler.service.keyring import KEYS_FILE, KEYS_VARIABLE, Keyring, keyring_at
+from scheduler.service.known import KNOWN_VARIABLE
 from scheduler.service.private import private_folder
 from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from workers.processes import started_s
 from workers.sandbox import why_no_cell
@@ -174,11 +177,16 @@ class Tree:
         self._announce()
 
     def is_ready(self) -> bool:
-        """Whether a master of the tree and its API answer and all its workers are registered."""
+        """Whether a master of the tree and its API answer and all its workers are registered.
+
+        Raises: NotReady if masters refuse to serve from a log that is shorter than one that was known.
+        """
         keys = Keys(self.plan.cluster)
         try:
             with connect(self.store.url) as store:
                 serving = members(store, keys)[0]
+                if serving is None and (refused := refusal(EventLog(store, keys))) is not None:
+                    raise NotReady(str(refused))
                 agents = cast("dict[bytes, bytes]", store.hgetall(keys.agents))
                 registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
                 if serving is None or any(registered.get(worker.name, 0) != worker.pid for worker in self.workers):
@@ -243,6 +251,7 @@ class Tree:
         variables = {
             KEYS_VARIABLE: str(self.plan.data / KEYS_FILE),
             STANDBYS_VARIABLE: str(min(1, self.plan.masters - 1)),
+            KNOWN_VARIABLE: str(self.plan.data / "known"),
             METRICS_VARIABLE: "",  # one address cannot serve several masters
         }
         program = partial(as_fairlog, [*arguments, *where], os.getpid(), variables)

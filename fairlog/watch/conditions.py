@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
+from scheduler.service.known import WAYS, missed
 from scheduler.store.full_disks import KEPT_MS
 
 if TYPE_CHECKING:
     from recovery.failover.lease import Member
     from scheduler.rules.state import ClusterState
+    from scheduler.service.known import End
     from scheduler.store.full_disks import Cut
 
 Severity = Literal["warning", "critical"]
@@ -114,6 +116,7 @@ class Around(NamedTuple):
       waits.
     - `others`: the data folders of further `up`s on this machine.
     - `unserved`: that no API server answers; None if one does, or none is missed.
+    - `shorter`: the position at which the log ends, and an end that was known and that it does not hold.
     - `cuts`: worker -> what of the output of tasks its disk has not taken.
     """
 
@@ -133,6 +136,7 @@ class Around(NamedTuple):
     log_at: int | None = None
     unreplicated: tuple[int, int] | None = None
     unserved: Unserved | None = None
+    shorter: tuple[int, End] | None = None
 
 
 class Found(NamedTuple):
@@ -227,8 +231,17 @@ def _log(_: ClusterState, around: Around) -> Holds:
         yield "", f"the log cannot be read: {around.unreadable}"
 
 
+def _shorter(_: ClusterState, around: Around) -> Holds:
+    if around.shorter is not None and not around.error:
+        yield "", f"{missed(*around.shorter)}: masters and API servers refuse to serve"
+
+
+def _decide(around: Around) -> str:
+    return WAYS.format(head=0 if around.shorter is None else around.shorter[0])
+
+
 def _no_master(_: ClusterState, around: Around) -> Holds:
-    if around.serving is None and not around.error and around.unreplicated is None:
+    if around.serving is None and not around.error and around.unreplicated is None and around.shorter is None:
         waiting = len(around.standing_by)
         behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
         yield "", f"no master is active{behind}"
@@ -405,6 +418,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "cannot read its files, do what docs/operations.md says of such a store",
     ),
     Condition("log", "critical", _log, "keep a copy of the store's files and restore a backup; masters stop here"),
+    Condition("shorter", "critical", _shorter, _decide),
     Condition(
         "no_master", "critical", _no_master, "start one with `fairlog master`, or see the logs of those that run"
     ),

@@ -24,9 +24,11 @@ from fairlog.watch.conditions import (
 )
 from recovery.failover.lease import members
 from scheduler.service.heartbeats import behind_api
+from scheduler.service.known import End, noted
 from scheduler.service.served import Served, served
 from scheduler.store.connection import clock_ms
 from scheduler.store.durability import watched
+from scheduler.store.eventlog import EventLog
 from scheduler.store.full_disks import cuts
 from witness.fairness import Fairness, shortfall
 
@@ -177,6 +179,7 @@ def look_around(
         log_at=log_at,
         unreplicated=unreplicated,
         unserved=_unserved(store, keys, sign, now),
+        shorter=_shorter(store, keys),
     )
 
 
@@ -187,6 +190,14 @@ def _unserved(store: Redis, keys: Keys, sign: Served | None, now: int) -> Unserv
     behind = behind_api(store, keys)
     missed = behind or not (sign.stopped or now - sign.at > UNSERVED_SHOWN_MS)
     return Unserved(sign.at, behind) if missed else None
+
+
+def _shorter(store: Redis, keys: Keys) -> tuple[int, End] | None:
+    """Where the log ends, and an end that was known and that it does not hold; None if nobody says so."""
+    with suppress(ResponseError):
+        if (end := noted(store, keys)) is not None:
+            return EventLog(store, keys).head().seq, end
+    return None
 
 
 def _log_at(store: Redis, keys: Keys) -> int | None:

@@ -11,9 +11,10 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 from uuid import uuid4
 
+from recovery.archive.accept import accepting
 from recovery.archive.segment import Segment
 from recovery.replay.rebuild import fold
 from recovery.replay.snapshot import Snapshot
@@ -25,6 +26,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service import seals
 from scheduler.service.keyring import Keyring
+from scheduler.service.known import End, noted
 from scheduler.store.codec import Record, encode_turn, facts, stored
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
@@ -164,15 +166,29 @@ class Draft:
         turn = Turn(self._state, clock_ms(self._store.time()))
         self.key, public = seals.key_after_restore(ring, self._state)
         turn.take(RestoreLog(self.key, public), uuid4().hex, by)
+        if self._given_up is not None:
+            turn.take(accepting(*self.end, self._given_up), uuid4().hex, by)
         turn.settle()
         record = encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.end.digest)
         self._append([record])
         self.end, self.at = Position(record.last, record.digest), record.at
 
     def sign_on(self, by: By, ring: Keyring | None) -> None:
-        """As `go_on`, if another key must be named than the one in force; else the log stays as it was added."""
-        if any(seals.key_after_restore(ring, self._state)):
+        """As `go_on`, if another key must be named than the one in force, or a longer log was known (semantics I8).
+
+        Else the log stays as it was added.
+        """
+        if any(seals.key_after_restore(ring, self._state)) or self._given_up is not None:
             self.go_on(by, ring)
+
+    @property
+    def _given_up(self) -> End | None:
+        """The end that was known, as the note in the store says, and that the draft does not hold; None without one."""
+        end = noted(self._store, self._keys)
+        if end is None:
+            return None
+        entries: Any = self._store.xrange(self._name, f"{end.seq}-0", f"{end.seq}-0")
+        return None if entries and entries[0][1].get(b"digest") == end.digest.encode() else end
 
     def add_snapshot(self, snapshot: Snapshot, parts: Iterable[bytes]) -> None:
         """Add a snapshot of the log."""
@@ -209,6 +225,7 @@ class Draft:
             raise NotPublished(self._in_the_way())
         if answer != b"done":
             raise NotPublished(_OVERTAKEN)
+        self._store.delete(keys.shorter)
 
     def _in_the_way(self) -> str:
         return (

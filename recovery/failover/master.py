@@ -26,6 +26,7 @@ from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
 from scheduler.model.errors import Deposed, StaleLog, UnsuitableStore
 from scheduler.service.keyring import Keyring
+from scheduler.service.known import Known, ShorterLog
 from scheduler.service.measures import Measures
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
@@ -38,6 +39,8 @@ from scheduler.store.keys import Keys
 from scheduler.store.transient import BACK_OFF_S, NotDurable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scheduler.model.commands import Command
     from scheduler.rules.state import ClusterState
     from scheduler.store.eventlog import Position
@@ -67,16 +70,18 @@ def run_master(  # noqa: PLR0913 - its options
     keyring: Keyring | None = None,
     seals_url: str = "",
     metrics: Address | None = None,
+    known: Path | None = None,
 ) -> None:
     """Run a master of `cluster` until SIGTERM or SIGINT: one is active, the others stand by.
 
     A commit is answered once `replicas` replicas of the store have it. Store outages are waited out with back-off.
     With a `keyring`, only signed messages are taken, and seals are kept below `seals_url` unless that is "".
     `archive_url` overrides the URL of the archive that the log names, which must be one of `archive_allow` or below.
-    At the address `metrics`, a process of its own serves the metrics of this master.
+    At the address `metrics`, a process of its own serves the metrics of this master. How far the log was known is kept
+    in the folder `known`.
 
     Raises: UnsuitableStore if the store may lose data; UnreadableRecord or InvariantViolated if the log cannot be
-    trusted from some position on, which an operator must resolve; CannotExport.
+    trusted from some position on, which an operator must resolve; CannotExport, Unwritable.
     """
     keys = Keys(cluster)
     measures = None if metrics is None else Measures()
@@ -95,6 +100,7 @@ def run_master(  # noqa: PLR0913 - its options
             accepts=accepts,
             keyring=keyring,
             seals_url=seals_url,
+            known=Known(log, f"master {member.id}", "master", known),
         )
         check()
         if measures is not None and metrics is not None:
@@ -110,7 +116,8 @@ class Master:
 
     `check` raises if the store is unsuitable. It is called again after each outage and before each take-over: another
     server may answer then, or its settings may have changed. A master waits until the store is suitable again.
-    `accepts` raises for a command that this host refuses, as in `Scheduler`.
+    `accepts` raises for a command that this host refuses, as in `Scheduler`. With `known`, it refuses to serve from a
+    log that is shorter than one that was known, until an operator decides (semantics I8).
     """
 
     def __init__(  # noqa: PLR0913 - what it consists of
@@ -125,6 +132,7 @@ class Master:
         accepts: Callable[[Command], object] = lambda _: None,
         keyring: Keyring | None = None,
         seals_url: str = "",
+        known: Known | None = None,
     ) -> None:
         store, keys = log.store, log.keys
         self.member = member
@@ -146,6 +154,9 @@ class Master:
         self._appear_at_s = 0.0
         self._archiver = archiver
         self._exporter: Exporter | None = None
+        self._known = known
+        self._refuses = ""
+        """Why it does not serve although the store answers."""
 
     def export(self, measures: Measures, exporter: Exporter) -> None:
         """Take note of commits in `measures`, which `exporter` serves."""
@@ -159,12 +170,9 @@ class Master:
         while not self.worker.stopping:
             notify(ALIVE)
             try:
-                if self._outage:
-                    self._look_again()
-                if self.lease.take():
-                    self._serve()
-                else:
-                    self._stand_by()
+                self._take_part()
+            except ShorterLog as shorter:
+                self._refuse(shorter)
             except (Deposed, StaleLog) as reason:
                 _log.warning("standing by again", master=self.member.id, reason=str(reason))
                 self._keep_what_was_folded()
@@ -175,6 +183,23 @@ class Master:
                 self._tend_exporter(serving=False, seq=self.follower.position.seq)
                 self.worker.pause(self._outage.goes_on(error))
         notify(STOPPING)
+        self._end()
+
+    def _take_part(self) -> None:
+        """Serve, or stand by for a moment."""
+        if self._outage:
+            self._look_again()
+        if self._refuses:
+            self._look_for_decision()
+        if self.lease.take():
+            self._serve()
+        else:
+            self._stand_by()
+
+    def _end(self) -> None:
+        if self._known is not None:
+            self._note_confirmed(self._known)
+            self._known.keep()
         try:
             self.lease.release()
         except RedisError as error:
@@ -185,6 +210,36 @@ class Master:
         if self._exporter is not None:
             self._exporter.stop()
         _log.info("stopped", master=self.member.id)
+
+    def _refuse(self, shorter: ShorterLog) -> None:
+        """Serve nothing, and keep no other master from taking over: it finds the note in the store."""
+        if str(shorter) != self._refuses:
+            self._refuses = str(shorter)
+            _log.error("refusing to serve", master=self.member.id, reason=self._refuses)
+        self.scheduler.put_down()
+        self._tend_exporter(serving=False, seq=0)
+        with suppress(RedisError):  # the next question to the store says so
+            self.lease.release()
+            self.lease.appear()
+        self.worker.pause(APPEAR_EVERY_S)
+
+    def _look_for_decision(self) -> None:
+        """Raises: ShorterLog while no operator has decided; as `Follower.catch_up`."""
+        self.follower.check_against_log()
+        self.follower.catch_up()
+        self._check_known(self.follower.state)
+        _log.info("standing by: an operator has decided, or the log is whole again", master=self.member.id)
+        self._refuses = ""
+
+    def _check_known(self, state: ClusterState) -> None:
+        if self._known is not None:
+            self._known.check(state.decisions)
+
+    def _compare_with_known(self) -> None:
+        """Raises: StaleLog if the store has lost what this master, which is active, has acknowledged."""
+        confirmed = self.scheduler.commits.confirmed
+        if self._known is not None and not self._known.tend(confirmed, settled=True):
+            raise StaleLog(f"the log does not hold what was acknowledged up to position {confirmed.seq}")
 
     def _look_again(self) -> None:
         """Check that the store takes writes again, is suitable and holds what was folded.
@@ -220,6 +275,7 @@ class Master:
         if not self._keep_lease():
             self.scheduler.make_sure_of_office()
             return
+        self._compare_with_known()
         self.scheduler.work_off_inbox(self._may_go_on)
         while self._snapshot_is_due() and not self.worker.stopping:
             self.snapshotter.begin(self.scheduler.state, self.scheduler.position)
@@ -229,6 +285,7 @@ class Master:
     def _may_go_on(self) -> bool:
         """Asked between turns, of which there is no end while more comes in than one turn takes."""
         self._tend_archive(self.scheduler.state)
+        self._compare_with_known()
         return self._keep_lease() and not self.worker.stopping and not self._snapshot_is_due()
 
     def _snapshot_is_due(self) -> bool:
@@ -245,6 +302,10 @@ class Master:
             self.lease.appear()
             self._appear_at_s = time.monotonic() + APPEAR_EVERY_S
             self._tend_exporter(serving=False, seq=self.follower.position.seq)
+            if self._known is not None and not self._known.tend(self.follower.position):
+                self.follower.check_against_log()
+                self.follower.catch_up()
+                self._check_known(self.follower.state)
         self.rereader.tend()
         left_ms = self.lease.left_ms
         self.follower.follow(min(left_ms + 1, STANDBY_WAIT_MS) if left_ms >= 0 else STANDBY_WAIT_MS, self.lease.bell)
@@ -298,7 +359,18 @@ class Master:
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
         self._keep_what_was_folded()
-        return self.follower.give(self._while_it_folds)
+        if self._known is not None:
+            self._note_confirmed(self._known)
+        given = self.follower.give(self._while_it_folds)
+        self._check_known(given[0])
+        return given
+
+    def _note_confirmed(self, known: Known) -> None:
+        """Have it know what this master acknowledged since the log was folded."""
+        commits = self.scheduler.commits
+        if commits.confirmed != GENESIS:
+            known.learn(commits.confirmed)
+        commits.confirmed = GENESIS
 
     def _while_it_folds(self, seq: int) -> None:
         if self.worker.stopping:

@@ -457,6 +457,20 @@ class RestoreLog(_Request, frozen=True):
     public: str = ""
 
 
+class AcceptLog(_Request, frozen=True):
+    """Go on with a log that is shorter than one that was known (semantics I8).
+
+    `seq` and `digest` are its last turn's; `known` and `known_digest` those of a turn that it does not hold, as `by`
+    knew it, such as "master m1".
+    """
+
+    seq: int
+    digest: str
+    known: int
+    known_digest: str
+    by: str
+
+
 AccountCommand = (
     AddAccount | ChangeAccount | RemoveAccount | GrantRole | RevokeRole | IssueToken | RevokeToken | ShowApps
 )
@@ -469,6 +483,7 @@ Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 Command = (
     ConfigureCluster
     | RestoreLog
+    | AcceptLog
     | ChangeEdition
     | RegisterKind
     | CompanyCommand
@@ -480,8 +495,8 @@ Command = (
 )
 
 
-NEVER_SENT = LoseWorker, LoseOwner, RestoreLog
-"""The commands that no message carries: masters and restores say them by themselves."""
+NEVER_SENT = LoseWorker, LoseOwner, RestoreLog, AcceptLog
+"""The commands that no message carries: masters, restores and `recover` say them by themselves."""
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -697,6 +697,20 @@ class LogRestored(_Fact, frozen=True):
     public: str = ""
 
 
+class LogAccepted(_Fact, frozen=True):
+    """An operator accepted a log that ends at `seq` with `digest`, though it was known to go on (semantics I8).
+
+    It does not hold the turn that ended at `known` with `known_digest`, as `by` knew it. What was acknowledged behind
+    `seq`, up to `known`, is lost, and its receipts are broken.
+    """
+
+    seq: int
+    digest: str
+    known: int
+    known_digest: str
+    by: str
+
+
 class AccountAdded(_Fact, frozen=True):
     """An account (semantics I2); `host` and `offer` bound what a worker registers (I4)."""
 
@@ -783,7 +797,7 @@ DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded | NeedBegan | NeedEnded | TargetSet | TargetEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
-SealEvent = KeyChanged | LogSealed | LogRestored
+SealEvent = KeyChanged | LogSealed | LogRestored | LogAccepted
 AccountEvent = AccountAdded | AccountChanged | AccountRemoved | RoleGranted | RoleRevoked | AppsShown
 TokenEvent = TokenIssued | TokenRevoked
 Event = (

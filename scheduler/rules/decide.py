@@ -114,6 +114,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _remove_worker(state, command)
         case commands.RestoreLog():
             return _restored(state, command)
+        case commands.AcceptLog():
+            return [_accepted(state, command)]
         case commands.RegisterKind():
             check_kind(command.kind)
             return [] if command.kind in state.kinds else [facts.KindRegistered(kind=command.kind)]
@@ -586,6 +588,21 @@ def _restored(state: ClusterState, command: commands.RestoreLog) -> list[Event]:
         each for worker in state.workers.values() for each in (*_lose_all(state, worker), _removed(worker, "removed"))
     ]
     return [facts.LogRestored(key=command.key, public=command.public), *gone]
+
+
+def _accepted(state: ClusterState, command: commands.AcceptLog) -> Event:
+    """The log goes on although a longer one was known (semantics I8)."""
+    if not 0 <= command.seq <= state.head or command.known < 1 or not command.by:
+        raise InvalidCommand(
+            f"a log that ends at {state.head} cannot be accepted up to {command.seq} instead of {command.known}"
+        )
+    return facts.LogAccepted(
+        seq=command.seq,
+        digest=command.digest,
+        known=command.known,
+        known_digest=command.known_digest,
+        by=command.by,
+    )
 
 
 def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost", "killed"]) -> list[Event]:

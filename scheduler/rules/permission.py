@@ -98,6 +98,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.UndrainWorker: "cluster",
     commands.RemoveWorker: "cluster",
     commands.RestoreLog: "archive",
+    commands.AcceptLog: "archive",
     commands.LoseWorker: "lead",
     commands.LoseOwner: "lead",
     commands.RegisterWorker: "work",

@@ -700,6 +700,12 @@ def _log_restored(state: Facts, event: events.LogRestored) -> Broken:
     return named and ("I7", named[1])
 
 
+def _log_accepted(state: Facts, event: events.LogAccepted) -> Broken:
+    if not 0 <= event.seq <= state.head or event.known < 1 or not event.by:
+        return "I8", f"a log that ends at {state.head} is accepted up to {event.seq} instead of {event.known}"
+    return None
+
+
 def _log_sealed(state: Facts, event: events.LogSealed) -> Broken:
     if not state.sealed < event.seq <= state.head:
         return "I6", f"position {event.seq} is sealed between the last seal, {state.sealed}, and {state.head}"
@@ -807,6 +813,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.KeyChanged: _key_changed,
     events.LogSealed: _log_sealed,
     events.LogRestored: _log_restored,
+    events.LogAccepted: _log_accepted,
     events.AccountAdded: _account_added,
     events.AccountChanged: _account_known,
     events.AccountRemoved: _account_known,

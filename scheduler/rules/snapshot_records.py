@@ -65,6 +65,7 @@ class _Cluster(_Record):
     kinds: list[str] = []
     forgotten_at: int = 0
     public_keys: dict[str, str] = {}
+    decisions: dict[str, int] = {}
     sealed: int = 0
     sealed_at: int = 0
     closed: bool = False

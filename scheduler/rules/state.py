@@ -138,6 +138,9 @@ class ClusterState:
         """Account -> how many of its refusals are logged in the minute since 1970 in which the last one was."""
         self.public_keys: dict[str, str] = {}
         """The keys by which masters sign, id -> public half in hex; the last one signs (semantics I6)."""
+        self.decisions: dict[str, int] = {}
+        """What operators decided on a log that was restored or is shorter than one known, as `POSITION@TIME` -> the
+        last position known that the log need not hold, 0 = any (semantics I7, I8)."""
         self.sealed = self.sealed_at = 0
         """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
@@ -390,6 +393,7 @@ class ClusterState:
             "commands": list(map(list, self.known_commands())),
             "forgotten_at": self.forgotten_at,
             "public_keys": list(self.public_keys.items()),
+            "decisions": list(self.decisions.items()),
             "sealed": [self.sealed, self.sealed_at],
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
@@ -1384,7 +1388,11 @@ class ClusterState:
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
+    def _log_accepted(self, event: events.LogAccepted) -> None:
+        self.decisions[f"{self.head}@{self.at}"] = event.known
+
     def _log_restored(self, event: events.LogRestored) -> None:
+        self.decisions[f"{self.head}@{self.at}"] = 0
         if event.key:
             self._key_changed(events.KeyChanged(key=event.key, public=event.public))
 
@@ -1476,6 +1484,7 @@ class ClusterState:
             events.KeyChanged: cls._key_changed,
             events.LogSealed: cls._log_sealed,
             events.LogRestored: cls._log_restored,
+            events.LogAccepted: cls._log_accepted,
             events.AccountAdded: cls._account_added,
             events.AccountChanged: cls._account_changed,
             events.AccountRemoved: cls._account_removed,

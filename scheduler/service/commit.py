@@ -86,6 +86,8 @@ class Commits:
         self._heartbeats = heartbeats
         self._keyring = keyring if keyring is not None and keyring.master else None
         self.position = GENESIS
+        self.confirmed = GENESIS
+        """The last position that was acknowledged by this master."""
         self.failed = False
         """Whether the last commit was not confirmed, so that the state is ahead of the log."""
         self.refused_in_a_row = 0
@@ -161,7 +163,7 @@ class Commits:
         except NO_ANSWER:
             if not self._was_committed(position):
                 raise
-        self.position = position
+        self.position = self.confirmed = position
 
     def begin(self, decided: Decided) -> None:
         """Send the commit of events, grants, secrets and inbox."""
@@ -196,6 +198,7 @@ class Commits:
             raise StaleLog("another master has written the log since the commit was sent")
         self.refused_in_a_row = 0
         self.failed = False
+        self.confirmed = decided.position
         if self.measures is not None:
             record, took_s = decided.record, time.monotonic() - sent_s
             events = 0 if record is None else record.last - record.first + 1

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, NEVER_SENT, Command, LoseOwner, LoseWorker, RestoreLog, SubmitApp
+from scheduler.model.commands import (
+    BATCH,
+    NEVER_SENT,
+    AcceptLog,
+    Command,
+    LoseOwner,
+    LoseWorker,
+    RestoreLog,
+    SubmitApp,
+)
 from scheduler.model.errors import (
     CommandRejected,
     Deposed,
@@ -356,6 +365,8 @@ class Scheduler:
             command = received
             if isinstance(command, RestoreLog):
                 raise NotAllowed("a log is restored by `fairlog restore`, before any master is started")
+            if isinstance(command, AcceptLog):
+                raise NotAllowed("a shorter log is accepted by `fairlog recover`, while masters refuse to serve")
             if isinstance(command, NEVER_SENT):
                 raise NotAllowed("only a master declares workers and owners lost")
             turn.take(command, identity, by)

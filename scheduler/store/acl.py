@@ -28,7 +28,7 @@ class Role(NamedTuple):
     commands: str
 
 
-_LOG = "log archive snapshot:* snapshots lease masters settled unreplicated"
+_LOG = "log archive snapshot:* snapshots lease masters settled shorter unreplicated"
 _WORK = "tasks:* begun:* later:* near:* output:* kept kept:* driver-output:* mail:* visit:* visited"
 _ASKING = "inbox sent:* reply:*"
 _RINGING = "queue:fairlog.{C}.master"
@@ -59,7 +59,7 @@ ROLES = (
         user="fairlog-api",
         purpose="API servers, which work for agents and executors as well",
         write=f"{_ASKING} inbox:* unclaimed:* reads reads-archive rate:* owners {_WORK} heartbeats agents "
-        "served full-disks grants:*",
+        "served shorter full-disks grants:*",
         read=f"{_LOG} secrets:* audited backed-up",
         queues=_SERVING,
         commands=f"{_READS} {_SENDS} {_WORKS} memory|usage xtrim",

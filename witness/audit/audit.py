@@ -28,6 +28,7 @@ from scheduler.model.events import (
     CompanyRegistered,
     Event,
     KeyChanged,
+    LogAccepted,
     LogRestored,
     LogSealed,
     MasterElected,
@@ -49,17 +50,39 @@ _SUMS = "ledgers that are the sums of their apps"
 
 
 class Restored(NamedTuple):
-    """At position `seq` the account restored the log, and named the `key`, "" if none (semantics I7)."""
+    """At position `seq` the account restored the log, and named the `key`, "" if none (semantics I7).
+
+    Or it `accepted` a shorter log, instead of one that was known (I8).
+    """
 
     seq: int
     account: str
     key: str
+    accepted: tuple[int, int] | None = None
+    """The position of the end that was accepted, and that of the end that was known."""
 
     def __str__(self) -> str:
+        if self.accepted is not None:
+            end, known = self.accepted
+            return f"At {self.seq} {self.account} accepted a log that ended at {end}: {broken_by(end, known)}."
         since = (
             f"the key {self.key} signs since, which none before it has signed" if self.key else "its key is as before"
         )
         return f"The log was restored at {self.seq} by {self.account}: {since}."
+
+
+def broken_by(end: int, known: int) -> str:
+    """What is broken where a log that ends at `end` is accepted, though another end was known at `known` (I8)."""
+    if known > end:
+        return f"receipts of positions {end + 1} to {known} are broken"
+    return f"position {known} was known otherwise, and receipts of what it does not hold are broken"
+
+
+def _decided(fact: Fact) -> Restored:
+    event = fact.event
+    if isinstance(event, LogAccepted):
+        return Restored(fact.seq, fact.by.account, "", (event.seq, event.known))
+    return Restored(fact.seq, fact.by.account, event.key if isinstance(event, LogRestored) else "")
 
 
 class Audit:
@@ -128,9 +151,7 @@ class Audit:
         self._before = self.ends_at, self.digest
         self.ends_at, self.digest = last.seq, last.digest
         self._found = []
-        self.restored += [
-            Restored(each.seq, each.by.account, each.event.key) for each in turn if isinstance(each.event, LogRestored)
-        ]
+        self.restored += [_decided(each) for each in turn if isinstance(each.event, LogRestored | LogAccepted)]
         if last.seq < self.first:
             for each in turn:
                 self._fold(each)

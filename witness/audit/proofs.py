@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from recovery.archive.seal_files import Kept
-from scheduler.model.events import KeyChanged, LogRestored
+from scheduler.model.events import KeyChanged, LogAccepted, LogRestored
 from scheduler.model.sender import NOBODY, By
 from scheduler.service.receipts import SignedReceipt
 from scheduler.store.codec import Fact
@@ -29,6 +29,8 @@ class Proofs:
         self._done: dict[str, tuple[int, By]] = {}
         """Command id -> the position of its last event in the log, and its sender."""
         self._keys: dict[str, str] = {}
+        self._accepted: list[tuple[int, str, LogAccepted]] = []
+        """Where and by whom a shorter log was accepted (semantics I8)."""
         self._ends_at = 0
 
     def heard(self, facts: Iterable[Fact]) -> Iterator[Fact]:
@@ -42,6 +44,8 @@ class Proofs:
                 self._done[fact.cause] = fact.seq, by
             if fact.digest and fact.seq in self._digests:
                 self._digests[fact.seq] = fact.digest
+            if isinstance(fact.event, LogAccepted):
+                self._accepted.append((fact.seq, by.account, fact.event))
             if isinstance(fact.event, KeyChanged | LogRestored) and fact.event.key:
                 self._keys[fact.event.key] = fact.event.public
             yield fact
@@ -79,4 +83,8 @@ class Proofs:
             return None
         if self._ends_at < seq:
             found = f"the end of the log at {self._ends_at}"
-        return Deviation(seq, _RULE, found or "no end of a turn", f"the digest {digest}, as {named} says,")
+        found = found or "no end of a turn"
+        for at, account, event in self._accepted:
+            if event.seq < seq <= max(event.known, event.seq) or seq == event.known:
+                found += f" (broken by {account}, who at {at} accepted a log that ended at {event.seq})"
+        return Deviation(seq, _RULE, found, f"the digest {digest}, as {named} says,")

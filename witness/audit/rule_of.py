@@ -222,6 +222,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     ),
     "I3": (commands.ShowApps,),
     "I7": (commands.RestoreLog,),
+    "I8": (commands.AcceptLog,),
     "I5": (commands.IssueToken, commands.RevokeToken),
 }
 _OF_NEEDS: dict[type[Any], str] = {

@@ -71,7 +71,7 @@ def restore(target: Target, *, url: str, as_json: bool) -> None:
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with _empty_target(target) as (log, ring):
+    with _stored_log(target) as (log, ring):
         of_archive = partial(render.counted, of="segments of the archive")
         by, elsewhere = local(os.getuid()), target.archive
         copied = read(log, url, by=by, ring=ring, elsewhere=elsewhere, watched=render.counted, counted=of_archive)
@@ -79,6 +79,36 @@ def restore(target: Target, *, url: str, as_json: bool) -> None:
     _print_copied(copied, url, "restored from", as_json=as_json, more=more)
     _tell_key(copied.key)
     _warn_of_withheld(copied.withheld)
+
+
+@click.command()
+@range_option("--accept", 0, required=True, metavar="POSITION", help="Position at which the log ends.")
+@as_json
+@target_options()
+@click.pass_obj
+def recover(target: Target, *, accept: int, as_json: bool) -> None:
+    """Go on with a log that is shorter than one that was known.
+
+    After the store lost the end of its log, or all of it, masters and API servers that have known more refuse to
+    serve. Restore a backup into an empty store, or accept what is left with this verb. POSITION is where the log ends,
+    as `status` says; 0 is an empty log. The decision is recorded in the log. What was acknowledged behind POSITION is
+    lost, and its receipts are broken.
+    """
+    from recovery.archive.accept import accept as go_on  # noqa: PLC0415 (help needs none of it)
+
+    with _stored_log(target) as (log, _):
+        found = go_on(log, accept, local(os.getuid()))
+        cluster = log.keys.cluster
+    if as_json:
+        decided = {"cluster": cluster, "accepted": found.seq, "known": found.known.seq, "by": found.known.by}
+        render.print_json({**decided, "at": found.at})
+        return
+    click.echo(f"the log of the cluster {cluster} goes on from position {found.seq}; the decision is at {found.at}")
+    click.echo(
+        f"positions {found.seq + 1} to {found.known.seq} are lost, and receipts of them are broken"
+        if found.known.seq > found.seq
+        else f"receipts of what it does not hold, as {found.known.by} has known it, are broken"
+    )
 
 
 @click.command("import")
@@ -99,7 +129,7 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
     from fairlog.cli.exports import exported  # noqa: PLC0415 (help needs none of it)
     from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
 
-    with _empty_target(target) as (log, ring):
+    with _stored_log(target) as (log, ring):
         if (reached := left_behind(log)) is not None:
             render.say(f"An earlier import stopped at position {reached}; this one starts from the beginning.")
         with Draft(log) as draft:
@@ -184,7 +214,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 
 @contextmanager
-def _empty_target(target: Target) -> Iterator[tuple[EventLog, Keyring | None]]:
+def _stored_log(target: Target) -> Iterator[tuple[EventLog, Keyring | None]]:
     """The log and the keys of the cluster.
 
     Without --store and a running `up`, they are in a store started on the data of the next `up`.

@@ -33,6 +33,7 @@ from fairlog.local.running import default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels
+from scheduler.service.known import known_folder
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 from scheduler.service.signs import live_as
 
@@ -245,6 +246,7 @@ def master(
         keyring=keyring_for(url),
         seals_url=os.environ.get(SEALS_VARIABLE, ""),
         metrics=metrics,
+        known=known_folder(),
     )
 
 
@@ -294,7 +296,15 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
         raise click.UsageError("--tls-cert and --tls-key belong together; give both")
     url, cluster, _ = locate(target)
     log_to_stderr()
-    run_api(url, cluster, Where(**where), archive_url=target.archive, keyring=keyring_for(url), oidc=oidc)
+    run_api(
+        url,
+        cluster,
+        Where(**where),
+        archive_url=target.archive,
+        keyring=keyring_for(url),
+        oidc=oidc,
+        known=known_folder(),
+    )
 
 
 @click.group(cls=VerbGroup, invoke_without_command=True)

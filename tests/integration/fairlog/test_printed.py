@@ -170,6 +170,7 @@ CALLS: dict[str, list[list[str]]] = {
     "log": [[], ["--json"]],
     "backup": [[TYPED]],
     "restore": [[TYPED]],
+    "recover": [["--accept", "3"]],
     "archive": [[]],
     "import": [[TYPED]],
     "explain": [["a"], ["b"], ["c"], ["a", "--json"], [TYPED]],

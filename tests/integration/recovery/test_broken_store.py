@@ -47,7 +47,11 @@ def test_a_store_that_cannot_read_its_files_goes_on_as_operations_md_says(tmp_pa
         refused = shell.run(*up)
         assert refused.code == 1
         assert "Bad file format reading the append only file" in refused.err
-        typed = shell.sh(f"cd {data}\n{steps()}")
+        mend, _, go_on = steps().partition("\nfairlog recover --accept POSITION\n")
+        typed = shell.sh(f"cd {data}\n{mend}")
+        assert typed.code == 0, typed
+        [position] = re.findall(r"`fairlog recover --accept (\d+)`", typed.err)
+        typed = shell.sh(f"cd {data}\nset -e\nfairlog recover --accept {position}\n{go_on}")
         assert typed.code == 0, typed
         assert "This log follows its rules" in typed.out
         assert re.search(r"RegisterCompany of local/\d+ \(gone\)", typed.out), "what was audited and is lost is named"

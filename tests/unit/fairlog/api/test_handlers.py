@@ -19,6 +19,7 @@ from fairlog.api.questions import Added, Bought, OtherRules
 from fairlog.api.replica import NotThatLong
 from recovery.archive.reads import recorded
 from scheduler.model.commands import (
+    AcceptLog,
     AddAccount,
     Command,
     HoldApp,
@@ -146,7 +147,10 @@ def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> 
     assert "a" in api.replica.peek(lambda state: state).apps
 
 
-@pytest.mark.parametrize("command", [LoseWorker(worker="w1"), LoseOwner(app="a"), RestoreLog()], ids=str)
+ACCEPT = AcceptLog(seq=1, digest="1", known=9, known_digest="9", by="master m1")
+
+
+@pytest.mark.parametrize("command", [LoseWorker(worker="w1"), LoseOwner(app="a"), RestoreLog(), ACCEPT], ids=str)
 def test_nobody_sends_what_masters_and_restores_say_by_themselves(api: Handlers, command: Command) -> None:
     with pytest.raises(NotAllowed):
         api.send(ROOT, command)

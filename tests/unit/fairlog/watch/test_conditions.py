@@ -33,6 +33,7 @@ from scheduler.model.commands import (
 from scheduler.model.events import WorkerRemoved
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.service.known import End
 from scheduler.store.codec import encode_turn, stored
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, Position
@@ -90,6 +91,11 @@ def test_nothing_is_found_where_all_is_well() -> None:
         ({"unreadable": "log position 7: altered"}, "log", "the log cannot be read: log position 7: altered"),
         ({"serving": None}, "no_master", "no master is active, though 1 stands by"),
         ({"serving": None, "standing_by": ()}, "no_master", "no master is active"),
+        (
+            {"serving": None, "shorter": (2, End(5, "d", "master one"))},
+            "shorter",
+            "the log ends at position 2, and master one has known it up to 5: masters and API servers refuse to serve",
+        ),
         (
             {"serving": None, "standing_by": (ONE, TWO), "unreplicated": (0, 1)},
             "replicas",

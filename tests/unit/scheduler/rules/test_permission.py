@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from scheduler.model.commands import (
+    AcceptLog,
     AddAccount,
     ChangeAccount,
     ChangeCompany,
@@ -140,6 +141,7 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("archive", "", AddAccount(account="op/new")),
     ("archive", "", RemoveAccount(account="worker/w2")),
     ("archive", "", RestoreLog()),
+    ("archive", "", AcceptLog(seq=1, digest="1", known=9, known_digest="9", by="master m1")),
     ("work", "w1", RegisterWorker(worker="w1", node="n", host="h1", cores=16, memory_mb=65536)),
     ("work", "w1", StartedExecutor(executor="ann-1.0", worker="w1")),
     ("work", "w1", EndedExecutor(executor="ann-1.0", worker="w1", reason="exited")),

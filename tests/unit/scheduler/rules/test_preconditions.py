@@ -47,6 +47,7 @@ from scheduler.model.events import (
     KindRegistered,
     LimitSet,
     Locations,
+    LogAccepted,
     LogRestored,
     LogSealed,
     LostWorkersForgotten,
@@ -193,6 +194,7 @@ TIMED: list[Event] = [
 """An app that runs, for a minute at most."""
 WARNED, EXPIRED = AppWarned(app="t1", signal="USR1"), AppExpired(app="t1")
 
+ACCEPTED = LogAccepted(seq=0, digest="0", known=9, known_digest="9", by="master m1")
 KEY = KeyChanged(key="k1", public="aa")
 SEAL = LogSealed(seq=1, digest="d", key="k1", signature="s")
 ANN = AccountAdded(account="acme/ann", company="acme")
@@ -496,6 +498,9 @@ CASES = [
     Case([KEY], LogRestored(key="k1", public="aa"), "I7", "key 'k1' signs already"),
     Case([KEY, replace(KEY, key="k2")], LogRestored(key="k1", public="bb"), "I7", "key 'k1' has another public half"),
     Case([], LogRestored(public="aa"), "I7", "key '' signs already, or has no public half"),
+    Case([], replace(ACCEPTED, seq=99), "I8", "is accepted up to 99 instead of 9"),
+    Case([], replace(ACCEPTED, known=0), "I8", "is accepted up to 0 instead of 0"),
+    Case([], replace(ACCEPTED, by=""), "I8", "is accepted up to 0 instead of 9"),
     Case([KEY], replace(SEAL, seq=99), "I6", "position 99 is sealed between the last seal, 0, and"),
     Case([KEY], LogSealed(seq=1, digest="d", key="k2", signature="s"), "I6", "key 'k2' does not sign"),
     Case([KEY, SEAL], SEAL, "I6", "position 1 is sealed between the last seal, 1, and"),

@@ -275,6 +275,7 @@ def test_every_command_has_an_operation() -> None:
         "ConfigureCluster",
         "ChangeEdition",
         "RestoreLog",
+        "AcceptLog",
         "EndApp",
     }
     assert kinds == set(_OPERATIONS.values())

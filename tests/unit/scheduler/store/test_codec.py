@@ -52,6 +52,7 @@ from scheduler.model.events import (
     KindRegistered,
     LimitSet,
     Locations,
+    LogAccepted,
     LogRestored,
     LogSealed,
     LostWorkersForgotten,
@@ -296,6 +297,7 @@ EVENTS: list[Event] = [
     ),
     WorkerLabelled(worker="w1", labels={"zone": "north"}),
     LogRestored(key="00ff" * 4, public="cd" * 32),
+    LogAccepted(seq=12, digest="ab" * 32, known=57, known_digest="cd" * 32, by="master m1"),
 ]
 """An event of every type, in the order of the file."""
 

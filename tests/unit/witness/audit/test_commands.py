@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fairlog.cli.render import log_json
 from scheduler.model.commands import (
+    AcceptLog,
     AddAccount,
     ChangeAccount,
     ChangeCompany,
@@ -47,6 +48,7 @@ from scheduler.model.events import (
     CompanyRemoved,
     Event,
     KeyChanged,
+    LogAccepted,
     LogRestored,
 )
 from scheduler.model.resources import Resources
@@ -190,6 +192,7 @@ def restored() -> list[Fact]:
     turn.settle()
     cluster._note(turn)
     cluster.turn(RestoreLog(ring.master, ring.public(ring.master)), by=local(1000))
+    cluster.turn(AcceptLog(seq=2, digest="2" * 64, known=40, known_digest="4" * 64, by="master m1"), by=local(1000))
     return facts(cluster)
 
 
@@ -228,7 +231,9 @@ def test_a_restored_log_has_no_deviation_and_the_audit_says_who_named_its_key() 
     audited, log = Audit(), restored()
     assert list(audited.deviations(log)) == []
     [event] = [record for record in log if isinstance(record.event, LogRestored)]
-    assert [each[:2] for each in audited.restored] == [(event.seq, "local/1000")]
+    [accepted] = [record for record in log if isinstance(record.event, LogAccepted)]
+    assert [each[:2] for each in audited.restored] == [(event.seq, "local/1000"), (accepted.seq, "local/1000")]
+    assert "receipts of positions 3 to 40 are broken" in str(audited.restored[1])
     assert f"the key {stated(event)['key']} signs since" in str(audited.restored[0])
 
 

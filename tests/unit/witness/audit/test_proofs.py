@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from recovery.archive.accept import NothingToAccept, accept
 from recovery.archive.seal_files import Kept, keep, kept
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.events import LogSealed
-from scheduler.model.sender import By
+from scheduler.model.sender import By, local
 from scheduler.service.client import Client
 from scheduler.service.commit import Commits
 from scheduler.service.keyring import Keyring
+from scheduler.service.known import Known, ShorterLog
 from scheduler.service.receipts import SignedReceipt, receipt_of
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import GENESIS_DIGEST, chained, told
@@ -123,6 +125,33 @@ def test_a_log_whose_end_was_cut_off_is_found(fake: Any, ring: Keyring) -> None:
     receipt = register(scheduler, ring, "last")
     said = found(facts, [receipt])
     assert any(f"the end of the log at {facts[-1].seq} stands where the digest" in each for each in said)
+
+
+def test_the_receipts_that_an_accepted_log_breaks_are_named(fake: Any, ring: Keyring) -> None:
+    scheduler = master(fake, ring)
+    kept = register(scheduler, ring, "kept")
+    before: Any = fake.xrange(KEYS.log)
+    lost = register(scheduler, ring, "lost")
+    knows = Known(scheduler.log, "master m1")
+    knows.learn(scheduler.log.head())
+    fake.delete(KEYS.log)
+    for entry, fields in before:
+        fake.xadd(KEYS.log, fields, id=entry)
+    with pytest.raises(ShorterLog):
+        knows.check({})
+    end = scheduler.log.head().seq
+    with pytest.raises(NothingToAccept, match=f"ends at position {end}, not at {end + 1}"):
+        accept(scheduler.log, end + 1, local(1000))
+    decided = accept(scheduler.log, end, local(1000))
+    assert (decided.seq, decided.known.seq, decided.at) == (end, lost.seq, end + 1)
+    knows.check(rebuild(scheduler.log)[0].decisions)
+    facts = [*scheduler.log.facts()]
+    assert audit(facts) == []
+    said = found(facts, [kept, lost])
+    assert all("of lost" in each or "command lost" in each for each in said)
+    assert any(f"broken by local/1000, who at {end + 1} accepted a log that ended at {end}" in each for each in said)
+    with pytest.raises(NothingToAccept, match="there is nothing to accept"):
+        accept(scheduler.log, end + 1, local(1000))
 
 
 def test_a_receipt_by_a_key_that_the_log_does_not_name_is_told(fake: Any, ring: Keyring) -> None:
