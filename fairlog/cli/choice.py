@@ -13,6 +13,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, read_text, text_option
+from fairlog.cli.whose import company_option, is_typed, user_option
 from scheduler.model.errors import FairlogError
 from scheduler.model.events import AppState
 
@@ -81,10 +82,8 @@ def filter_options(function: Callable[P, R]) -> Callable[P, R]:
     run: Callable[P, R] = take
     for add in reversed(
         (
-            text_option(
-                "--company", metavar="C", shell_complete=complete("company"), help="Only apps of this company."
-            ),
-            text_option("--user", metavar="U", help="Only apps of this user."),
+            company_option("Only apps of this company."),
+            user_option("Only apps of this user."),
             text_option("--name", metavar="PATTERN", help="Only apps with this display name; * and ? are wildcards."),
             click.option(
                 "--state",
@@ -102,6 +101,7 @@ def filter_options(function: Callable[P, R]) -> Callable[P, R]:
 def chosen_apps(*, asks: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a verb take apps by id, by a unique beginning of an id, or by a filter; it gets them as `chosen`.
 
+    A company or user that a variable names narrows a filter; apps that are named by id are taken whoever's they are.
     With `asks`, apps that are chosen by a filter are shown, and the verb goes on after a yes or with `--yes`.
     """
 
@@ -111,7 +111,9 @@ def chosen_apps(*, asks: bool = True) -> Callable[[Callable[P, R]], Callable[P, 
             names: Any = kwargs.pop("app")
             wanted: Any = kwargs.pop("wanted")
             yes, dry_run = (bool(kwargs.pop(name, False)) for name in ("yes", "dry_run"))
-            if not names and wanted == Filter():
+            typed = wanted._replace(**{name: None for name in ("company", "user") if not is_typed(name)})
+            wanted = typed if names else wanted
+            if not names and typed == Filter():
                 raise click.UsageError("name an APP, or choose apps with --company, --user, --name or --state")
             kwargs["chosen"] = Choice(names, wanted, yes, dry_run)
             return function(*args, **kwargs)

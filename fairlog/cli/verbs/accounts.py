@@ -12,6 +12,7 @@ from fairlog.cli.decorators import on_cluster
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.target import target_options
 from fairlog.cli.verbs.apps import send_each
+from fairlog.cli.whose import company_option
 from scheduler.model import commands
 from scheduler.model.errors import UnknownAccount
 from scheduler.rules.permission import MATRIX
@@ -97,9 +98,7 @@ def account_share(session: Session, *, company: str, shown: bool) -> None:
 
 
 @account.command("list")
-@params.text_option(
-    "--company", metavar="C", shell_complete=complete("company"), help="Only the accounts of this company."
-)
+@company_option("Only the accounts of this company.")
 @params.as_json
 @on_cluster
 def account_list(session: Session, *, company: str | None, as_json: bool) -> None:

@@ -13,11 +13,11 @@ from msgspec.structs import asdict
 
 from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id
-from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.params import EXPORT, FOLDER, as_json, flag, read_point, span_options, text_option
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
+from fairlog.cli.whose import company_option
 from fairlog.local.running import find_running
 from recovery.archive import seal_files
 from recovery.archive.reads import left, recorded
@@ -185,12 +185,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @click.command()
 @click.argument("file", type=EXPORT, required=False)
 @span_options
-@text_option(
-    "--company",
-    metavar="C",
-    shell_complete=complete("company"),
-    help="Report only what concerns this company or all companies.",
-)
+@company_option("Report only what concerns this company or all companies.")
 @flag("--all", "everything", help="List every deviation, not only the first of each cause.")
 @click.option(
     "--expect",

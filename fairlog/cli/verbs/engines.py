@@ -7,7 +7,8 @@ import click
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import range_option, read_duration, read_text, size_option, text_option
 from fairlog.cli.session import Session
-from fairlog.cli.verbs.submit import company_option, submitter, user_option
+from fairlog.cli.verbs.submit import submitter
+from fairlog.cli.whose import company_option, user_option
 
 
 @click.command()

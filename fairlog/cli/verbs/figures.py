@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlog.cli import render
-from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, check_extra, file_option, flag, matched, read_bound, span_options, text_option
+from fairlog.cli.params import as_json, check_extra, file_option, flag, matched, read_bound, span_options
+from fairlog.cli.whose import company_option
 from recovery.archive.files import whole_file
 from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
@@ -147,15 +147,7 @@ def _number(value: float | None) -> str:
 
 
 @click.command()
-@text_option(
-    "--company",
-    required=True,
-    metavar="C",
-    envvar="FAIRLOG_COMPANY",
-    show_envvar=True,
-    shell_complete=complete("company"),
-    help="Company to report on.",
-)
+@company_option("Company to report on.", required=True)
 @click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
 @flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line; no cell is a formula.")
 @as_json

@@ -10,11 +10,13 @@ from uuid import uuid4
 import click
 
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
+from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import file_option, flag, read_folder, read_text
 from fairlog.cli.session import Session
 from fairlog.cli.streams import Printer
-from fairlog.cli.verbs.submit import company_option, submitter, user_option
+from fairlog.cli.verbs.submit import submitter
+from fairlog.cli.whose import company_option, user_option
 from fairlog.local.running import find_running
 from scheduler.model.commands import SubmitApp
 from scheduler.service.receipts import write_receipts
@@ -58,10 +60,13 @@ def spark_submit(
         folder_of_conf,
         home_of_spark,
         kept_variables,
+        without_effect,
     )
 
     asked = asked_of(arguments)
     earlier = asked.earlier(folder_of_conf())
+    for sentence in without_effect(earlier):
+        render.say(sentence)
     conf = {**properties(earlier), **asked.conf}
     executors_of(conf, 2)  # what cannot be read is refused here, not in the driver
     driver_cores = whole(conf, "spark.driver.cores", 1)
@@ -150,6 +155,7 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
         home_of_spark,
         python_of_spark,
         with_jar,
+        without_effect,
     )
 
     who = submitter(session, company, user)
@@ -157,6 +163,8 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
     home = home_of_spark()
     check_java(home)
     base = folder_of_conf()
+    for sentence in without_effect(defaults_in(base)):
+        render.say(sentence)
     folder = conf_folder(defaults(**who, home=home), base, defaults_in(base))
     variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **with_jar(), **python_of_spark()}
     if session.api is None:

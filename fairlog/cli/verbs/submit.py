@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id
-from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.job_files import JobCommand, as_command, check_size, exported, read_variables
 from fairlog.cli.params import (
@@ -49,6 +48,7 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.printed import leave_stdout
 from fairlog.cli.times import localized
+from fairlog.cli.whose import company_option, user_option
 from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import KillApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
@@ -61,23 +61,6 @@ from scheduler.service.receipts import write_receipts
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from scheduler.service.receipts import Receipt
-
-
-def company_option(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """The option that names the company of an app, or the variable that does."""
-    return text_option(
-        "--company",
-        metavar="C",
-        envvar="FAIRLOG_COMPANY",
-        show_envvar=True,
-        shell_complete=complete("company"),
-        help=text,
-    )
-
-
-def user_option(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """The option that names the user of an app, or the variable that does."""
-    return text_option("--user", metavar="U", envvar="FAIRLOG_USER", show_envvar=True, help=text)
 
 
 _STAGE = click.option(

@@ -80,7 +80,9 @@ _OURS = {
     "spark.remote": _NOT_THEIRS,
     "spark.yarn.queue": OPTIONS["--queue"].meaning,
 }
-"""Properties that are refused -> why."""
+"""Properties that are refused, or said not to count where they stand in a file -> why."""
+_THEIRS = ("spark.ui.enabled",)
+"""Properties of ours that the user's own files overrule."""
 _JOINED = {"spark.driver.extraClassPath": ":", "spark.driver.defaultJavaOptions": " "}
 _OLDEST = (3, 5)
 _JAVA = {3: (8, 23), 4: (17, 0)}
@@ -155,7 +157,8 @@ def defaults(company: str, user: str, home: str) -> dict[str, str]:
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.authEngineVersion": "2",
         **({"spark.network.crypto.cipher": _AUTHENTICATED} if found is not None and int(found[2]) >= 4 else {}),
-        "spark.ui.killEnabled": "false",  # its pages ask nobody who they are
+        "spark.ui.enabled": "false",  # its pages ask nobody who they are, and nobody encrypts them
+        "spark.ui.killEnabled": "false",
         "spark.shuffle.readHostLocalDisk": "false",  # no executor sees the folder of another
         "spark.fairlog.helper": f"{sys.executable} -m fairlog.engines.spark.helper",
     }
@@ -164,9 +167,11 @@ def defaults(company: str, user: str, home: str) -> dict[str, str]:
 def conf_folder(conf: Mapping[str, str], base: Path, earlier: str) -> Path:
     """A private folder as `base`, with these values in spark-defaults.conf after the properties `earlier`.
 
-    What these have as the driver's class path and default options is kept, before and after them.
+    What these have as the driver's class path and default options is kept, before and after them, and so is whether the
+    driver has a UI.
     """
     had = properties(earlier)
+    conf = {name: value for name, value in conf.items() if name not in _THEIRS or name not in had}
     joined = {
         name: f"{had[name]}{joint}{conf[name]}" for name, joint in _JOINED.items() if name in had and name in conf
     }
@@ -177,6 +182,12 @@ def conf_folder(conf: Mapping[str, str], base: Path, earlier: str) -> Path:
     lines = [f"{name} {value}" for name, value in {**conf, **joined}.items()]
     (folder / _DEFAULTS).write_text("\n".join((earlier, *lines, "")))
     return folder
+
+
+def without_effect(earlier: str) -> Iterator[str]:
+    """A sentence for each of these properties that does not count here."""
+    for name in sorted(properties(earlier).keys() & _OURS.keys()):
+        yield f"{name} in Spark's properties does not count: {_OURS[name]}"
 
 
 def folder_of_conf() -> Path:

@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from fairlog.cli.choice import Choice, chosen_apps
 from fairlog.cli.main import VERBS, cli
 from scheduler.rules.simulate import run_scenario
 from tests.docs.cli_page import verbs
@@ -247,13 +248,29 @@ def test_a_malformed_scenario_is_one_sentence(text: str) -> None:
     assert re.fullmatch(r"Error: .+\n", answer.output)
 
 
-def test_every_verb_that_submits_reads_company_and_user_from_the_environment() -> None:
-    """Of an app that exists, or of an account, the variables name nothing: `apps --company` is a filter."""
+def test_every_option_that_names_a_company_or_a_user_reads_its_variable() -> None:
     found = {
-        " ".join(path): {option.name: option.envvar for option in command.params if isinstance(option, click.Option)}
+        (" ".join(path), option.name): option.envvar
         for path, command in verbs()
+        for option in command.params
+        if isinstance(option, click.Option) and option.name in {"company", "user"}
     }
-    submitting = {"submit", "run", "rq", "spark-submit", "spark env", "spark conf"} & found.keys()
-    assert len(submitting) > 4
-    for path in submitting:
-        assert (found[path]["company"], found[path]["user"]) == ("FAIRLOG_COMPANY", "FAIRLOG_USER"), path
+    assert {("submit", "user"), ("kill", "company"), ("apps", "user"), ("limit set", "company")} <= found.keys()
+    assert {name for (_, name), variable in found.items() if variable != f"FAIRLOG_{name.upper()}"} == set()
+
+
+def test_a_variable_narrows_what_is_chosen_and_chooses_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLOG_COMPANY", "acme")
+    taken: list[Choice] = []
+
+    @click.command()
+    @chosen_apps()
+    def verb(chosen: Choice) -> None:
+        taken.append(chosen)
+
+    shell = CliRunner()
+    assert "name an APP, or choose apps with" in shell.invoke(verb, ["--yes"]).output
+    for arguments in (["--state", "pending"], ["a1"], ["a1", "--company", "bolt"]):
+        assert shell.invoke(verb, arguments).exit_code == 0
+    state, named, both = taken
+    assert (state.filter.company, named.filter.company, both.filter.company) == ("acme", None, "bolt")

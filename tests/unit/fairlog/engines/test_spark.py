@@ -38,6 +38,7 @@ from fairlog.engines.spark.driver import (
     home_of_spark,
     ivy_folder,
     with_jar,
+    without_effect,
 )
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import ExecutorRemoved
@@ -263,6 +264,21 @@ def test_what_driver_and_executors_say_to_each_other_is_encrypted(
     assert (conf["spark.authenticate"], conf["spark.network.crypto.enabled"]) == ("true", "true")
     assert (conf["spark.network.crypto.authEngineVersion"], conf.get("spark.network.crypto.cipher")) == ("2", cipher)
     assert conf["spark.ui.killEnabled"] == "false"
+
+
+@pytest.mark.parametrize(("earlier", "enabled"), [("", "false"), ("spark.ui.enabled true\n", "true")])
+def test_a_driver_has_no_open_page_unless_its_user_asks_for_one(tmp_path: Path, earlier: str, enabled: str) -> None:
+    folder = conf_folder(defaults("acme", "ann", "/s"), tmp_path, earlier)
+    try:
+        assert properties(defaults_in(folder))["spark.ui.enabled"] == enabled
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_what_does_not_count_in_a_file_of_properties_is_said() -> None:
+    said = [*without_effect("spark.x 1\nspark.yarn.queue=research\nspark.master yarn\n")]
+    assert [sentence.split()[0] for sentence in said] == ["spark.master", "spark.yarn.queue"]
+    assert "there are no queues: `--company` and `--user`" in said[1]
 
 
 def test_each_configuration_has_a_secret_of_its_own_and_keeps_earlier_values(tmp_path: Path) -> None:
