@@ -1,4 +1,8 @@
-"""The options `--company` and `--user`, for which FAIRLOG_COMPANY and FAIRLOG_USER stand in every verb with them."""
+"""The options `--company` and `--user`, for which FAIRLOG_COMPANY and FAIRLOG_USER stand.
+
+Verbs that change the cluster itself (`limit set`, `drain` and the like) have options of these names that are typed or
+not given: a variable must not change whom they concern.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from fairlog.cli import render
 from fairlog.cli.choice import Record, confirm, only
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, label_option, read_text, text_option
-from fairlog.cli.whose import is_typed, user_option
 from scheduler.model.events import WorkerStatus
 
 if TYPE_CHECKING:
@@ -68,9 +67,7 @@ def chosen_workers(function: Callable[P, R]) -> Callable[P, R]:
         given: dict[str, Any] = {name: kwargs.pop(name) for name in WorkerChoice._fields if name != "names"}
         names: Any = kwargs.pop("worker")
         chosen = WorkerChoice(names, **given)
-        typed = chosen if is_typed("user") else chosen._replace(user=None)
-        chosen = typed if names else chosen
-        if not names and not typed.filters:
+        if not names and not chosen.filters:
             raise click.UsageError(
                 "name a WORKER or a host, or choose workers with --host, --rack, --label, --name, --user or --state"
             )
@@ -85,7 +82,7 @@ def chosen_workers(function: Callable[P, R]) -> Callable[P, R]:
             text_option("--rack", metavar="RACK", help="Only workers of this rack."),
             label_option(help="Only workers with this label. Repeatable."),
             text_option("--name", metavar="PATTERN", help="Only workers of this id; * and ? are wildcards."),
-            user_option("Only workers on which an app of this user runs."),
+            text_option("--user", metavar="U", help="Only workers on which an app of this user runs."),
             click.option(
                 "--state",
                 type=click.Choice(STATES),

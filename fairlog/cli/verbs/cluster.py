@@ -16,7 +16,6 @@ from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.times import localized, seconds_of
 from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.verbs.status import print_suspects
-from fairlog.cli.whose import company_option, is_typed, user_option
 from fairlog.cli.worker_choice import (
     WorkerChoice,
     chosen_workers,
@@ -147,8 +146,13 @@ def limit() -> None:
 
 @limit.command("set")
 @click.argument("change", nargs=-1, required=True, type=params.read_named_limit, metavar="NAME=VALUE...")
-@company_option("Company that the limits are for.  [default: each without its own]")
-@user_option('User of --company, or "*" for each of its users without their own.')
+@params.text_option(
+    "--company",
+    metavar="C",
+    shell_complete=complete("company"),
+    help="Company that the limits are for.  [default: each without its own]",
+)
+@params.text_option("--user", metavar="U", help='User of --company, or "*" for each of its users without their own.')
 @on_cluster
 def limit_set(
     session: Session, *, change: tuple[tuple[str, int | None], ...], company: str | None, user: str | None
@@ -164,9 +168,6 @@ def limit_set(
     scope: Literal["cluster", "company", "user"] = (
         "cluster" if company is None else "company" if user is None else "user"
     )
-    if company is not None and not is_typed("company"):
-        whose = f"company {company}" if user is None else f"user {user} of company {company}"
-        render.say(f"these are limits of {whose}, as FAIRLOG_COMPANY and FAIRLOG_USER say")
     values = params.single(change)
     kinds = [each["kind"] for each in session.ask("resources")]
     from scheduler.rules.limiting import check_limit  # noqa: PLC0415 (other verbs need no rules)

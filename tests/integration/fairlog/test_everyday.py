@@ -140,9 +140,14 @@ def test_a_visitor_has_a_terminal_and_the_command_ends_with_both(here: Here) -> 
 
 
 @both
-def test_apps_are_listed_with_cause_and_wait_filtered_sorted_and_cut(here: Here) -> None:
+def test_apps_are_listed_with_cause_and_wait_filtered_sorted_and_cut(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = (here.submit("--hold", "--name", name, "true") for name in ("etl-1", "etl-2"))
     other = here.submit("--hold", "--company", "globex", "--user", "bob", "true")
+    assert {(app["company"], app["user"]) for app in here.apps()} == {("acme", "ann")}
+    for name in ("FAIRLOG_COMPANY", "FAIRLOG_USER"):
+        monkeypatch.setitem(here.env, name, None)
     found = {app["app"]: app for app in here.apps()}
     assert [found[app]["reason"] for app in (one, two, other)] == ["hold"] * 3
     assert all(app["waitedMs"] >= 0 for app in found.values())
