@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from scheduler.model import errors
-from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, refusal_of
+from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, OtherVersion, refusal_of
+from scheduler.model.versions import HEADER, MESSAGES
 from scheduler.service.addresses import UNIX
 from scheduler.service.outage import ApiAway
 from scheduler.store.secrets import UnreadableSecrets
@@ -79,7 +80,9 @@ class Servers:
         self._line, line.timeout = None, within_s
         if line.sock is not None:
             line.sock.settimeout(within_s)
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {HEADER: str(MESSAGES)}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         if token := self._token():
             headers["Authorization"] = f"Bearer {token}"
         line.request(method, path, body, headers)
@@ -147,6 +150,8 @@ def error_of(status: int, content: bytes) -> FairlogError:
         return NoMaster(detail)
     if title == UnreadableSecrets.__name__:
         return UnreadableSecrets(detail)
+    if title == OtherVersion.__name__:
+        return ApiAway(detail)  # another server may have been upgraded, or this one is soon
     known = getattr(errors, title, None)
     if isinstance(known, type) and issubclass(known, CommandRejected):
         return refusal_of(title, detail)

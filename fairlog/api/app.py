@@ -57,6 +57,7 @@ from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
+from scheduler.model.versions import HEADER, check_messages
 from scheduler.rules.permission import Subject, may_read
 from scheduler.service.receipts import Receipt
 from workers import door as structs
@@ -626,6 +627,9 @@ def make_app(door: Door, *, at_home: bool) -> Starlette:
 
     def endpoint(route: Route) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
+            if (version := request.headers.get(HEADER)) is not None:
+                worker = request.path_params.get("worker")
+                check_messages(version, f"worker {worker}" if worker else "the client", "the API server")
             return await door.answer(route, request)
 
         return answer

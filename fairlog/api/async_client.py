@@ -15,6 +15,7 @@ from fairlog.api.addresses import UNIX
 from fairlog.api.client import LATER_S, RETRY_S, Base, Pause, Steps, error_of, event_of
 from fairlog.api.connections import Answer, Lost, Request
 from scheduler.model.sender import By
+from scheduler.model.versions import HEADER, MESSAGES
 
 if TYPE_CHECKING:
     from fairlog.api.client import Send
@@ -53,7 +54,7 @@ class AsyncApiClient(Base):
         return httpx.Request(
             method,
             step.request.target(self._bases[step.server]),
-            headers={**self._headers, **headers},
+            headers={HEADER: str(MESSAGES), **self._headers, **headers},
             content=content,
             extensions=self._extensions,
         )

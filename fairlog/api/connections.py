@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from fairlog.api.addresses import UNIX
 from fairlog.errors import Refused
+from scheduler.model.versions import HEADER, MESSAGES
 
 
 class Lost(Exception):
@@ -94,7 +95,10 @@ class Connections:
         whole = False
         try:
             connection.request(
-                request.method, request.target(self.base), request.content, {**headers, **request.headers}
+                request.method,
+                request.target(self.base),
+                request.content,
+                {HEADER: str(MESSAGES), **headers, **request.headers},
             )
             with connection.getresponse() as answer:
                 yield answer

@@ -88,6 +88,7 @@ STATUS: dict[type[Exception], int] = {
     errors.LimitExceeded: 409,
     errors.MessageTooOld: 409,
     errors.NotSigned: 503,
+    errors.OtherVersion: 426,
     errors.CommandRejected: 422,
 }
 """Error -> HTTP status; one that is not listed has that of its nearest base."""

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from fairlog.api.past import NotReady, Past
 from fairlog.watch.tally import Tally
 from recovery.failover.follower import Follower
-from scheduler.model.errors import FairlogError, InvariantViolated, UnreadableRecord
+from scheduler.model.errors import FairlogError, InvariantViolated, OtherVersion, UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.service.known import Known, ShorterLog
 from scheduler.service.outage import Outage
@@ -176,8 +176,12 @@ class Replica:
             return self._guard.changed.wait_for(lambda: self.head >= seq and not self.trouble, wait_s)
 
     def catch_up(self) -> None:
-        """Fold the log to its end; for who has no thread running. Raises: as `Follower.catch_up`; ShorterLog."""
+        """Fold the log to its end; for who has no thread running.
+
+        Raises: as `Follower.catch_up`; ShorterLog, OtherVersion.
+        """
         asked_s = time.monotonic()
+        self.log.check_schema()
         self._follower.catch_up()
         if self._known is not None:
             self._known.check(self._follower.state.decisions)
@@ -218,7 +222,7 @@ class Replica:
                 self._trouble = str(error)
                 self._lose()
             return SHORTER_S
-        except (UnreadableRecord, InvariantViolated) as error:
+        except (UnreadableRecord, InvariantViolated, OtherVersion) as error:
             program_log().error("the log cannot be read", reason=str(error))
             self._trouble = str(error)
             self._follower.resume(ClusterState(), GENESIS)

@@ -80,8 +80,10 @@ class Road:
 
     @cached_property
     def log(self) -> EventLog:
-        """The log in the store and its archive."""
-        return open_log(self.store, self.keys, elsewhere=self._archive)
+        """The log in the store and its archive. Raises: OtherVersion if it has a schema that is not read."""
+        log = open_log(self.store, self.keys, elsewhere=self._archive)
+        log.check_schema()
+        return log
 
     @cached_property
     def keyring(self) -> Keyring | None:

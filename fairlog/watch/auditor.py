@@ -143,7 +143,11 @@ class Auditor:
             self.say(at_once=True)
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint that the log holds, else from its start. Raises: redis-py's errors."""
+        """Go on from the newest checkpoint that the log holds, else from its start.
+
+        Raises: OtherVersion if the log has a schema that is not read; redis-py's errors.
+        """
+        self.log.check_schema()
         said = self.findings
         for path in self._checkpoints():
             try:

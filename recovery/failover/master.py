@@ -24,7 +24,7 @@ from recovery.failover.lease import Lease, Member
 from recovery.failover.rereader import Rereader
 from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
-from scheduler.model.errors import Deposed, StaleLog, UnsuitableStore
+from scheduler.model.errors import Deposed, OtherVersion, StaleLog, UnsuitableStore
 from scheduler.service.keyring import Keyring
 from scheduler.service.known import Known, ShorterLog
 from scheduler.service.measures import Measures
@@ -87,8 +87,15 @@ def run_master(  # noqa: PLR0913 - its options
     measures = None if metrics is None else Measures()
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
     with connect(store_url) as store:
-        check = partial(check_store, store, unsafe=unsafe)
         log = open_log(store, keys, replicas=replicas, elsewhere=archive_url, durable=not unsafe)
+
+        def check() -> None:
+            check_store(store, unsafe=unsafe)
+            try:
+                log.check_schema(state=True)
+            except OtherVersion as error:
+                raise UnsuitableStore(str(error)) from error
+
         archiver = Archiver(log, store_url, archive_url, allowed=archive_allow)
         accepts = partial(check_command, allowed=archive_allow)
         master = Master(

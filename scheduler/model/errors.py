@@ -207,6 +207,10 @@ class MessageTooOld(CommandRejected):
         super().__init__("the message is too old to know whether it was carried out before; send the command anew")
 
 
+class OtherVersion(CommandRejected):
+    """Messages or a log of a version that is not read; says who is too old."""
+
+
 class NotAllowed(CommandRejected):
     """The sender may not do this (semantics I3)."""
 

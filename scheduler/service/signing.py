@@ -1,9 +1,9 @@
 """Messages of the inbox: the fields in which clients write them, and what a master checks before it believes them.
 
-A signed message has the fields `id`, `command`, `reply`, `by`, `sent`, `key` and `mac`: who sent it, as
+A signed message has the fields `id`, `command`, `reply`, `version`, `by`, `sent`, `key` and `mac`: who sent it, as
 JSON without the door; when, in ms by the store's clock; the id of a door key; and the HMAC-SHA256 by that key over
-cluster, lane, id, command, reply, by and sent, each framed by its length. So a message counts in its cluster and its
-lane only, and nothing of it can be changed. Without keys a message has the first three fields, and its sender is
+cluster, lane, id, command, reply, by, sent and version, each framed by its length. So a message counts in its cluster
+and its lane only, and nothing of it can be changed. Without keys a message has the first four fields, and its sender is
 whoever can write to the store.
 """
 
@@ -17,8 +17,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from scheduler.model.errors import InvalidCommand, NotSigned
+from scheduler.model.errors import InvalidCommand, NotSigned, OtherVersion
 from scheduler.model.sender import By, local
+from scheduler.model.versions import MESSAGES, check_messages
 from scheduler.rules.validate import check_command_id
 from scheduler.service.keyring import Keyring
 from scheduler.store.framing import framed
@@ -30,6 +31,8 @@ UNSIGNED = local("unsigned")
 """Who sends the messages of a store without keys: whoever can write to it."""
 _UNSIGNED = [b"id", b"command", b"reply"]
 _SIGNED = [*_UNSIGNED, b"by", b"sent", b"key", b"mac"]
+_VERSION = b"version"
+"""The field that states the version; a message without it has the first one."""
 
 
 class Sent(NamedTuple):
@@ -43,7 +46,7 @@ class Sent(NamedTuple):
     reply_to: str
     by: By = UNSIGNED
     sent: int = 0
-    wrong: InvalidCommand | NotSigned | None = None
+    wrong: InvalidCommand | NotSigned | OtherVersion | None = None
 
 
 def lane_of(by: By) -> str:
@@ -55,7 +58,7 @@ def lane_of(by: By) -> str:
 
 def unsigned_fields(identity: str, body: str, reply: str) -> list[str]:
     """The fields and values of a message without a signature, in turn."""
-    return ["id", identity, "command", body, "reply", reply]
+    return ["id", identity, "command", body, "reply", reply, "version", str(MESSAGES)]
 
 
 def signed_fields(  # noqa: PLR0917 - a message's fields in order
@@ -63,7 +66,7 @@ def signed_fields(  # noqa: PLR0917 - a message's fields in order
 ) -> list[str]:
     """The fields and values of a message of `by`, in turn, signed by the door key of the ring."""
     who = msgspec.json.encode([by.account, by.token, by.role]).decode()
-    mac = ring.mac(ring.door, framed(cluster, lane_of(by), identity, body, reply, who, sent))
+    mac = ring.mac(ring.door, framed(cluster, lane_of(by), identity, body, reply, who, sent, MESSAGES))
     return [*unsigned_fields(identity, body, reply), "by", who, "sent", str(sent), "key", ring.door, "mac", mac]
 
 
@@ -76,6 +79,19 @@ class Gate:
 
     def read(self, lane: str, flat: Sequence[bytes]) -> Sent:
         """The message of these fields and values, in turn, from the inbox's lane `lane`."""
+        names = flat[::2]
+        if _VERSION not in names:
+            return self._read(lane, flat)
+        at = 2 * names.index(_VERSION)
+        version, rest = flat[at + 1], [*flat[:at], *flat[at + 2 :]]
+        try:
+            check_messages(version.decode(errors="replace"), _door_of(rest), "the master")
+        except OtherVersion as refusal:
+            return _of_other_version(rest, refusal)
+        return self._read(lane, rest, version)
+
+    def _read(self, lane: str, flat: Sequence[bytes], *version: bytes) -> Sent:
+        """The message of these fields without its version, if it states one."""
         names = flat[::2]
         if names not in (_UNSIGNED, _SIGNED):
             shown = ", ".join(name.decode(errors="backslashreplace")[:40] for name in names[:10])
@@ -93,17 +109,17 @@ class Gate:
             if self._ring is None and lane == OPERATORS:
                 return found
             return found._replace(wrong=NotSigned("the message is not signed"))
-        return self._checked(found, lane, flat)
+        return self._checked(found, lane, flat, version)
 
-    def _checked(self, found: Sent, lane: str, flat: Sequence[bytes]) -> Sent:
-        """The signed message, with its sender if all of it is as it was signed."""
+    def _checked(self, found: Sent, lane: str, flat: Sequence[bytes], version: Sequence[bytes]) -> Sent:
+        """The signed message, with its sender if all of it, and its version, is as it was signed."""
         _, identity, _, body, _, reply, _, who, _, sent, _, key, _, mac = flat
         if self._ring is None:
             return found._replace(wrong=NotSigned("the message is signed, and the master has no keys to check it"))
         door = key.decode(errors="replace")
         if door not in self._ring.doors:
             return found._replace(wrong=NotSigned(f"the message is signed by the key {door[:40]!r}, which is unknown"))
-        due = self._ring.mac(door, framed(self._cluster, lane, identity, body, reply, who, sent))
+        due = self._ring.mac(door, framed(self._cluster, lane, identity, body, reply, who, sent, *version))
         if not hmac.compare_digest(due.encode(), mac):
             return found._replace(wrong=NotSigned("the message was changed after it was signed, or is of another lane"))
         by = _sender(who, door)
@@ -112,6 +128,24 @@ class Gate:
         if not self._ring.may_sign(door, by.role):
             return found._replace(wrong=NotSigned(f"the key {door} signs for workers only, not for {by.account[:80]}"))
         return found._replace(by=by, sent=int(sent))
+
+
+def _door_of(flat: Sequence[bytes]) -> str:
+    """In words, who has sent the message, as far as it says."""
+    stated = dict(zip(flat[::2], flat[1::2], strict=False))
+    door = stated.get(b"key", b"").decode(errors="replace")
+    return f"the sender with the door key {door[:40]!r}" if door else "the sender"
+
+
+def _of_other_version(flat: Sequence[bytes], refusal: OtherVersion) -> Sent:
+    """The message, of which nothing is believed; it is answered under its id, if that may be."""
+    stated = dict(zip(flat[::2], flat[1::2], strict=False))
+    identity, reply = (str(stated.get(name, b""), "utf-8", "replace") for name in (b"id", b"reply"))
+    try:
+        check_command_id(identity)
+    except InvalidCommand:
+        identity = ""
+    return Sent(identity, stated.get(b"command", b""), reply if reply == identity else "", wrong=refusal)
 
 
 @lru_cache(maxsize=4096)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord
+from scheduler.model.versions import SCHEMA, check_schema
 from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, check_private, record_of, stored, told
 from scheduler.store.durability import QUESTIONS, Durability
 from scheduler.store.inflight import InFlight
@@ -178,6 +179,17 @@ class EventLog:
         """The most entries that `follow` reads next."""
         self._replication = Replication(store)
         self._commit: Script = store.register_script(COMMIT_LUA)
+
+    def check_schema(self, *, state: bool = False) -> None:
+        """Make sure that this fairlog reads the log's schema; a master `state`s it where nobody has.
+
+        Raises: OtherVersion naming it; redis-py's errors.
+        """
+        said: Any = self.store.get(self.keys.schema)
+        if said is not None:
+            check_schema(said.decode(errors="replace"), self.keys.cluster)
+        elif state:
+            self.store.set(self.keys.schema, SCHEMA)
 
     def head(self) -> Position:
         """The position of the last entry. Raises: UnreadableRecord if the last entry has no digest."""

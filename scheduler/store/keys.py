@@ -52,6 +52,8 @@ class Keys:
         self.draft = f"{self.prefix}draft"
         self.damaged = f"{self.prefix}damaged"
         """String: the position of an entry that a master found altered or missing."""
+        self.schema = f"{self.prefix}schema"
+        """String: the schema of the log (`scheduler.model.versions`); without it, the first with versions, 2."""
         self.shorter = f"{self.prefix}shorter"
         """String: an end of the log that the log does not hold, as JSON (`scheduler.service.known`)."""
         self.settled = f"{self.prefix}settled"

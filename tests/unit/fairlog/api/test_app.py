@@ -24,11 +24,14 @@ from fairlog.api.routes import ROUTES
 from scheduler.model import errors
 from scheduler.model.commands import NEVER_SENT, AddAccount, Command, IssueToken, Report, RevokeToken
 from scheduler.model.sender import By
+from scheduler.model.versions import HEADER
 from scheduler.rules.views import VIEWS
+from scheduler.service.outage import ApiAway
 from scheduler.service.tokens import new_token
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
 from tests.waiting import HOPELESS_S
+from workers.servers import error_of
 
 if TYPE_CHECKING:
     import fakeredis
@@ -125,6 +128,20 @@ def test_every_error_is_a_problem_with_its_status(api: Handlers) -> None:
         check_problem(await client.get("/v1/apps", headers={"authorization": "Basic eA=="}), 401, "NotAuthenticated")
         twice = [("authorization", "Bearer fl_x"), ("authorization", "Bearer fl_y")]
         check_problem(await client.get("/v1/apps", headers=twice), 400, "BadRequest")
+
+    run(api, story)
+
+
+def test_a_caller_of_another_version_is_refused_and_told_who_is_too_old(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/v1/status", headers={HEADER: "1"})).status_code == 200
+        later = await client.get("/v1/workers/w1/grants", headers={HEADER: "2"})
+        check_problem(later, 426, "OtherVersion")
+        said = "worker w1 sends messages of version '2', and the API server reads version 1"
+        assert later.json()["detail"] == f"{said}; upgrade fairlog of the API server"
+        assert isinstance(error_of(later.status_code, later.content), ApiAway), "a worker asks another server"
+        earlier = await client.get("/v1/apps", headers={HEADER: "0"})
+        assert earlier.json()["detail"].endswith("upgrade fairlog of the client")
 
     run(api, story)
 

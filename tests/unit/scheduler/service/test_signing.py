@@ -22,6 +22,7 @@ from scheduler.service.recall import Recall
 from scheduler.service.scheduler import Scheduler
 from scheduler.service.signing import Gate, lane_of, signed_fields
 from scheduler.store.eventlog import EventLog
+from scheduler.store.framing import framed
 from scheduler.store.keys import Keys
 from scheduler.store.transient import LaneFull, passes
 
@@ -113,11 +114,11 @@ def test_a_message_that_the_store_loses_before_the_commit_is_not_carried_out(
     assert types(scheduler)[-1] == "CompanyRegistered"
 
 
-def test_without_keys_on_both_sides_messages_have_three_fields(fake: Any) -> None:
+def test_without_keys_on_both_sides_messages_are_not_signed(fake: Any) -> None:
     scheduler = master(fake, None)
     sent(fake, None).notify(ACME)
     [(_, fields)] = fake.xrange(KEYS.inbox)
-    assert [*fields] == [b"id", b"command", b"reply"]
+    assert [*fields] == [b"id", b"command", b"reply", b"version"]
     scheduler.turn()
     [fact] = [fact for fact in scheduler.log.facts() if fact.command is not None]
     assert fact.by == signing.UNSIGNED
@@ -132,6 +133,7 @@ EDITS: dict[str, Callable[[dict[str, str]], object]] = {
     "sent": lambda fields: fields.update(sent=str(int(fields["sent"]) + 1)),
     "key": lambda fields: fields.update(key="00000000"),
     "mac": lambda fields: fields.update(mac="0" * 64),
+    "version left out": lambda fields: fields.pop("version"),
     "no mac": lambda fields: fields.update(mac=""),
     "a space more": lambda fields: fields.update(command=fields["command"] + " "),
 }
@@ -151,6 +153,31 @@ def test_a_message_that_was_changed_is_put_aside(fake: Any, ring: Keyring, what:
     assert fake.xlen(KEYS.inbox) == 0
     if what not in {"id", "reply"}:
         assert "NotSigned" in answer(fake, "c1")
+
+
+@pytest.mark.parametrize(
+    ("version", "older"),
+    [("2", "the master"), ("0", "the sender with the door key"), ("x", "the sender with the door key")],
+)
+def test_a_message_of_another_version_is_refused_and_names_who_is_too_old(
+    fake: Any, ring: Keyring, version: str, older: str
+) -> None:
+    scheduler = master(fake, ring)
+    flat = signed_fields(ring, KEYS.cluster, local(0), 1, "c1", BODY, "c1")
+    put(fake, [*flat[:7], version, *flat[8:], "more", "of a later version"])
+    scheduler.turn()
+    assert "OtherVersion" in answer(fake, "c1")
+    [said] = reasons(fake)
+    assert f"{ring.door}' sends messages of version '{version}', and the master reads version 1" in said
+    assert f"upgrade fairlog of {older}" in said
+    assert types(scheduler) == ["MasterElected", "ClusterConfigured"]
+
+
+def test_a_message_without_a_version_has_the_first_one(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "framed", lambda *parts: framed(*parts[:7]))
+    flat = [each.encode() for each in signed_fields(ring, "a", ANN, 1, "c1", BODY, "c1")]
+    monkeypatch.undo()
+    assert Gate("a", ring).read("company/acme", [*flat[:6], *flat[8:]]).wrong is None
 
 
 @pytest.mark.parametrize(
