@@ -10,12 +10,12 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-import rq
 from redis.exceptions import ConnectionError as StoreConnectionError
 from rq import Queue, SimpleWorker, Worker
 from rq.job import Job
@@ -133,7 +133,7 @@ def test_rq_shows_who_is_busy_with_what(connection: Redis, listener: Listener) -
     listener.ring()
     listener.wait_for_answer()
     busy = shown(connection, listener.queue)
-    told = bell_id(listener.queue) if rq.VERSION < "3" else None  # RQ 3 asks for a record that no ring writes
+    told = bell_id(listener.queue) if version("rq") < "3" else None  # RQ 3 asks for a record that no ring writes
     assert (busy.get_state(), busy.get_current_job_id()) == ("busy", told)
     job = Job.fetch(bell_id(listener.queue), connection=connection, serializer=JSONSerializer)
     assert (job.get_status(), job.worker_name) == ("started", listener.worker.name)
