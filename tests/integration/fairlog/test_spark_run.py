@@ -29,6 +29,7 @@ from fairlog.engines.spark.demo import core_seconds
 from fairlog.engines.spark.driver import home_of_spark
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
+from tests.integration.listeners import Address, answers, listening
 from tests.waiting import wait_until
 from workers.sandbox import why_no_cell
 
@@ -82,6 +83,22 @@ def test_pi_runs_with_driver_and_executors_on_workers(cluster: Site) -> None:
     assert "follows its rules" in cluster.audit()
 
 
+@pytest.mark.parametrize("ui", [False, True], ids=["as-it-is", "with-the-page-asked-for"])
+def test_nobody_without_the_secret_gets_an_answer_of_a_driver_or_an_executor(cluster: Site, ui: bool) -> None:  # noqa: FBT001
+    """What listens is found as `test_listeners` does of the other engines; a page that is asked for is found too."""
+    driver = Driver(cluster, "spark.executor.instances=1", *(["spark.ui.enabled=true"] if ui else []))
+    try:
+        wait_until(lambda: java_of(cluster, driver.app), "an executor")
+        wait_until(lambda: cluster.app(driver.app)["executors"][0]["status"] == "running", "its report")
+        found = wait_until(lambda: ports_of(cluster, driver), "the ports of both")
+        said = {address: answers(address) for address in found}
+        assert len([address for address in said if "http" in said[address]]) == ui
+        assert ui or {address: told for address, told in said.items() if told} == {}
+        driver.end()
+    finally:
+        driver.kill()
+
+
 class Driver:
     """A Spark driver in client mode that does what it is told."""
 
@@ -131,6 +148,17 @@ class Driver:
             self.process.communicate()
         self._said.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def ports_of(cluster: Site, driver: Driver) -> list[Address]:
+    """Where its driver and its executors listen: at three addresses at least; none while processes come and go."""
+    beneath = psutil.Process(driver.process.pid).children(recursive=True)
+    try:
+        found = listening([driver.process.pid, *(each.pid for each in beneath), *cluster.processes_of(driver.app)])
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return []
+    ports = [address for address in found if not isinstance(address, str)]
+    return ports if len(ports) >= 3 else []
 
 
 NAPS = [(key, sum(range(key, 80, 4)), 0) for key in range(4)]
