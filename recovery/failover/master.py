@@ -24,7 +24,7 @@ from recovery.failover.lease import Lease, Member
 from recovery.failover.rereader import Rereader
 from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
-from scheduler.model.errors import Deposed, OtherVersion, StaleLog, UnsuitableStore
+from scheduler.model.errors import Deposed, OtherVersion, StaleLog, ToldToStop, UnsuitableStore
 from scheduler.service.keyring import Keyring
 from scheduler.service.known import Known, ShorterLog
 from scheduler.service.measures import Measures
@@ -357,8 +357,13 @@ class Master:
         return True
 
     def _while_replicas_lag(self) -> None:
-        """Renew the lease if due: whoever took over would wait for the same replicas, and depose this master for it."""
+        """Renew the lease if due: whoever took over would wait for the same replicas, and depose this master for it.
+
+        Raises: ToldToStop.
+        """
         notify(ALIVE)
+        if self.worker.stopping:
+            raise ToldToStop
         if time.monotonic() >= self._keep_at_s:
             with suppress(RedisError):  # the next question to the store says so
                 if self.lease.take():

@@ -274,6 +274,13 @@ class Deposed(FairlogError):
         super().__init__(f"master {master!r} was elected")
 
 
+class ToldToStop(Deposed):
+    """This master was told to stop while it waited for the store's replicas."""
+
+    def __init__(self) -> None:
+        FairlogError.__init__(self, "told to stop while the replicas of the store are behind")
+
+
 class UnreadableRecord(FairlogError):
     """An entry of the log is altered or cannot be read; a human must act.
 

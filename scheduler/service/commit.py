@@ -156,14 +156,30 @@ class Commits:
         return Decided(record, position, taken, changes, turn.at, answers, put_back, *after)
 
     def elect(self, record: Record, changes: GrantChanges) -> None:
-        """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
+        """Commit the turn that elects this master, and wait until the store's replicas have it, however long it takes.
+
+        Raises: StaleLog if another master has written; what `EventLog.meanwhile` raises.
+        """
         position = Position(record.last, record.digest)
         try:
             self._log.begin_commit(self.position, record, changes=changes).finish()
+        except NotReplicated as lag:
+            _log.warning("elected, and waiting for the replicas of the store", head=position.seq, reason=str(lag))
+            self._await_replicas(position)
         except NO_ANSWER:
             if not self._was_committed(position):
                 raise
         self.position = self.confirmed = position
+
+    def _await_replicas(self, position: Position) -> None:
+        """Return once the replicas have the turn that ends there. Raises: as `elect`."""
+        while True:
+            try:
+                if self._log.ends_with(position):
+                    return
+            except NotReplicated:
+                continue
+            raise StaleLog("another master has written the log while this one waited for replicas")
 
     def begin(self, decided: Decided) -> None:
         """Send the commit of events, grants, secrets and inbox."""

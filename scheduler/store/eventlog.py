@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord
+from scheduler.model.errors import FairlogError, NotReplicated, StaleLog, UnreadableRecord
 from scheduler.model.versions import SCHEMA, check_schema
 from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, check_private, record_of, stored, told
 from scheduler.store.durability import QUESTIONS, Durability
@@ -172,7 +172,7 @@ class EventLog:
         self.questions = QUESTIONS if durable else ()
         self._durability = Durability()
         self.meanwhile: Callable[[], object] = lambda: None
-        """Called about each second while a commit waits for replicas."""
+        """Called about each second while a commit waits for replicas; what it raises ends the wait."""
         self._noted = False
         """Whether a note in the store says that replicas are missing."""
         self._followed = PAGE
@@ -410,7 +410,11 @@ class EventLog:
                 return
             self._noted = True
             sent.ask("SET", self.keys.unreplicated, f"{min(reached, self.replicas)} {self.replicas}", "EX", _NOTED_S)
-            self.meanwhile()
+            try:
+                self.meanwhile()
+            except FairlogError:
+                sent.abandon()
+                raise
         sent.abandon()
         raise NotReplicated(reached, self.replicas)
 

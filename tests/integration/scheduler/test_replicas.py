@@ -311,6 +311,45 @@ def _ends(master: Scheduler) -> bool:
     return False
 
 
+def test_an_election_waits_for_a_missing_replica_and_is_made_once(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 1)
+    primary = servers.start()
+    replica = servers.replica_of(primary)
+    servers.kill(replica)
+    master = _master(servers, primary, replicas=1)
+    waited: list[None] = []
+
+    def meanwhile() -> None:
+        waited.append(None)
+        if len(waited) == 3:
+            servers.launch(replica)
+
+    master.log.meanwhile = meanwhile
+    master.take_over()
+    assert len(waited) >= 3
+    assert [fact.type for fact in master.log.facts()].count("MasterElected") == 1
+    assert master.commits.confirmed == master.position
+
+
+def test_a_master_that_waits_for_replicas_can_be_stopped(servers: Servers) -> None:
+    primary = servers.start()
+    replica = servers.replica_of(primary)
+    servers.kill(replica)
+    scheduler = _master(servers, primary, replicas=1)
+    master = Master(scheduler.log, Member("m", 1, "here"))
+    before = len(list(scheduler.log.facts()))
+
+    def stopped() -> None:
+        master.worker._stop_requested = True
+        master._while_replicas_lag()
+
+    master.log.meanwhile = stopped
+    master.run()
+    assert [fact.type for fact in scheduler.log.facts()][before:].count("MasterElected") == 1
+
+
 def test_a_missing_replica_is_named_until_it_is_started_again(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
