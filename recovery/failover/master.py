@@ -25,12 +25,13 @@ from recovery.failover.rereader import Rereader
 from recovery.failover.sealer import Sealer
 from recovery.failover.snapshotter import Snapshotter
 from scheduler.model.errors import Deposed, OtherVersion, StaleLog, ToldToStop, UnsuitableStore
-from scheduler.service.keyring import Keyring
+from scheduler.service.keyring import BadKeys, Keyring
 from scheduler.service.known import Known, ShorterLog
 from scheduler.service.measures import Measures
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.scheduler import Scheduler
+from scheduler.service.seals import check_keys
 from scheduler.store.connection import connect, dangers
 from scheduler.store.doorbell import DoorbellWorker
 from scheduler.store.durability import check_store
@@ -81,7 +82,8 @@ def run_master(  # noqa: PLR0913 - its options
     in the folder `known`.
 
     Raises: UnsuitableStore if the store may lose data; UnreadableRecord or InvariantViolated if the log cannot be
-    trusted from some position on, which an operator must resolve; CannotExport, Unwritable.
+    trusted from some position on, which an operator must resolve; BadKeys without the masters' key that is in force;
+    CannotExport, Unwritable.
     """
     keys = Keys(cluster)
     measures = None if metrics is None else Measures()
@@ -154,7 +156,7 @@ class Master:
             keys.master_queue, store, self.answer, due_in_s=self._due_in_s, leaving=self.lease.release
         )
         log.meanwhile = self._while_replicas_lag
-        self._check = check
+        self._check, self._keyring = check, keyring
         self._outage = Outage(master=member.id)
         self._keep_every_s = lease_s / 3
         self._keep_at_s = 0.0
@@ -174,6 +176,7 @@ class Master:
         gc.set_threshold(*GC_THRESHOLD)
         _log.info("standing by", master=self.member.id)
         notify(READY)
+        self._check_keys()
         while not self.worker.stopping:
             notify(ALIVE)
             try:
@@ -207,6 +210,7 @@ class Master:
         if self._known is not None:
             self._note_confirmed(self._known)
             self._known.keep()
+        self.worker.stand_down()
         try:
             self.lease.release()
         except RedisError as error:
@@ -247,6 +251,18 @@ class Master:
         confirmed = self.scheduler.commits.confirmed
         if self._known is not None and not self._known.tend(confirmed, settled=True):
             raise StaleLog(f"the log does not hold what was acknowledged up to position {confirmed.seq}")
+
+    def _check_keys(self) -> None:
+        """Raises: BadKeys without the masters' key that is in force, before the lease is asked for."""
+        if self._keyring is not None:
+            with suppress(RedisError, StaleLog):  # then the keys are checked when it takes over
+                self.follower.catch_up(self._while_it_starts)
+                check_keys(self._keyring, self.follower.state)
+
+    def _while_it_starts(self, seq: int) -> None:
+        notify(ALIVE)
+        if self.worker.stopping:
+            raise StaleLog(f"told to stop while folding the log at position {seq}")
 
     def _look_again(self) -> None:
         """Check that the store takes writes again, is suitable and holds what was folded.
@@ -307,6 +323,7 @@ class Master:
         """Follow the log for a moment, to have its state ready when the lease is free."""
         if time.monotonic() >= self._appear_at_s:
             self.lease.appear()
+            self.worker.show_standing_by()
             self._appear_at_s = time.monotonic() + APPEAR_EVERY_S
             self._tend_exporter(serving=False, seq=self.follower.position.seq)
             if self._known is not None and not self._known.tend(self.follower.position):
@@ -333,10 +350,17 @@ class Master:
                 _log.warning(ended)
 
     def _serve(self) -> None:
-        """Take over and serve, if the store is suitable; waiting clients are answered before anything else."""
+        """Take over and serve, if the store is suitable; waiting clients are answered before anything else.
+
+        Raises: BadKeys if another master has named a masters' key since that this one does not hold.
+        """
         self._make_sure_of_store()
         self.rereader.heed()
-        self.scheduler.take_over()
+        try:
+            self.scheduler.take_over()
+        except BadKeys:
+            self.lease.release()
+            raise
         self.scheduler.turn()
         gc.freeze()
         self.worker.work_until_stopped()

@@ -107,6 +107,7 @@ class Scheduler:
         self._accepts = accepts
         self._lanes = Lanes(keys, Gate(keys.cluster, keyring))
         self._recall = Recall()
+        self._ring = keyring
         self._keyring = keyring if keyring is not None and keyring.master else None
         """The keys that sign receipts and seals."""
         self.put_aside = 0
@@ -131,7 +132,8 @@ class Scheduler:
 
         A log without settings gets the defaults, so that it states from the start which rules are in force.
 
-        Raises: UnreadableRecord if the log cannot be read; StaleLog if another master keeps writing it.
+        Raises: UnreadableRecord if the log cannot be read; StaleLog if another master keeps writing it; BadKeys, and
+        writes nothing, without the masters' key that is in force.
         """
         for _ in range(MAX_STALE):
             open_apps = self.worklist.open_apps()
@@ -139,6 +141,7 @@ class Scheduler:
             stored = stored_grants(self.store, self.keys)
             if self.log.head() != self.position:
                 continue
+            seals.check_keys(self._ring, self.state)
             turn = Turn(self.state, self._store_time_ms())
             turn.record(MasterElected(master=self.master))
             change = None if self._keyring is None else seals.key_change(self._keyring, self.state)

@@ -55,6 +55,17 @@ def lost_reads(events: Iterable[Event], numbers: Mapping[str, int], dropped: int
     return None
 
 
+def check_keys(ring: Keyring | None, state: ClusterState) -> None:
+    """Raises: BadKeys if a master with this ring would have to name a key that the one in force does not sign."""
+    current = current_key(state)
+    if ring is not None and current and current not in ring.masters:
+        raise BadKeys(
+            f"the log is signed by the masters' key {current}, which the file of keys does not hold; start masters "
+            f"with the file that holds it, `{KEYS_VARIABLE}=FILE fairlog master`, or, if that key is lost, `fairlog "
+            "backup` and `fairlog restore` the log into an empty store, which records a new one"
+        )
+
+
 def key_change(ring: Keyring, state: ClusterState) -> KeyChanged | None:
     """What announces the key of the ring, if another one signs, or none: signed by that one, if the ring has it."""
     if not ring.master or ring.master == (current := current_key(state)):

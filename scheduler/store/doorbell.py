@@ -114,6 +114,8 @@ class DoorbellWorker(SimpleWorker):
         )
         self._data = self._bell.to_dict()["data"]
         self._next_heartbeat = 0.0
+        self._stands_by_until = 0.0
+        """Until when (monotonic) RQ's record of it is kept, as one that stands by."""
         self._recording: InFlight | None = None
         self._waiting = False
         self._at_once = True
@@ -134,7 +136,8 @@ class DoorbellWorker(SimpleWorker):
 
     def work_until_stopped(self) -> None:
         """Run RQ's worker loop until told to stop; the first ring is due at once. Raises: what `answer` raises."""
-        self._at_once, self.reason, self._next_heartbeat = True, None, 0.0
+        self._at_once, self.reason = True, None
+        self._next_heartbeat = self._stands_by_until = 0.0
         self.connection.delete(self.key)  # left from before an outage
         self._mend()
         token = _answer.set(self._answer)
@@ -148,6 +151,26 @@ class DoorbellWorker(SimpleWorker):
         if not self._stop_requested:
             raise RuntimeError("RQ's worker loop ended by itself; its log says why")
         self._leaving()
+
+    def show_standing_by(self) -> None:
+        """Show it to RQ's tools as suspended, while another one listens; renewed at most every `HEARTBEAT_S`."""
+        now_s = time.monotonic()
+        if now_s < self._next_heartbeat and now_s < self._stands_by_until:
+            return
+        self._state = WorkerStatus.SUSPENDED
+        if now_s < self._stands_by_until:
+            super().heartbeat()
+        else:
+            self.register_death()  # type: ignore[no-untyped-call]  # of an earlier record
+            self.register_birth()  # type: ignore[no-untyped-call]
+        self._next_heartbeat, self._stands_by_until = now_s + HEARTBEAT_S, now_s + self.worker_ttl
+
+    def stand_down(self) -> None:
+        """Show it no longer; without a store, the record expires."""
+        if self._stands_by_until:
+            self._stands_by_until = 0.0
+            with suppress(RedisError):
+                self.register_death()  # type: ignore[no-untyped-call]
 
     def save_bell(self) -> None:
         """Store the queue and the bell's record for RQ's tools and for rings."""

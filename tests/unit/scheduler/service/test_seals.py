@@ -16,7 +16,7 @@ from scheduler.model.sender import By, local
 from scheduler.service import scheduler as scheduler_module
 from scheduler.service import seals
 from scheduler.service.client import Client
-from scheduler.service.keyring import Keyring
+from scheduler.service.keyring import BadKeys, Keyring
 from scheduler.service.receipts import Answer, SignedReceipt, read_receipts, receipt_of, signed_answers, write_receipts
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog, Position
@@ -175,8 +175,21 @@ def test_a_new_key_is_signed_by_the_one_before(fake: Any, ring: Keyring) -> None
     assert audit(scheduler.log.facts()) == []
 
 
-def test_a_new_key_that_the_one_before_has_not_signed_is_named_by_the_audit(fake: Any, ring: Keyring) -> None:
+@pytest.mark.parametrize("other", [Keyring.new(), Keyring.new().without_masters()])
+def test_a_master_without_the_key_in_force_writes_nothing(fake: Any, ring: Keyring, other: Keyring) -> None:
+    scheduler = master(fake, ring)
+    head = scheduler.log.head()
+    with pytest.raises(BadKeys, match=f"the masters' key {ring.master}, which the file of keys does not hold"):
+        master(fake, other, "m2")
+    assert scheduler.log.head() == head
+    assert audit(scheduler.log.facts()) == []
+
+
+def test_a_new_key_that_the_one_before_has_not_signed_is_named_by_the_audit(
+    fake: Any, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
     master(fake, ring)
+    monkeypatch.setattr(seals, "check_keys", lambda *_: None)
     scheduler = master(fake, Keyring.new(), "m2")
     [found] = audit(scheduler.log.facts())
     assert f"is not signed by the key {ring.master} before it" in found.done
