@@ -16,6 +16,7 @@ from scheduler.store.full_disks import KEPT_MS
 
 if TYPE_CHECKING:
     from recovery.failover.lease import Member
+    from scheduler.rules.entities import LostWorker
     from scheduler.rules.state import ClusterState
     from scheduler.service.known import End
     from scheduler.store.full_disks import Cut
@@ -115,6 +116,7 @@ class Around(NamedTuple):
     - `unreplicated`: how many replicas of the store have what the masters wait for, and how many must; None = nobody
       waits.
     - `others`: the data folders of further `up`s on this machine.
+    - `last_sign`: when the master before the present one gave its last sign (ms), 0 if that is not known.
     - `unserved`: that no API server answers; None if one does, or none is missed.
     - `shorter`: the position at which the log ends, and an end that was known and that it does not hold.
     - `cuts`: worker -> what of the output of tasks its disk has not taken.
@@ -137,6 +139,44 @@ class Around(NamedTuple):
     unreplicated: tuple[int, int] | None = None
     unserved: Unserved | None = None
     shorter: tuple[int, End] | None = None
+    last_sign: int = 0
+
+
+class Elected(NamedTuple):
+    """The last election: which master, after which one, "" = it was the first, when (ms), and how long nobody served.
+
+    That is the longest time that it can have been, in ms.
+    """
+
+    master: str
+    before: str
+    at: int
+    unserved_ms: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"master": self.master, "before": self.before, "at": self.at, "unservedMs": self.unserved_ms}
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Elected:
+        """What `as_json` made."""
+        return cls(said["master"], said["before"], said["at"], said["unservedMs"])
+
+    def __str__(self) -> str:
+        """In words, without the master: "after m1; nobody served for at most 3.1 s"."""
+        if not self.before:
+            return "the first one"
+        return f"after {self.before}; nobody served for at most {self.unserved_ms / 1000:.1f} s"
+
+
+def elected(state: ClusterState, around: Around | None = None) -> Elected | None:
+    """The last election, as the log has it; without one None."""
+    known = state.election
+    if known is None:
+        return None
+    signs = known.silent_since, 0 if around is None else around.last_sign
+    unserved_ms = max(0, known.at - max(signs)) if known.before else 0
+    return Elected(known.master, known.before, known.at, unserved_ms)
 
 
 class Found(NamedTuple):
@@ -244,7 +284,8 @@ def _no_master(_: ClusterState, around: Around) -> Holds:
     if around.serving is None and not around.error and around.unreplicated is None and around.shorter is None:
         waiting = len(around.standing_by)
         behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
-        yield "", f"no master is active{behind}"
+        since = f"; nothing is decided since {moment(around.log_at)}, and what runs goes on" if around.log_at else ""
+        yield "", f"no master is active{behind}{since}"
 
 
 def _replicas(_: ClusterState, around: Around) -> Holds:
@@ -330,7 +371,21 @@ def _memory(_: ClusterState, around: Around) -> Holds:
 
 def _worker_lost(state: ClusterState, around: Around) -> Holds:
     for worker in sorted(state.lost.values(), key=lambda worker: (-worker.at, worker.id)):
-        yield worker.id, f"worker {worker.id} was lost {ago(around.now - worker.at)}"
+        yield worker.id, f"worker {worker.id} was lost {ago(around.now - worker.at)}{_interrupted(worker)}"
+
+
+def _interrupted(worker: LostWorker) -> str:
+    """What the loss of the worker cost."""
+    parts = [
+        f"{number} {what}{'s' * (number != 1)}"
+        for number, what in ((worker.executors, "executor"), (worker.drivers, "driver"))
+        if number
+    ]
+    if not parts:
+        return ""
+    were = "was" if worker.executors + worker.drivers == 1 else "were"
+    apps = f"{worker.apps} app{'s' * (worker.apps != 1)}"
+    return f", and {' and '.join(parts)} of {apps} {were} interrupted; their tasks run again elsewhere"
 
 
 def _worker_suspect(state: ClusterState, around: Around) -> Holds:
@@ -371,10 +426,13 @@ def _no_standby(_: ClusterState, around: Around) -> Holds:
         yield "", f"only {number} of {around.standbys} standbys" if number else "no standby"
 
 
-def _failover(_: ClusterState, around: Around) -> Holds:
-    seen = around.failover
+def _failover(state: ClusterState, around: Around) -> Holds:
+    seen, known = around.failover, elected(state, around)
     if seen is not None and around.now - seen.at < FAILOVER_SHOWN_MS:
-        yield seen.master, f"master {seen.master} took over from {seen.before} {ago(around.now - seen.at)}"
+        cost = ""
+        if known is not None and (known.master, known.before) == (seen.master, seen.before):
+            cost = f"; nobody served for at most {known.unserved_ms / 1000:.1f} s, and what ran went on"
+        yield seen.master, f"master {seen.master} took over from {seen.before} {ago(around.now - seen.at)}{cost}"
 
 
 def _short(_: ClusterState, around: Around) -> Holds:

@@ -22,7 +22,7 @@ from fairlog.watch.conditions import (
     StoreFacts,
     Unserved,
 )
-from recovery.failover.lease import members
+from recovery.failover.lease import last_sign, members
 from scheduler.service.heartbeats import behind_api
 from scheduler.service.known import End, noted
 from scheduler.service.served import Served, served
@@ -180,6 +180,7 @@ def look_around(
         unreplicated=unreplicated,
         unserved=_unserved(store, keys, sign, now),
         shorter=_shorter(store, keys),
+        last_sign=0 if holder is None else last_sign(store, keys, holder.id),
     )
 
 

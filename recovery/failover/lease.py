@@ -30,7 +30,7 @@ end
 _TAKE_LUA = (
     _SOUND
     + """
-sound(KEYS[1], 'string'); sound(KEYS[2], 'string'); sound(KEYS[3], 'stream')
+sound(KEYS[1], 'string'); sound(KEYS[2], 'string'); sound(KEYS[3], 'stream'); sound(KEYS[4], 'string')
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
   local term, left = tonumber(redis.call('GET', KEYS[2]) or ''), redis.call('PTTL', KEYS[1])
@@ -44,13 +44,19 @@ if holder and holder ~= ARGV[1] then
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], ARGV[2])
+local before, last, of = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) (%d+) (.*)$')
+if of ~= ARGV[1] then before = last or '0' end
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+redis.call('SET', KEYS[4], before .. ' ' .. now .. ' ' .. ARGV[1])
 """
 )
-"""KEYS: lease, its term, handovers; ARGV: the member, its term and the longest term (ms).
+"""KEYS: lease, its term, handovers, the office; ARGV: the member, its term and the longest term (ms).
 -> nothing if the lease was taken, otherwise its remaining time (ms) and the id of the last handover.
 
 A lease that never expires, or has more time left than its term, gets one term: something else than a master wrote it,
-or the store failed over to a server whose clock is behind. A living holder renews it before that is over.
+or the store failed over to a server whose clock is behind. A living holder renews it before that is over. The office
+tells when the holder before took it last.
 """
 _RELEASE_LUA = (
     _SOUND
@@ -107,7 +113,7 @@ class Lease:
         """Take or renew the lease; False if another member holds it."""
         keys = self._keys
         held: Any = self._take(
-            [keys.lease, keys.lease_term, keys.handover], [self._member, self._ttl_ms, MAX_LEASE_S * 1000]
+            [keys.lease, keys.lease_term, keys.handover, keys.office], [self._member, self._ttl_ms, MAX_LEASE_S * 1000]
         )
         if not held:
             return True
@@ -130,6 +136,13 @@ def members(store: Redis, keys: Keys) -> tuple[Member | None, list[Member]]:
     texts: Any = store.zrangebyscore(keys.masters, since, "+inf")
     seen = {member for text in texts if (member := _member(text)) is not None}
     return serving, sorted(seen - {serving})
+
+
+def last_sign(store: Redis, keys: Keys, master: str) -> int:
+    """When (ms) the holder of the lease before that master gave its last sign; 0 if that is not known."""
+    before, _, rest = (cast("bytes | None", store.get(keys.office)) or b"").partition(b" ")
+    holder = _member(rest.partition(b" ")[2])
+    return int(before) if holder is not None and holder.id == master and before.isdigit() else 0
 
 
 def _member(text: bytes | None) -> Member | None:

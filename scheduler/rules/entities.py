@@ -231,13 +231,31 @@ class Worker:
         return self.offer - sum((driver.resources for driver in self.drivers.values()), NOTHING)
 
 
+class Election(NamedTuple):
+    """The election of the last master at `at` (ms), after `before`; the log's entry before it is of `silent_since`.
+
+    "" and 0 = it was the first entry. No rule looks at it.
+    """
+
+    master: str
+    before: str
+    at: int
+    silent_since: int
+
+
 @dataclass(slots=True, eq=False)
 class LostWorker:
-    """A worker that was lost at `at` (ms), and what it offered (semantics N3)."""
+    """A worker that was lost at `at` (ms), and what it offered (semantics N3).
+
+    `executors`, `drivers`: how many were lost with it; `apps`: of how many apps. No rule looks at them.
+    """
 
     id: str
     offer: Resources
     at: int
+    executors: int = 0
+    drivers: int = 0
+    apps: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -32,6 +32,7 @@ from scheduler.rules.entities import (
     Allocation,
     App,
     Company,
+    Election,
     Hold,
     LostWorker,
     User,
@@ -71,6 +72,7 @@ class _Cluster(_Record):
     closed: bool = False
     edition: int = 2
     edition_at: int = 0
+    election: Election | None = None
 
 
 def _types(entity: type[Any]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ from scheduler.rules.entities import (
     App,
     Company,
     Demand,
+    Election,
     Hold,
     HoldReason,
     Lack,
@@ -101,6 +102,12 @@ class ClusterState:
     def __init__(self) -> None:  # noqa: PLR0915 - one a fact or index
         self.head = self.at = 0
         self.master: str | None = None
+        self.election: Election | None = None
+        """None if an older version wrote the snapshot that the state is from."""
+        self._before_at = 0
+        """The time (ms) of the turn before the present one."""
+        self._lost_with: dict[str, list[str]] = {}
+        """Worker -> the apps of the executors and drivers that are lost in this turn; a driver's with "/"."""
         self.settings = ClusterConfigured()
         self.configured = False
         self.edition = 2
@@ -206,6 +213,7 @@ class ClusterState:
                 self._note_shortage()
             if len(self._timers.changed) > CHANGED_APPS:
                 self._timers_but_shortage()
+            self._before_at = self.at
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -382,7 +390,7 @@ class ClusterState:
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
             "limits": [[*holder, each] for holder, each in sorted(self.limits.values.items())],
             "buckets": [[*holder, *bucket] for holder, bucket in sorted(self.limits.buckets.items())],
-            "lost": {name: _facts(worker) for name, worker in self.lost.items()},
+            "lost": {name: _facts(worker, "executors", "drivers", "apps") for name, worker in self.lost.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
             "ended": list(self.ended),
@@ -528,6 +536,8 @@ class ClusterState:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
 
     def _master_elected(self, event: events.MasterElected) -> None:
+        since = self._before_at if self.head > 1 else 0
+        self.election = Election(event.master, self.master or "", self.at, since)
         self.master = event.master
 
     def _cluster_configured(self, event: ClusterConfigured) -> None:
@@ -606,9 +616,14 @@ class ClusterState:
     def _worker_removed(self, event: events.WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
         if event.reason == "lost":
-            self.lost[event.worker] = LostWorker(event.worker, worker.offer, self.at)
+            cut = self._lost_with.pop(event.worker, [])
+            drivers = [name for name in cut if name.endswith("/")]
+            apps = {name.rstrip("/") for name in cut}
+            numbers = len(cut) - len(drivers), len(drivers), len(apps)
+            self.lost[event.worker] = LostWorker(event.worker, worker.offer, self.at, *numbers)
             self._wait_to_forget()
         else:
+            self._lost_with.pop(event.worker, None)
             tally(self.offers, worker.offer, -1)
         self._set_live(worker, was=worker.status == "alive", now=False)
         self._trust(worker)
@@ -1204,6 +1219,8 @@ class ClusterState:
             app.done_cores = max(0, done)
         elif event.reason in ("failed", "lost", "killed"):
             app.returned_at = self.at
+        if event.reason == "lost":
+            self._lost_with.setdefault(worker.id, []).append(app.id)
         self._note_end(event, executor, app, worker)
         self._grant(app, worker, -executor.resources)
         suspicion = worker.suspicion
@@ -1248,6 +1265,8 @@ class ClusterState:
         driver = self.drivers.pop(event.driver)
         app, worker = self.apps[driver.app], self.workers[driver.worker]
         del worker.drivers[event.driver]
+        if event.reason == "lost":
+            self._lost_with.setdefault(worker.id, []).append(f"{app.id}/")
         if driver.status == "stopping":
             self._count_leaving(driver, -driver.resources)
         app.driver = None

@@ -34,6 +34,8 @@ class Keys:
         self.reads_archive = f"{self.prefix}reads-archive"
         self.lease = f"{self.prefix}lease"
         self.lease_term = f"{self.prefix}lease-term"
+        self.office = f"{self.prefix}office"
+        """String: who holds the lease, since when it is renewed, and the last sign of the holder before."""
         self.handover = f"{self.prefix}handover"
         self.masters = f"{self.prefix}masters"
         self.heartbeats = f"{self.prefix}heartbeats"

@@ -95,12 +95,14 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
         name, agent = worker["worker"], agents.get(worker["worker"], {})
         place = {"pid": agent.get("pid"), "host": agent.get("host")}
         workers.append({"worker": name, **place, "status": worker["status"], "suspicion": worker["suspicion"]})
+    election = conditions.elected(state, around)
     said = {
         "cluster": session.cluster,
         "head": head,
         "health": conditions.as_json(conditions.found(state, around)),
         "master": around.serving and around.serving._asdict(),
         "standbys": [member._asdict() for member in around.standing_by],
+        "election": election and election.as_json(),
         "workers": workers,
         "tooLarge": cluster["tooLarge"],
         "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
@@ -129,6 +131,7 @@ def _print_away(error: UnsuitableStore, target: Target, *, as_json: bool) -> int
         "health": conditions.as_json(conditions.found(ClusterState(), around_without_store(why, up))),
         "master": None,
         "standbys": [],
+        "election": None,
         "workers": [],
         "tooLarge": 0,
         "store": {"url": masked(url), "pid": up and up.store_pid},
@@ -153,6 +156,8 @@ def _print(said: dict[str, Any], *, as_json: bool) -> int:
     click.echo(f"store     {said['store']['url']}{process}")
     if said["head"] is not None:
         click.echo(f"master    {_member(master) if master else 'none active'}")
+    if (election := said.get("election")) is not None:
+        click.echo(f"elected   {_elected(election)}")
     for member in said["standbys"]:
         click.echo(f"standby   {_member(member)}")
     for worker in said["workers"]:
@@ -164,6 +169,7 @@ def _print(said: dict[str, Any], *, as_json: bool) -> int:
 
 def _past_status(session: Session, *, as_json: bool) -> int:
     """Print the elected master and the workers of a past state."""
+    from fairlog.watch.conditions import elected  # noqa: PLC0415 (as in `status`)
     from scheduler.rules.views import look, suspicion  # noqa: PLC0415 (the present needs no rules)
 
     state = session.folded()
@@ -171,14 +177,17 @@ def _past_status(session: Session, *, as_json: bool) -> int:
         {"worker": name, "pid": None, "host": worker.host, "status": worker.status, "suspicion": suspicion(worker)}
         for name, worker in sorted(state.workers.items())
     ]
-    too_large = look(state, "cluster", {})["tooLarge"]
+    too_large, election = look(state, "cluster", {})["tooLarge"], elected(state)
     if as_json:
         master = state.master and {"id": state.master, "pid": None, "host": None}
         head = {"cluster": session.cluster, "head": state.head, "at": state.at}
-        render.print_json({**head, "master": master, "standbys": [], "workers": workers, "tooLarge": too_large})
+        known: dict[str, Any] = {"master": master, "standbys": [], "election": election and election.as_json()}
+        render.print_json({**head, **known, "workers": workers, "tooLarge": too_large})
         return 0
     click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
     click.echo(f"master    {state.master or 'none elected yet'}")
+    if election is not None:
+        click.echo(f"elected   {_elected(election.as_json())}")
     for worker in workers:
         click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
     print_suspects(workers)
@@ -203,6 +212,14 @@ def print_suspects(workers: list[dict[str, Any]]) -> None:
     for worker in workers:
         if worker["suspicion"] is not None:
             click.echo(localized(suspicion_in_words(worker["worker"], worker["suspicion"])))
+
+
+def _elected(election: dict[str, Any]) -> str:
+    """The last election, as its JSON has it."""
+    from fairlog.watch.conditions import Elected  # noqa: PLC0415 (as in `status`)
+
+    known = Elected.of_json(election)
+    return f"{known.master} at {render.moment(known.at)}, {known}"
 
 
 def _member(member: dict[str, Any]) -> str:

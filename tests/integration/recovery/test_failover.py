@@ -12,11 +12,12 @@ from uuid import uuid4
 
 import pytest
 from redis import Redis
+from rq import Queue, Worker
 
 from fairlog.cli.main import main
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.follower import Follower
-from recovery.failover.lease import Lease, Member, members
+from recovery.failover.lease import Lease, Member, last_sign, members
 from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
@@ -26,6 +27,7 @@ from scheduler.service.client import Client
 from scheduler.service.reconcile import stored_grants
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import encode_turn
+from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog
 from scheduler.store.keys import Keys
 from tests.integration.forked import Forked
@@ -203,16 +205,47 @@ def test_a_living_holder_whose_lease_was_made_endless_keeps_it(connection: Redis
         assert not other.take()
 
 
+def test_the_holder_of_the_lease_knows_when_the_one_before_gave_its_last_sign(connection: Redis, keys: Keys) -> None:
+    first, second = (Lease(connection, keys, Member(name, 1, "there"), 60_000) for name in ("m1", "m2"))
+    assert first.take()
+    assert (last_sign(connection, keys, "m1"), last_sign(connection, keys, "m2")) == (0, 0)
+    before = clock_ms(connection.time())
+    assert first.take()
+    after = clock_ms(connection.time())
+    connection.delete(keys.lease)
+    for _ in range(2):
+        assert second.take()
+        assert before <= last_sign(connection, keys, "m2") <= after
+    assert last_sign(connection, keys, "m1") == 0
+
+
 def test_keys_of_another_type_keep_no_master_out(connection: Redis, keys: Keys) -> None:
     member = Member("m1", 1, "there")
     lease = Lease(connection, keys, member, 60_000)
     for action in (lease.take, lease.appear, lease.release, lease.take):
-        for key in (keys.lease, keys.lease_term, keys.handover, keys.masters):
+        for key in (keys.lease, keys.lease_term, keys.handover, keys.office, keys.masters):
             connection.delete(key)
             connection.rpush(key, "nobody")
         action()
     lease.appear()
     assert members(connection, keys) == (member, [])
+
+
+def test_tools_of_rq_show_the_active_master_and_those_that_stand_by(
+    connection: Redis, keys: Keys, start: Start
+) -> None:
+    def states() -> list[str]:
+        queue = Queue(keys.master_queue, connection=connection)
+        found = [str(worker.get_state()) for worker in Worker.all(connection=connection, queue=queue)]
+        return sorted("active" if state in {"busy", "idle", "started"} else state for state in found)
+
+    start()
+    wait_until(lambda: states() == ["active"], "the active master")
+    standby = start()
+    wait_until(lambda: states() == ["active", "suspended"], "the standby")
+    standby.terminate()
+    standby.wait(HOPELESS_S)
+    assert states() == ["active"]
 
 
 @pytest.mark.parametrize("text", ["nobody", "[]", '{"id": "m1"}', '{"id": [], "pid": 1, "host": "h"}', b"\xff"])

@@ -12,11 +12,13 @@ from fairlog.watch.conditions import (
     WELL,
     Around,
     AuditedTo,
+    Elected,
     Failover,
     StoreFacts,
     Unserved,
     as_json,
     duration,
+    elected,
     found,
     health,
     worst,
@@ -26,11 +28,13 @@ from recovery.failover.lease import Member
 from recovery.replay.bounds import moment
 from scheduler.model.commands import (
     ConfigureCluster,
+    LoseWorker,
     RegisterCompany,
     RegisterWorker,
     SubmitApp,
 )
-from scheduler.model.events import WorkerRemoved
+from scheduler.model.events import MasterElected, WorkerRemoved
+from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service.known import End
@@ -243,6 +247,60 @@ def test_lost_and_suspect_workers_are_named_and_counted() -> None:
     assert "`fairlog worker --id w0`" in holding[0].do
     assert health(holding) == "2 workers are lost · no standby"
     assert worst(holding) == "warning"
+
+
+def test_what_was_interrupted_is_told_with_the_worker_that_was_lost() -> None:
+    state = a_state(workers=2, apps=1)
+    [executor] = state.executors.values()
+    idle = next(name for name in state.workers if name != executor.worker)
+    turn = Turn(state, NOW)
+    for worker in (executor.worker, idle):
+        turn.take(LoseWorker(worker=worker, last_seen=NOW))
+    turn.settle()
+    told = {each.about: each.sentence for each in found(state, GOOD) if each.condition == "worker_lost"}
+    assert told == {
+        executor.worker: f"worker {executor.worker} was lost 0 s ago, and 1 executor of 1 app was interrupted; their "
+        "tasks run again elsewhere",
+        idle: f"worker {idle} was lost 0 s ago",
+    }
+    again = restored(lines(state))
+    assert [found(each, GOOD) for each in (again, state)] == [found(state, GOOD)] * 2
+
+
+def elections(*masters: str) -> ClusterState:
+    """A log of that many elections, an hour from each to the next."""
+    state = ClusterState()
+    for number, master in enumerate(masters):
+        state.apply(MasterElected(master=master), NOW + number * 60 * MIN_MS)
+    return state
+
+
+def test_the_last_election_says_after_whom_and_for_how_long_nobody_can_have_served() -> None:
+    assert elected(ClusterState()) is None
+    first = elected(elections("m1"))
+    assert first == Elected("m1", "", NOW, 0)
+    assert str(first) == "the first one"
+    state = elections("m1", "m2")
+    at = NOW + 60 * MIN_MS
+    assert elected(state) == elected(restored(lines(state))) == Elected("m2", "m1", at, 60 * MIN_MS)
+    known = elected(state, GOOD._replace(last_sign=at - 3_100))
+    assert known is not None
+    assert str(known) == "after m1; nobody served for at most 3.1 s"
+    assert Elected.of_json(known.as_json()) == known
+
+
+def test_a_failover_is_told_with_its_cost_and_a_missing_master_with_since_when() -> None:
+    state = elections("one", "two")
+    at = NOW + 60 * MIN_MS
+    around = GOOD._replace(now=at + 5 * MIN_MS, failover=Failover("two", "one", at), last_sign=at - 2_000)
+    [failover] = [each for each in found(state, around) if each.condition == "failover"]
+    assert failover.sentence == (
+        "master two took over from one 5 min ago; nobody served for at most 2.0 s, and what ran went on"
+    )
+    [missing] = found(state, GOOD._replace(now=at, serving=None, log_at=at))
+    assert missing.sentence == (
+        f"no master is active, though 1 stands by; nothing is decided since {moment(at)}, and what runs goes on"
+    )
 
 
 def test_no_agent_is_to_be_started_again_before_an_api_server_answers() -> None:
