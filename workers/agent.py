@@ -32,7 +32,7 @@ from scheduler.service.program_log import log_to_stderr, masked
 from workers.api_door import ApiAgentDoor
 from workers.cell import end_remains
 from workers.cgroups import delegate
-from workers.door import AgentDoor, Ended, Held, Registrant
+from workers.door import AgentDoor, Ended, Held, Registering, Registrant, registering
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.gpus import gpus_of, is_gpu, unknown
@@ -51,6 +51,7 @@ from workers.rundir import ExitNote, Holder, RunDir
 from workers.store_door import StoreAgentDoor
 from workers.supervisor import REFUSED, Supervisor
 from workers.tasks import LOCK_VARIABLE
+from workers.token import Terms
 
 _REPEAT_S = 5
 """Interval between repetitions of a report."""
@@ -61,13 +62,13 @@ _log = structlog.get_logger()
 
 
 class NotInvited(FairlogError):
-    """The worker's token is not valid any more."""
+    """The worker has no token that is valid."""
 
     def __init__(self, worker: str, refusal: NotAuthenticated) -> None:
         why = str(refusal).partition(";")[0]
         super().__init__(
             f"worker {worker!r} may not act any more: {why}; an operator invites it again with "
-            f"`fairlog token new worker/{worker} --invitation`"
+            f"`fairlog worker invite {worker}`"
         )
 
 
@@ -108,7 +109,7 @@ class Agent:
             if each.cores
         )
         self._door: AgentDoor = (
-            ApiAgentDoor(address, offer.worker, token, self._files)
+            ApiAgentDoor(address, offer.worker, token, self._files, self._comply)
             if is_api(address)
             else StoreAgentDoor(address, cluster, offer.worker, keyring)
         )
@@ -333,20 +334,9 @@ class Agent:
         offer = self.offer
         if (other := self._other_agent(held.registrant)) is not None:
             raise WorkerBusy(offer.worker, other)
-        command = commands.RegisterWorker(
-            worker=offer.worker,
-            node=offer.node,
-            host=offer.host,
-            rack=offer.rack,
-            cores=offer.cores,
-            memory_mb=offer.memory_mb,
-            resources=offer.resources,
-            labels=offer.labels,
-        )
         try:
-            about = Registrant(os.getpid(), offer.host, started_s(os.getpid()), isolation(offer.launcher))
             self._registering = True
-            self._door.register(command, about)
+            self._door.register(*self._registration())
         except NoMaster:
             _log.info("no master answers; trying again", worker=offer.worker)
             return False
@@ -361,6 +351,26 @@ class Agent:
         if offer.launcher != "plain" and (nameless := unknown(gpus_of(offer.resources))):
             _log.warning("cells find no device file of these GPUs", worker=offer.worker, addresses=nameless)
         return True
+
+    def _registration(self) -> tuple[commands.RegisterWorker, Registrant]:
+        """What the worker offers, and who this process is."""
+        offer = self.offer
+        command = commands.RegisterWorker(
+            worker=offer.worker,
+            node=offer.node,
+            host=offer.host,
+            rack=offer.rack,
+            cores=offer.cores,
+            memory_mb=offer.memory_mb,
+            resources=offer.resources,
+            labels=offer.labels,
+        )
+        return command, Registrant(os.getpid(), offer.host, started_s(os.getpid()), isolation(offer.launcher))
+
+    def _comply(self, terms: Terms) -> Registering:
+        """Offer no more than the worker was invited to; what it registers with."""
+        self.offer = self.offer.within(terms)
+        return registering(*self._registration())
 
     def _other_agent(self, last: Registrant | None) -> int | None:
         """The process that registered the worker last, if it is another one, on this machine, and still running."""

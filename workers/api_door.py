@@ -26,11 +26,11 @@ from scheduler.store.task_queue import Completion, Step
 from scheduler.store.visits import Orders, Report, Visit
 from workers import door
 from workers.bell import Bell, ring
-from workers.door import Ended, Held, Registrant
+from workers.door import Ended, Held, Registrant, registering
 from workers.rundir import RunDir
 from workers.servers import ANSWER_S, MASTER_S, Servers, error_of, trusted
 from workers.store_door import Turns
-from workers.token import PATIENCE_S, WorkerToken
+from workers.token import PATIENCE_S, Terms, WorkerToken
 
 WAIT_S = 1.0
 """The interval of an agent's ticks while it has anything, and of its heartbeats unless the server says a longer one."""
@@ -54,13 +54,22 @@ T = TypeVar("T")
 class ApiAgentDoor:
     """The door of one worker's agent through API servers (`AgentDoor`), with the `token` that its operator has given.
 
-    Executors that run are handed the tokens of their grants again when the worker's own is another.
+    `comply` is that of the token (`WorkerToken`). Executors that run are handed the tokens of their grants again when
+    the worker's own is another.
     """
 
-    def __init__(self, urls: str, worker: str, token: str, files: RunDir) -> None:
+    def __init__(
+        self,
+        urls: str,
+        worker: str,
+        token: str,
+        files: RunDir,
+        comply: Callable[[Terms], door.Registering | None] = lambda _: None,
+    ) -> None:
         self._urls = urls
         self._files, folder = files, files.path
-        self._token = WorkerToken(worker, folder, token, at_home=all(url.startswith(UNIX) for url in urls.split(",")))
+        at_home = all(url.startswith(UNIX) for url in urls.split(","))
+        self._token = WorkerToken(worker, folder, token, at_home=at_home, comply=comply)
         self._path = f"/v1/workers/{quote(worker, safe='')}"
         self._calls, self._news = (Servers(urls, lambda: self._token.present) for _ in range(2))
         self._settled = False
@@ -171,11 +180,9 @@ class ApiAgentDoor:
 
     def register(self, offer: RegisterWorker, registrant: Registrant) -> None:
         """As `AgentDoor.register`."""
-        about = {name: getattr(offer, name) for name in door.Registering.__struct_fields__ if name != "registrant"}
-        asked = door.Registering(registrant=registrant, **about)
         self._held = None
         self._calls_made += 1
-        self._calls.call("POST", f"{self._path}/register", Raw, asked, within_s=MASTER_S)
+        self._calls.call("POST", f"{self._path}/register", Raw, registering(offer, registrant), within_s=MASTER_S)
 
     def drain(self) -> None:
         """As `AgentDoor.drain`."""

@@ -114,6 +114,12 @@ class Registering(msgspec.Struct, frozen=True):
         return {name: value for name, value in structs.asdict(self).items() if name != "registrant"}
 
 
+def registering(offer: RegisterWorker, registrant: Registrant) -> Registering:
+    """How the worker's offer is put to an API server."""
+    about = {name: getattr(offer, name) for name in Registering.__struct_fields__ if name != "registrant"}
+    return Registering(registrant=registrant, **about)
+
+
 class Reports(msgspec.Struct, frozen=True, omit_defaults=True):
     """Executors that were started, and executors and drivers that have ended."""
 

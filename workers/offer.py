@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.errors import FairlogError
 from workers.sandbox import CellSettings
+from workers.token import Terms
 
 _MEMORY_STEP_MB = 512
 _DISCOVERY_S = 60
@@ -37,6 +38,7 @@ class Offer(BaseModel):
 
     - `outlive_agent`: executors continue without their agent; the next agent adopts them.
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
+    - `any_cores`, `any_memory`: nobody has stated it, so that an invitation may lower it.
     - `resources`: kind -> addresses that it offers (semantics R2).
     - `labels`: what people know it by.
     - `launcher`: where tasks run (`workers.launchers`); `cells`: what they find there.
@@ -52,6 +54,8 @@ class Offer(BaseModel):
     rack: str = ""
     cores: int
     memory_mb: int
+    any_cores: bool = False
+    any_memory: bool = False
     resources: dict[str, tuple[str, ...]] = {}
     labels: dict[str, str] = {}
     run_dir: Path
@@ -62,6 +66,14 @@ class Offer(BaseModel):
     drain: bool = False
     grace_s: float = 5
 
+    def within(self, terms: Terms) -> Offer:
+        """The offer, of what nobody has stated no more than the worker was invited to offer."""
+        if terms.offer is None:
+            return self
+        cores = min(self.cores, terms.offer.cores) if self.any_cores else self.cores
+        memory_mb = min(self.memory_mb, terms.offer.memory_mb) if self.any_memory else self.memory_mb
+        return self.model_copy(update={"cores": cores, "memory_mb": memory_mb})
+
     @property
     def oddity(self) -> str | None:
         """Which part of the offer may stay unused, in a sentence; None if no part (semantics, Settings: checks)."""
@@ -71,6 +83,11 @@ class Offer(BaseModel):
         if self.memory_mb % _MEMORY_STEP_MB:
             odd.append(f"{self.memory_mb} MiB are not a multiple of {_MEMORY_STEP_MB}")
         return f"{' and '.join(odd)}: part of the offer may stay unused" if odd else None
+
+
+def default_run_dir() -> Path:
+    """The folder of this user for the files of workers."""
+    return platformdirs.user_state_path("fairlog") / "workers"
 
 
 def default_cores() -> int:
@@ -110,7 +127,9 @@ def make_offers(
             rack=rack,
             cores=cores or max(1, default_cores() // instances),
             memory_mb=memory_mb or max(_MEMORY_STEP_MB, each_mb),
-            run_dir=(run_dir or platformdirs.user_state_path("fairlog") / "workers").absolute(),
+            any_cores=cores is None,
+            any_memory=memory_mb is None,
+            run_dir=(run_dir or default_run_dir()).absolute(),
             outlive_agent=outlive_agent,
         )
         for number in range(1, instances + 1)

@@ -1,5 +1,7 @@
 """The token of a worker: an invitation is exchanged for one, and it is renewed when half of its time is over.
 
+An invitation is exchanged only once the cluster would take the worker as it is, so that a refusal does not use it up.
+
 It is kept in the worker's folder. A new one is written there before it is asked for, so that a lost answer, or the end
 of the agent, leaves nobody without a token.
 """
@@ -7,9 +9,11 @@ of the agent, leaves nobody without a token.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 import structlog
@@ -18,7 +22,7 @@ from scheduler.model.errors import CommandRejected, NoMaster, NotAllowed, NotAut
 from scheduler.service.grant_tokens import PASS
 from scheduler.service.outage import ApiAway
 from scheduler.service.private import write_private
-from scheduler.service.tokens import new_token
+from scheduler.service.tokens import new_token, token_id
 from workers.servers import MASTER_S, Servers
 
 _FILE = "token.json"
@@ -29,24 +33,48 @@ _AGAIN_S = 60.0
 _log = structlog.get_logger()
 
 
+class Most(msgspec.Struct, frozen=True, rename="camel"):
+    """The most that a worker may offer."""
+
+    cores: int
+    memory_mb: int
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """On which terms a worker was invited: from which host, and to offer how much at most; None = any."""
+
+    host: str | None = None
+    offer: Most | None = None
+
+
 class _Kept(msgspec.Struct):
-    """The worker's own tokens: the one in use, or asked for, and the one before."""
+    """The worker's own tokens: the one in use, or asked for, and the one before; the id of its last invitation."""
 
     token: str
     before: str = ""
+    invitation: str = ""
 
 
 class WorkerToken:
     """The token of `worker`: its own that `folder` keeps, else the `given` one; `present` is "" if there is none.
 
     At home, where it may need none, it has none unless one is given. A pass that is given is used as it is. Call
-    `settle` before its first use, and when it is refused; `renew` now and then.
+    `settle` before its first use, and when it is refused; `renew` now and then. `comply` is told the terms of the
+    invitation, and returns what the worker registers with.
     """
 
-    def __init__(self, worker: str, folder: Path, given: str, *, at_home: bool) -> None:
+    def __init__(
+        self,
+        worker: str,
+        folder: Path,
+        given: str,
+        *,
+        at_home: bool,
+        comply: Callable[[Terms], object] = lambda _: None,
+    ) -> None:
         self._worker = worker
         self._path = folder / _FILE
-        self._given = given
+        self._given, self._comply = given, comply
         self.present = given or ("" if at_home else self._read().token)
         self._id = self._replaced = ""
         """The id of the present token, and of one before it that is still to be revoked."""
@@ -55,7 +83,8 @@ class WorkerToken:
     def settle(self, servers: Servers) -> None:
         """Find out which token is valid, and exchange it if it is an invitation.
 
-        Raises: NotAuthenticated if none is; NotAllowed if it is another worker's; ApiAway.
+        Raises: NotAuthenticated if none is; NotAllowed if it is another worker's; CommandRejected, before the
+        invitation is exchanged, if the cluster would not take the worker; ApiAway.
         """
         if not self.present or self._given.startswith(PASS):
             return
@@ -89,7 +118,9 @@ class WorkerToken:
             self._id = str(who["token"])
             left_s = int(who["expires"]) / 1000 - time.time()
             self._renew_at = time.monotonic() + max(1.0, left_s / 2)
+            asked = self._comply(msgspec.convert(who.get("terms") or {}, Terms))
             if who["once"]:
+                servers.call("POST", f"/v1/workers/{quote(self._worker, safe='')}/invited", msgspec.Raw, asked)
                 self._issue(servers, text, self._id)
                 self._settle(servers)
             return
@@ -122,7 +153,7 @@ class WorkerToken:
 
     def _issue(self, servers: Servers, before: str, replaces: str | None) -> None:
         made = new_token()
-        self._write(_Kept(made.text, before))
+        self._write(_Kept(made.text, before, replaces or self._read().invitation))
         asked = {"token": made.id, "account": f"worker/{self._worker}", "hash": made.hash, "replaces": replaces}
         servers.call("POST", "/v1/tokens", msgspec.Raw, asked, within_s=MASTER_S)
 
@@ -135,6 +166,16 @@ class WorkerToken:
         draft = self._path.with_suffix(".draft")
         write_private(draft, msgspec.json.encode(kept).decode())
         draft.replace(self._path)
+
+
+def invited_as(run_dir: Path, invitation: str) -> str:
+    """The worker whose folder below `run_dir` keeps what the invitation was exchanged for; "" if none does."""
+    for path in sorted(run_dir.glob(f"*/{_FILE}")):
+        with suppress(OSError, msgspec.DecodeError):
+            kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+            if kept.invitation and kept.invitation == token_id(invitation):
+                return unquote(path.parent.name)
+    return ""
 
 
 def _whoami(servers: Servers) -> dict[str, Any]:

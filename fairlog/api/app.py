@@ -97,6 +97,7 @@ LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditF
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
 OPERATIONS = {
+    "workerInvited": "check_invited",
     "workerRegister": "register",
     "workerLeave": "leave",
     "workerRemoval": "removal",
@@ -290,7 +291,8 @@ class Door:
     async def _work_of(self, route: Route, request: Request) -> Response:
         work, path = self.handlers.workers, request.path_params
         worker, executor = path["worker"], path.get("executor", "")
-        who = partial(work.caller, _token_of(request), worker, executor, at_home=request.app.state.at_home)
+        asks = {"at_home": request.app.state.at_home, "invited": route.name == "workerInvited"}
+        who = partial(work.caller, _token_of(request), worker, executor, **asks)
         caller = who()
         self.rates.charge_worker(worker)
         values, body = _values(route.params, request), await _body(request)

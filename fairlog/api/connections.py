@@ -129,7 +129,8 @@ class Connections:
         if self._trusted is None:
             import certifi  # noqa: PLC0415 (other connections trust none)
 
-            self._trusted = ssl.create_default_context(cafile=certifi.where())
+            self._trusted = ssl.create_default_context()
+            self._trusted.load_verify_locations(cafile=certifi.where())
         return self._trusted
 
 

@@ -28,7 +28,7 @@ from fairlog.api.questions import MANY, PAGE, Message, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
 from fairlog.visiting import check_may_visit, place_of
-from fairlog.watch.conditions import Around, as_json, found
+from fairlog.watch.conditions import Around, as_json, elected, found
 from fairlog.watch.surroundings import Watched, look_around, short_of
 from scheduler.model import commands
 from scheduler.model.commands import (
@@ -53,7 +53,7 @@ from scheduler.model.errors import (
     UnknownApp,
 )
 from scheduler.model.sender import By, local
-from scheduler.rules.accounts import RESERVED
+from scheduler.rules.accounts import RESERVED, Account, Token
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look, page_of_apps, without_private
@@ -519,11 +519,21 @@ class Handlers:
     def whoami(self, who: By) -> Viewed:
         """The caller's account, role, token and company; the token's scopes, end (ms) and whether it is an invitation.
 
-        Without a token, scopes are None = all of the role. `accounts`: whether the cluster has any.
+        Without a token, scopes are None = all of the role. `accounts`: whether the cluster has any. `terms`: of a
+        worker, the host from which it was invited and the most that it may offer; None = any.
         """
-        seen, (token, closed) = self.replica.read(lambda state: (state.accounts.tokens.get(who.token), state.closed))
+
+        def look(state: ClusterState) -> tuple[Token | None, bool, Account | None]:
+            return state.accounts.tokens.get(who.token), state.closed, state.accounts.known.get(who.account)
+
+        seen, (token, closed, account) = self.replica.read(look)
         said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes, "accounts": closed}
         said |= {"expires": token and token.expires, "once": token is not None and token.once}
+        if who.role == "worker" and account is not None:
+            most = (
+                None if account.offer is None else {"cores": account.offer.cores, "memoryMb": account.offer.memory_mb}
+            )
+            said["terms"] = {"host": account.host, "offer": most}
         return Viewed(seen, Raw(_to_json(said)))
 
     def output(self, who: By, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:
@@ -693,7 +703,7 @@ class Handlers:
         """The active master, the standbys, the workers with their processes, the head of the log and the health."""
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
         around = self.look_around()
-        holding = self.replica.read(lambda state: found(state, around))[1]
+        holding, election = self.replica.read(lambda state: (found(state, around), elected(state, around)))[1]
         agents = {
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
@@ -706,6 +716,7 @@ class Handlers:
             "health": as_json(holding),
             "master": around.serving and around.serving._asdict(),
             "standbys": [member._asdict() for member in around.standing_by],
+            "election": election and election.as_json(),
             "workers": workers,
             "tooLarge": said["tooLarge"],
         }

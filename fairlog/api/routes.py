@@ -250,6 +250,12 @@ ROUTES: tuple[Route, ...] = (
         "What a worker holds, with the token of each grant; the question is a heartbeat.",
         tells="Holding",
     ),
+    _work(
+        f"{_OF_WORKER}/invited",
+        "workerInvited",
+        "Whether a worker could register so; its invitation may ask before it is exchanged.",
+        "Registering",
+    ),
     _work(f"{_OF_WORKER}/register", "workerRegister", "Register a worker and its agent.", "Registering"),
     _work(f"{_OF_WORKER}/leave", "workerLeave", "Remove a worker that its agent has drained."),
     _work(f"{_OF_WORKER}/removal", "workerRemoval", "Why the log removed the worker last.", tells="Removal"),

@@ -25,6 +25,7 @@ from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By, worker_sender
 from scheduler.model.text import in_bytes
+from scheduler.rules.decide import decide
 from scheduler.rules.permission import Subject, may_read, permit
 from scheduler.service.grant_tokens import PASS, PREFIX, Claims, GrantTokens, claims_of, grant_token
 from scheduler.service.heartbeats import beat_after_ms
@@ -88,8 +89,10 @@ class Work:
 
     # Who calls
 
-    def caller(self, token: str, worker: str, executor: str = "", *, at_home: bool) -> Caller:
+    def caller(self, token: str, worker: str, executor: str = "", *, at_home: bool, invited: bool = False) -> Caller:
         """The agent of the worker, or one of its executors or drivers, as the token shows; asks no store.
+
+        An `invited` worker has not exchanged its invitation yet, with which it may do nothing else.
 
         Raises: NotAuthenticated; NotAllowed for anybody else.
         """
@@ -104,7 +107,8 @@ class Work:
                 raise NotAuthenticated(f"the cluster has accounts, so a worker needs a token; {how}")
             return Caller(self._here(worker), worker)
         by = self._authenticate(token)
-        self._replica.peek(lambda state: may_read(state, by, "work", Subject(worker=worker), _now_ms()))
+        if not invited:
+            self._replica.peek(lambda state: may_read(state, by, "work", Subject(worker=worker), _now_ms()))
         if by.account != f"worker/{worker}":
             raise NotAllowed(f"{by.account} may not act as worker {worker[:80]!r}")
         return Caller(by, worker)
@@ -206,6 +210,11 @@ class Work:
 
         self._replica.read(refuse)
         self._store.register(caller.by, command, structs.replace(asked.registrant, api=True))
+
+    def check_invited(self, caller: Caller, asked: door.Registering) -> None:
+        """Raises: CommandRejected unless the worker could register so; nothing is registered."""
+        command = RegisterWorker(worker=caller.worker, **asked.offer)
+        self._replica.read(lambda state: decide(state, command, _now_ms(), self._here(caller.worker)))
 
     def leave(self, caller: Caller) -> None:
         """Remove the worker. Raises: CommandRejected, NoMaster."""

@@ -265,9 +265,13 @@ def _check_worker(state: ClusterState, command: Command, worker: str) -> None:
         return
     if account.host is not None and command.host != account.host:
         raise NotAllowed(
-            f"worker {worker!r} was invited from host {account.host!r}, and registers from {command.host!r}"
+            f"worker {worker!r} was invited from host {account.host!r}, and registers from {command.host!r}; start it "
+            f"there, with --host if that machine has another name"
         )
     others = amounts_of({kind: len(addresses) for kind, addresses in command.resources.items()})
     offer = Resources(command.cores, command.memory_mb, others)
     if account.offer is not None and not account.offer.covers(offer):
-        raise NotAllowed(f"worker {worker!r} offers {offer}, but was invited to offer at most {account.offer}")
+        raise NotAllowed(
+            f"worker {worker!r} offers {offer}, but was invited to offer at most {account.offer}; offer less, with "
+            "--cores, --memory and --resource"
+        )

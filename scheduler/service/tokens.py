@@ -35,6 +35,12 @@ def new_token() -> NewToken:
     return NewToken(text, identity, _hash(text))
 
 
+def token_id(text: str) -> str:
+    """The id in the text of a token; "" in what is none."""
+    parts = text.split("_")
+    return parts[1] if len(parts) == _PARTS else ""
+
+
 def authenticate(state: ClusterState, text: str, at: int) -> By:
     """The sender that the token shows, without a door. Raises: NotAuthenticated unless it is valid at `at` (ms)."""
     parts = text.split("_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -14,7 +14,7 @@ from fairlog.cli.target import target_options
 from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.whose import company_option
 from scheduler.model import commands
-from scheduler.model.errors import UnknownAccount
+from scheduler.model.errors import DuplicateAccount, FairlogError, UnknownAccount
 from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import new_token
 
@@ -198,6 +198,16 @@ def token_revoke(session: Session, *, token: tuple[str, ...]) -> int:
     return send_each(session, token, lambda each: commands.RevokeToken(token=each), "revoked")
 
 
+class WorkerInvited(FairlogError):
+    """The worker has an account, whose terms an invitation does not change."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(
+            f"worker {worker!r} was invited before, and its terms stay: `fairlog worker invite {worker}` invites it "
+            f"again on those, `fairlog account remove worker/{worker}` makes room for others"
+        )
+
+
 @click.command("invite")
 @click.argument("worker", type=params.read_text)
 @params.text_option("--host", metavar="HOST", help="Host from which it registers.  [default: any]")
@@ -216,8 +226,16 @@ def worker_invite(
     memory_mb: int | None,
     resources: dict[str, int],
 ) -> None:
-    """Add an account for a worker and print the invitation with which it joins."""
+    """Add an account for a worker and print the invitation with which it joins.
+
+    A worker that has an account is invited again, on the same terms.
+    """
     account, made = f"worker/{worker}", new_token()
-    session.send(commands.AddAccount(account=account, host=host, cores=cores, memory_mb=memory_mb, resources=resources))
+    terms = {"host": host, "cores": cores, "memory_mb": memory_mb, "resources": resources}
+    try:
+        session.send(commands.AddAccount(account=account, **cast("Any", terms)))
+    except DuplicateAccount:
+        if any(each for each in terms.values()):
+            raise WorkerInvited(worker) from None
     session.send(commands.IssueToken(token=made.id, account=account, hash=made.hash, once=True))
     click.echo(made.text)

@@ -31,7 +31,7 @@ from fairlog.cli.target import Target, target_options
 from fairlog.cli.verbs.accounts import worker_invite
 from fairlog.local.running import default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
-from scheduler.model.errors import FairlogError
+from scheduler.model.errors import FairlogError, NotAuthenticated
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels
 from scheduler.service.known import known_folder
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
@@ -308,8 +308,8 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
 
 
 @click.group(cls=VerbGroup, invoke_without_command=True)
-@range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
-@size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
+@range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's, or what its invitation allows]")
+@size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's, or what its invitation allows]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
 @text_option(
     "--host",
@@ -402,11 +402,12 @@ def worker(
     discover: tuple[str, ...],
     **asked: Any,  # noqa: ANN401 (the options as click gives them)
 ) -> None:
-    """Offer this machine's cores and memory to the cluster.
+    """Offer this machine's cores and memory to the cluster, or as much of it as the worker was invited to offer.
 
     A worker speaks to API servers, with the token that `fairlog worker invite` prints for it. An invitation is
-    exchanged for a token that the worker keeps in its folder and renews itself. With --store it uses the store
-    directly, which is for the store's own host only.
+    exchanged for a token that the worker keeps in its folder and renews itself; only once the cluster would take the
+    worker, so that a refusal does not use it up. With --store it uses the store directly, which is for the store's own
+    host only.
 
     With --resource or --discover it also offers addresses of further kinds of resources, divided among its workers; the
     kinds must be registered with `fairlog resource add`.
@@ -421,7 +422,8 @@ def worker(
     if only_check or as_json:
         ctx.exit(_check_machine(only_check=only_check, as_json=as_json))
     from workers.agent import run_agent  # noqa: PLC0415 (help needs none of it)
-    from workers.offer import discovered, divided, make_offers  # noqa: PLC0415 (likewise)
+    from workers.offer import default_run_dir, discovered, divided, make_offers  # noqa: PLC0415 (likewise)
+    from workers.token import invited_as  # noqa: PLC0415 (likewise)
 
     if asked["worker"] is not None:
         check_identifier("the worker id", asked["worker"])
@@ -431,7 +433,7 @@ def worker(
     if place.token and asked["instances"] > 1:
         raise click.UsageError("a token is good for one worker: start each of them by itself, with its own --id")
     if place.token and asked["worker"] is None:
-        asked["worker"] = _worker_of(place)
+        asked["worker"] = invited_as(asked["run_dir"] or default_run_dir(), place.token) or _worker_of(place)
     log_to_stderr()
     for kind, addresses in map(discovered, discover):
         if resources.setdefault(kind, addresses) is not addresses:
@@ -454,6 +456,14 @@ def worker(
 
 
 worker.add_command(worker_invite)
+
+
+class NoInvitation(FairlogError):
+    """The token with which a worker was started is not valid, and it has none of its own."""
+
+    def __init__(self, refusal: NotAuthenticated) -> None:
+        why = str(refusal).partition(";")[0]
+        super().__init__(f"this machine cannot join: {why}; an operator invites it with `fairlog worker invite ID`")
 
 
 class _Place(NamedTuple):
@@ -496,11 +506,14 @@ def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Pl
 
 
 def _worker_of(place: _Place) -> str:
-    """The worker that the token is for."""
+    """The worker that the token is for. Raises: NoInvitation if the token is not valid."""
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (likewise)
 
     with ApiClient(place.address, token=place.token) as client:
-        account = str(client.read("/v1/whoami")["account"])
+        try:
+            account = str(client.read("/v1/whoami")["account"])
+        except NotAuthenticated as refusal:
+            raise NoInvitation(refusal) from None
     kind, _, name = account.partition("/")
     if kind != "worker":
         raise click.UsageError(

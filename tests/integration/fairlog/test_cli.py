@@ -214,15 +214,20 @@ def test_status_counts_the_apps_that_no_live_worker_is_large_enough_for(shell: S
 
 def test_status_has_the_fields_that_programs_rely_on(shell: Shell) -> None:
     status = shell.status()
-    assert list(status) == ["cluster", "head", "health", "master", "standbys", "workers", "tooLarge", "store"]
+    assert list(status) == [
+        *("cluster", "head", "health", "master", "standbys", "election", "workers", "tooLarge", "store")
+    ]
     assert status["health"] == {"severity": "ok", "sentence": "all is well", "conditions": []}
     assert set(status["master"]) == {"id", "pid", "host"}
     assert [set(standby) for standby in status["standbys"]] == [{"id", "pid", "host"}]
+    assert set(status["election"]) == {"master", "before", "at", "unservedMs"}
+    assert status["election"]["master"] == status["master"]["id"]
     assert [worker["worker"] for worker in status["workers"]] == ["worker-1", "worker-2"]
     assert all(set(worker) == {"worker", "pid", "host", "status", "suspicion"} for worker in status["workers"])
     assert status["store"]["url"].startswith("unix://")
     assert Path(f"/proc/{status['store']['pid']}").exists()
     assert "master " in shell.ok("status")
+    assert f"elected   {status['master']['id']} at " in shell.ok("status")
 
 
 def test_apps_lists_those_that_have_not_ended_and_all_of_them_on_request(shell: Shell) -> None:
@@ -459,6 +464,7 @@ def test_without_a_master_what_can_be_read_is_read_from_the_log(lone: EmbeddedSt
         "head": 0,
         "master": None,
         "standbys": [],
+        "election": None,
         "workers": [],
         "tooLarge": 0,
         "store": {"url": lone.url, "pid": None},

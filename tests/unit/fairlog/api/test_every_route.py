@@ -198,7 +198,8 @@ CASES: list[Case] = [
     *of_agent("workerReports", {"started": []}),
     *(
         each._replace(body=each.body | {"host": host})
-        for each, host in zip(of_agent("workerRegister", REGISTERING), ("h1", "h2"), strict=True)
+        for name in ("workerInvited", "workerRegister")
+        for each, host in zip(of_agent(name, REGISTERING), ("h1", "h2"), strict=True)
         if each.body is not None
     ),
     *of_executor("executorBegin", {}),
