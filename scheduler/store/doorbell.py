@@ -157,12 +157,12 @@ class DoorbellWorker(SimpleWorker):
         now_s = time.monotonic()
         if now_s < self._next_heartbeat and now_s < self._stands_by_until:
             return
-        self._state = WorkerStatus.SUSPENDED
         if now_s < self._stands_by_until:
             super().heartbeat()
         else:
             self.register_death()  # type: ignore[no-untyped-call]  # of an earlier record
             self.register_birth()  # type: ignore[no-untyped-call]
+            self.set_state(WorkerStatus.SUSPENDED)
         self._next_heartbeat, self._stands_by_until = now_s + HEARTBEAT_S, now_s + self.worker_ttl
 
     def stand_down(self) -> None:
