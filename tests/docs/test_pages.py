@@ -27,6 +27,7 @@ REASONS = {
     "runs the suite",
     "runs until it is stopped",
     "tests/integration/fairlog/test_demo.py runs it",
+    "tests/integration/fairlog/test_invited.py types it",
     "tests/integration/recovery/test_broken_store.py types it",
 }
 """Why a command may stay unrun; a new reason is a decision."""
