@@ -121,10 +121,11 @@ class WorkerStore:
     def ended(self, by: By, worker: str, end: Ended) -> None:
         """Report how an executor or driver of the worker ended.
 
-        A failover of the store may have lost its last reports and task states. So the app's end is reported again, and
-        `done` only if no task of the app is queued (semantics S6). A task that waits for its next attempt is not: the
-        executors that run tasks, or wait, stay for it (semantics W10). Where all tasks are over, it reports the app's
-        end: the executor that saw the last one may have lost its grant, and with it the right to say so.
+        A failover of the store may have lost its last reports and task states. So the app's end is reported again if
+        the states of its tasks say that it is over, and `done` only if none of them is queued (semantics S6). A task
+        that waits for its next attempt is not: the executors that run tasks, or wait, stay for it (semantics W10).
+        Where all tasks are over, it reports the app's end: the executor that saw the last one may have lost its grant,
+        and with it the right to say so.
         """
         executor, app = end.executor, app_of(end.executor)
         if is_driver(executor):
@@ -133,8 +134,8 @@ class WorkerStore:
             return
         reports: list[commands.Command] = []
         finished = False
-        if end.verdict is not None:
-            reports.append(commands.EndApp(app=app, reason=end.verdict, detail=end.detail))
+        if end.verdict is not None and (over := self.work.verdict(app)) is not None:
+            reports.append(commands.EndApp(app=app, reason=over.reason, detail=over.detail))
             done = end.done
         else:
             finished = self.work.has_finished(app, executor)
@@ -228,9 +229,19 @@ class WorkerStore:
         """As `ExecutorDoor.backlog`."""
         self.client.notify(commands.ReportBacklog(executor=claims.executor, **structs.asdict(said)), by=by)
 
-    def end_app(self, by: By, claims: Claims, reason: Literal["finished", "failed"], detail: str) -> None:
-        """As `ExecutorDoor.end_app`."""
-        self.client.notify(commands.EndApp(app=claims.app, reason=reason, detail=detail), by=by)
+    def end_app(self, by: By, claims: Claims, reason: Literal["finished", "failed"]) -> None:
+        """As `ExecutorDoor.end_app`; the detail is that of the task that failed.
+
+        An executor knows of its own tasks only, so the states of all tasks say whether the app is over, and how. What
+        they do not say is not reported: after a failover of the store that lost states, their tasks run again.
+        """
+        over = self.work.verdict(claims.app)
+        if over is None:
+            _log.warning(
+                "an executor's end of its app is not what its tasks say", executor=claims.executor, said=reason
+            )
+            return
+        self.client.notify(commands.EndApp(app=claims.app, reason=over.reason, detail=over.detail), by=by)
 
     def show_life(self, claims: Claims) -> None:
         """As `ExecutorDoor.show_life`."""
@@ -376,9 +387,9 @@ class StoreExecutorDoor:
         """As `ExecutorDoor.backlog`."""
         self._door.backlog(self._by, self._claims, said)
 
-    def end_app(self, reason: Literal["finished", "failed"], detail: str) -> None:
+    def end_app(self, reason: Literal["finished", "failed"], detail: str) -> None:  # noqa: ARG002 - the tasks say it
         """As `ExecutorDoor.end_app`."""
-        self._door.end_app(self._by, self._claims, reason, detail)
+        self._door.end_app(self._by, self._claims, reason)
 
     def show_life(self) -> None:
         """As `ExecutorDoor.show_life`."""

@@ -284,7 +284,7 @@ class Work:
 
     def end_app(self, caller: Caller, asked: door.AppEnd) -> None:
         """Report that the app's tasks have ended."""
-        self._store.end_app(caller.by, caller.grant, asked.reason, asked.detail)
+        self._store.end_app(caller.by, caller.grant, asked.reason)
 
     def alive(self, caller: Caller) -> None:
         """Show the executor to RQ's tools."""

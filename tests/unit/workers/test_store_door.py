@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
 
 from scheduler.model.sender import worker_sender
+from scheduler.service.grant_tokens import Claims
 from scheduler.store.keys import OPERATORS, Keys
 from scheduler.store.task_queue import Completion, Outcome, Worklist
 from workers.door import Ended
@@ -70,6 +71,30 @@ def test_no_app_ends_while_one_of_its_tasks_runs(fake: Any) -> None:
     made.work.step("a", [Completion(0, "succeeded", 0, attempt=1)], worker="w1", executor="a.0")
     made.ended(BY, "w1", replace(END, executor="a.1"))
     assert [command["type"] for command in commands(fake)] == ["EndedExecutor"]
+
+
+CLAIMS = Claims(KEYS.cluster, "w1", "a.0", "a", 0, 2)
+
+
+@pytest.mark.parametrize("said", ["finished", "failed"])
+def test_no_executor_ends_an_app_whose_tasks_are_not_over(fake: Any, said: Literal["finished", "failed"]) -> None:
+    """An executor holds some of an app's tasks, and its worker may lie about the others."""
+    made = begun(fake)
+    made.work.step("a", [Completion(0, "succeeded", 0, attempt=1)], worker="w1", executor="a.0")
+    made.end_app(BY, CLAIMS, said)
+    made.ended(BY, "w1", replace(END, verdict=said, detail="I say so"))
+    assert [command["type"] for command in commands(fake)] == ["EndedExecutor"]
+    assert reported(fake) == [False]
+
+
+def test_the_tasks_say_how_their_app_ended(fake: Any) -> None:
+    made = begun(fake)
+    ended = [Completion(task, "succeeded", 0, attempt=1) for task in range(2)]
+    made.work.step("a", ended, worker="w1", executor="a.0")
+    made.end_app(BY, CLAIMS, "failed")
+    made.ended(BY, "w1", replace(END, verdict="failed", detail="I say so"))
+    ends = [command for command in commands(fake) if command["type"] == "EndApp"]
+    assert ends == [{"type": "EndApp", "app": "a", "reason": "finished"}] * 2
 
 
 def test_no_executor_is_done_in_a_store_that_has_lost_the_end_of_its_tasks(
