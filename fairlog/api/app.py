@@ -28,7 +28,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
 
-from fairlog.api.audit_file import MAX_FILE
+from fairlog.api.audit_file import HANDED_IN_S, MAX_FILE, turn
 from fairlog.api.board import Board
 from fairlog.api.handlers import Viewed, company_of, read_request, request_of
 from fairlog.api.limits import Rates, cost_of
@@ -467,6 +467,19 @@ class Door:
             self.handlers.replica.peek(partial(driver.check_command, command=command))
 
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
+        if route.name in LONG:
+            self.rates.charge(who.token, company_of(who), LONG_COST)
+        if route.name != "auditFile":
+            return await self._read_of(route, request, who, values)
+        with turn():  # before the file is collected, so that the memory has one at most
+            try:
+                async with asyncio.timeout(HANDED_IN_S):
+                    values["text"] = await _body(request, most=MAX_FILE, media="application/x-ndjson")
+            except TimeoutError:
+                raise BadRequest(f"the file must arrive within {HANDED_IN_S} s; run `fairlog audit FILE`") from None
+            return await self._read_of(route, request, who, values)
+
+    async def _read_of(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
         if route.view:
             return await self._view_of(route.view, who, {**path, **values})
@@ -475,12 +488,8 @@ class Door:
             output = await self.read(who, partial(handlers.output, who, path["app"], task, **values))
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
-        if route.name in LONG:
-            self.rates.charge(who.token, company_of(who), LONG_COST)
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
-        if route.name == "auditFile":
-            values["text"] = await _body(request, most=MAX_FILE, media="application/x-ndjson")
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -20,27 +21,35 @@ from scheduler.store.codec import read_export
 from witness.audit.audit import Audit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import IO, Any
 
 MAX_FILE = 16 << 20
 """The most bytes of a log that is handed in."""
+HANDED_IN_S = 60
+"""How long the file may take to arrive."""
 _turn = Lock()
 
 
-def audit_file(text: bytes) -> Any:  # noqa: ANN401 (JSON values)
-    """The verdicts on the lines of `fairlog log --json`, as the route `audit` has them.
-
-    Raises: InvalidCommand if there are none; NotReady while another file is audited; TooLong after `LIMIT_S`; Failed if
-    the process ends otherwise.
-    """
-    if not text.strip():
-        raise InvalidCommand("the file contains no log; write one with `fairlog log --json`")
+@contextmanager
+def turn() -> Iterator[None]:
+    """Hold the place of the one file that is handed in or audited. Raises: NotReady while there is another."""
     if not _turn.acquire(blocking=False):
         raise NotReady("another file is being audited; ask again")
     try:
-        done = subprocess.run(run_module(__name__), input=text, stdout=subprocess.PIPE, check=False)  # noqa: S603 (ours)
+        yield
     finally:
         _turn.release()
+
+
+def audit_file(text: bytes) -> Any:  # noqa: ANN401 (JSON values)
+    """The verdicts on the lines of `fairlog log --json`, as the route `audit` has them. The caller holds the `turn`.
+
+    Raises: InvalidCommand if there are none; TooLong after `LIMIT_S`; Failed if the process ends otherwise.
+    """
+    if not text.strip():
+        raise InvalidCommand("the file contains no log; write one with `fairlog log --json`")
+    done = subprocess.run(run_module(__name__), input=text, stdout=subprocess.PIPE, check=False)  # noqa: S603 (ours)
     if done.returncode == -signal.SIGALRM:
         raise TooLong(f"to audit this file takes more than {LIMIT_S} s; run `fairlog audit FILE`")
     if done.returncode:

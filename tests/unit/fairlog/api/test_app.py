@@ -132,6 +132,40 @@ def test_every_error_is_a_problem_with_its_status(api: Handlers) -> None:
     run(api, story)
 
 
+def test_a_file_to_audit_has_its_place_before_a_byte_of_it_is_taken(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of many at once would fill the memory of the server."""
+    media = {"content-type": "application/x-ndjson"}
+
+    async def story(client: httpx.AsyncClient) -> None:
+        taken: list[str] = []
+        begun, rest = asyncio.Event(), asyncio.Event()
+
+        async def file(name: str) -> AsyncIterator[bytes]:
+            taken.append(name)
+            yield b"no "
+            begun.set()
+            await rest.wait()
+            yield b"log"
+
+        first = asyncio.create_task(client.post("/v1/audit", content=file("first"), headers=media))
+        await begun.wait()
+        second = await client.post("/v1/audit", content=file("second"), headers=media)
+        check_problem(second, 503, "NotReady")
+        assert taken == ["first"]
+        rest.set()
+        answer = await first
+        assert answer.status_code not in {503, 500}, answer.text
+        rest.clear()
+        monkeypatch.setattr("fairlog.api.app.HANDED_IN_S", 0.01)
+        check_problem(await client.post("/v1/audit", content=file("slow"), headers=media), 400, "BadRequest")
+        again = await client.post("/v1/audit", content=b"no log", headers=media)
+        assert again.json() == answer.json(), "the place is free again"
+
+    run(api, story)
+
+
 def test_a_caller_of_another_version_is_refused_and_told_who_is_too_old(api: Handlers) -> None:
     async def story(client: httpx.AsyncClient) -> None:
         assert (await client.get("/v1/status", headers={HEADER: "1"})).status_code == 200
