@@ -78,15 +78,16 @@ class Sessions:
         """The value of a cookie for `who`, for the session `identity` or a new one."""
         door = self._keyring.door if self._keyring is not None and self._keyring.door else _WITHOUT
         parts = identity or secrets.token_hex(8), who.account, who.token or _WITHOUT, str(now + SESSION_MS), door
-        return urlsafe_b64encode(":".join((*parts, self._mac(door, parts[:-1]))).encode()).decode().rstrip("=")
+        return _spelled(":".join((*parts, self._mac(door, parts[:-1]))).encode())
 
     def of(self, cookie: str, state: ClusterState, now: int) -> Session:
         """The session that the cookie shows. Raises: NotAuthenticated unless it, and its token, is good at `now`."""
         try:
-            parts = urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)).decode("ascii").split(":")
+            said = urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4))
+            parts = said.decode("ascii").split(":")
         except ValueError:
-            parts = []
-        if len(parts) != _PARTS:
+            said, parts = b"", []
+        if len(parts) != _PARTS or _spelled(said) != cookie:  # the decoder skips what is no base64
             raise NotAuthenticated("this is not a session of the page")
         identity, account, token, until, door, mac = parts
         try:
@@ -130,6 +131,11 @@ class Sessions:
             raise KeyError(door)
         said = framed(self._cluster, *parts)
         return hmac.digest(key, said, "sha256").hex()
+
+
+def _spelled(said: bytes) -> str:
+    """The one spelling of a cookie."""
+    return urlsafe_b64encode(said).decode().rstrip("=")
 
 
 def _hash(key: str) -> str:

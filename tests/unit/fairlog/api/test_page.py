@@ -198,6 +198,24 @@ def test_what_is_no_good_cookie_is_refused_in_a_sentence(api: Handlers) -> None:
     told(api, story)
 
 
+def test_a_cookie_has_one_spelling(api: Handlers) -> None:
+    token = account(api, "acme/una")
+    made, state = sessions.Sessions("api", api.keyring), api.replica.peek(lambda state: state)
+    cookie = made.cookie(By("acme/una", token.id, "user"), 0)
+    assert made.of(cookie, state, 1).who.account == "acme/una"
+    others = [
+        f"{cookie}=",
+        f"{cookie}!",
+        f" {cookie}",
+        f"{cookie[:9]}\n{cookie[9:]}",
+        f"{cookie}===",
+        f"{cookie[:8]}~{cookie[8:]}",
+    ]
+    for spelled in others:
+        with pytest.raises(NotAuthenticated, match="this is not a session of the page"):
+            made.of(spelled, state, 1)
+
+
 def test_a_session_ends_at_its_time_at_logout_and_on_other_clusters(api: Handlers) -> None:
     token = account(api, "acme/tim")
 
