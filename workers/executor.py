@@ -326,7 +326,7 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell],
 
     sockets = (socket_folder(address) for address in (spec.store, *spec.api.split(",")))
     hidden = (*spec.cells.hidden, files.root, *(folder for folders in sockets for folder in folders))
-    place = Place(grant, files, spec.cells.model_copy(update={"hidden": hidden, "company_file": files.company_file}))
+    place = Place(grant, files, spec.cells.model_copy(update={"hidden": hidden}))
     cell = launch(spec.launcher, place, named)
     door = spec.door()
     note = work_off(door, cell)

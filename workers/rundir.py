@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import stat
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -171,14 +170,12 @@ class RunDir:
             return False
         return True
 
-    @property
-    def company_file(self) -> Path:
-        """The file that names the company whose tasks may reach what the agent's user can (`only_company`)."""
-        return self.path / "company"
-
     def only_company(self, company: str) -> str:
         """The company whose tasks the worker runs without cells: the first one that had some."""
-        return only_company(self.company_file, company)
+        path = self.path / "company"
+        if not path.exists():
+            write_private(path, company)
+        return path.read_text()
 
     def program_log(self) -> Path:
         """The file with the executors' own messages."""
@@ -259,17 +256,6 @@ class RunDir:
 
     def _file(self, executor: str, kind: str) -> Path:
         return self._executors / f"{_file_name(executor)}.{kind}"
-
-
-def only_company(path: Path, company: str) -> str:
-    """The company that the file names; it names this one from now on, if it was not there. Several may ask at once."""
-    if not path.exists():
-        draft = path.with_name(f"{path.name}.draft-{os.getpid()}-{threading.get_ident()}")
-        write_private(draft, company)
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-        draft.unlink()
-    return path.read_text()
 
 
 def _holder(path: Path) -> Holder:

@@ -33,7 +33,6 @@ from scheduler.service.folders import is_personal
 from workers import seccomp, task_init
 from workers.descriptors import FOLDER_NOFOLLOW
 from workers.gpus import device_files, gpus_of
-from workers.rundir import only_company
 
 INIT_INSIDE = "/run/fairlog/init.pyc"
 SCRATCH_INSIDE = "/run/fairlog/scratch"
@@ -65,7 +64,6 @@ class CellSettings(BaseModel):
     - `share`: paths that they can read, or write if `:rw` follows.
     - `folders`: where apps may have their folders, such as `/srv/{company}`; empty = anywhere but at home.
     - `hidden`: paths that they never find.
-    - `company_file`: the file that names the company whose folders are shown where the operator has named none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -73,7 +71,6 @@ class CellSettings(BaseModel):
     share: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     hidden: tuple[Path, ...] = ()
-    company_file: Path | None = None
 
 
 class NoCell(FairlogError):
@@ -365,13 +362,6 @@ def _why_not(real: Path, grant: Grant, settings: CellSettings, others: ForOthers
         return ""
     if is_personal(real):
         return "it holds files of the worker's user; use a folder below it, or name it to the worker with --folders"
-    if others is None and settings.company_file is not None:
-        only = only_company(settings.company_file, grant.company)
-        if only != grant.company:
-            return (
-                f"this worker shows folders of company {only} only, as their tasks run as one user; its operator says "
-                "with --folders where each company has its own, such as --folders '/srv/{company}'"
-            )
     return ""
 
 

@@ -79,9 +79,6 @@ class Machine:
     def make(self) -> None:
         """Do nothing: there are no folders."""
 
-    company_file = None
-    """No cell shows a folder here."""
-
     def only_company(self, company: str) -> str:
         """None is the only one here."""
         return company

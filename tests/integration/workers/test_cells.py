@@ -35,7 +35,6 @@ from workers.gpus import device_files
 from workers.launch_helper import AccountMap, identity
 from workers.launchers import LAUNCHERS, Place
 from workers.processes import started_s
-from workers.rundir import ExitNote
 from workers.sandbox import CellSettings, ForOthers, NoCell, why_no_cell
 
 ATTACK = Path(__file__).with_name("attack.py").read_text()
@@ -533,31 +532,6 @@ def test_apps_have_their_folders_where_the_operator_says(rig: Rig, tmp_path: Pat
         note = other.run(other.grant(shell("true"), cwd=str(tmp_path / cwd)))
         assert f"this worker takes folders below {tmp_path}/acme (--folders)" in note.unstartable
         other.close()
-
-
-@in_cells
-def test_a_second_company_names_no_folder_until_the_operator_says_where(rig: Rig, tmp_path: Path) -> None:
-    """The agent's user may enter both, so that it could write the first one's folder, which is closed to others."""
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-
-    def of(company: str, cwd: Path | None, *folders: str) -> ExitNote:
-        """The end of an app of that company on the same worker."""
-        app = Rig(rig.url, rig.files.root, shared=rig.forkserver)
-        app.launcher, app.cells = "cell", CellSettings(folders=folders)
-        grant = app.grant(shell(f"echo {company} > made"), cwd=None if cwd is None else str(cwd))
-        note = app.run(grant.model_copy(update={"company": company}))
-        app.close()
-        return note
-
-    assert of("acme", closed).done
-    assert of("beta", None).done, "it has a folder of its own in its cell"
-    refused = of("beta", closed).unstartable
-    assert refused.startswith(f"folder '{closed}' cannot be an app's: this worker shows folders of company acme only")
-    assert "--folders '/srv/{company}'" in refused
-    assert (closed / "made").read_text() == "acme\n"
-    assert of("acme", closed).done
-    assert of("beta", closed, str(tmp_path)).done, "the operator permits it"
 
 
 HIDE = """

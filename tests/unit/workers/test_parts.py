@@ -13,10 +13,8 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 
@@ -42,7 +40,7 @@ from workers.processes import (
     resident_mb,
     started_s,
 )
-from workers.rundir import ExitNote, Holder, RunDir, only_company
+from workers.rundir import ExitNote, Holder, RunDir
 from workers.sandbox import CellSettings
 from workers.supervisor import REFUSED
 
@@ -427,16 +425,3 @@ def test_no_folder_of_another_user_or_a_service_is_an_apps_where_root_would_writ
     for uid, personal in ((0, [True, True, False, True, False]), (1001, [False] * 5)):
         monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
         assert [is_personal(Path(name)) for name in names] == personal
-
-
-def test_all_executors_that_ask_at_once_find_the_same_company(tmp_path: Path) -> None:
-    start = Barrier(8)
-
-    def ask(number: int) -> str:
-        start.wait()
-        return only_company(tmp_path / "company", f"company-{number}")
-
-    with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(ask, range(8)))
-    assert found == {(tmp_path / "company").read_text()}
-    assert [path.name for path in tmp_path.iterdir()] == ["company"]
