@@ -682,3 +682,5 @@ class Company:
     short_since: int | None = None
     """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
     users: dict[str, User] = field(default_factory=dict)
+    leaving: Resources = NOTHING
+    """What its executors and drivers hold that were told to leave."""

@@ -115,14 +115,14 @@ class Fleet:
         if offer.others:
             kinds = self.offering[worker] = tuple([kind for kind, _ in offer.others])
             tally(self._offered, kinds, 1)
-        self._insert(worker, self._shape(worker, free))
+        self._insert(worker, self.shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
         self.live -= 1
         self.total -= offer
         tally(self._offers, offer, -1)
-        kept, _ = self._moved.pop(worker, (self._shape(worker, free),) * 2)
+        kept, _ = self._moved.pop(worker, (self.shape(worker, free),) * 2)
         self._delete(worker, kept)
         if (kinds := self.offering.pop(worker, None)) is not None:
             tally(self._offered, kinds, -1)
@@ -130,7 +130,7 @@ class Fleet:
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""
         if self.offering:
-            before, after = self._shape(worker, before), self._shape(worker, after)
+            before, after = self.shape(worker, before), self.shape(worker, after)
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), after
 
@@ -156,6 +156,12 @@ class Fleet:
     def offers(self) -> dict[Resources, int]:
         """What a live worker offers -> how many offer that."""
         return dict(self._offers)
+
+    def rooms(self) -> dict[Resources, int]:
+        """What a live worker has free -> how many have that, less what is held for apps (semantics P8, H6)."""
+        if self._moved:
+            self._sync()
+        return {shape: len(workers) for shape, (_, workers) in self._workers.items()}
 
     def hosts(self, size: Resources) -> int:
         """How many live workers offer that much, granted or not (semantics W7)."""
@@ -233,7 +239,7 @@ class Fleet:
             for worker in workers
         }
 
-    def _shape(self, worker: str, free: Resources) -> Shape:
+    def shape(self, worker: str, free: Resources) -> Shape:
         """What the worker has free, with every kind that it offers (semantics R6)."""
         kinds = self.offering.get(worker)
         if kinds is None:

@@ -62,7 +62,9 @@ def _balances(state: ClusterState) -> Iterator[str]:
     cluster = Balance()
     companies: defaultdict[str, Balance] = defaultdict(Balance)
     users: defaultdict[tuple[str, str], Balance] = defaultdict(Balance)
+    leaving: defaultdict[str, Resources] = defaultdict(lambda: NOTHING)
     for app in state.apps.values():
+        leaving[app.spec.company] += app.leaving
         waiting, held = app.admitted and app.ended is None, app.allocations()
         if waiting or held:
             company, user = app.spec.company, app.spec.user
@@ -75,6 +77,8 @@ def _balances(state: ClusterState) -> Iterator[str]:
     for name, company_state in state.companies.items():
         if company_state.balance != companies[name]:
             yield f"company {name!r} counts {company_state.balance}, but its apps add up to {companies[name]}"
+        if company_state.leaving != leaving[name]:
+            yield f"company {name!r} counts {company_state.leaving} that leaves, but its apps add up to {leaving[name]}"
         for user_name, user_state in company_state.users.items():
             if user_state.balance != users[name, user_name]:
                 yield f"user {user_name!r} of {name!r} counts {user_state.balance}, not {users[name, user_name]}"

@@ -40,9 +40,8 @@ def standing_of(app: App, entitled: Entitlement) -> Standing:
     each = app.need.executor
     standing_driver = NOTHING if app.driver is None else app.driver.resources
     waiting = app.unplaced_driver if app.ready and not app.over else NOTHING
-    leaf = entitled.leaves.get(app.id)
-    due = each * entitled.units(app.id) + standing_driver
-    if leaf is not None and leaf.driven:
+    due = each * entitled.units(app) + standing_driver
+    if entitled.is_driven(app):
         due += waiting
     held = leaving = NOTHING
     for one in app.executors.values():

@@ -5,8 +5,8 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `rooms`,
-  `queue`, `claims`, `places`, `timers`, `owed`, `holders`, `followers`, `waiting_drivers`, `dependents`, `suspects`,
-  `probes`, `owned`.
+  `queue`, `claims`, `places`, `timers`, `owed`, `needy`, `holders`, `followers`, `waiting_drivers`, `dependents`,
+  `suspects`, `probes`, `owned`.
   `invariants` recomputes all.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
@@ -174,6 +174,8 @@ class ClusterState:
         """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.owed = Owed()
         """The apps that placement still owes executors (semantics P6)."""
+        self.needy: dict[str, App] = {}
+        """The admitted apps that have a need (semantics H6)."""
         self.steppers: dict[str, App] = {}
         """The elastic apps whose tasks call for more executors than they request (semantics L6)."""
         self._stepped_at = 0
@@ -470,6 +472,8 @@ class ClusterState:
 
     def _index_admitted(self, app: App) -> None:
         self.waiting[app.id] = app
+        if app.lack.units:
+            self.needy[app.id] = app
         self.queue.companies[app.spec.company].admitted += 1
         if not app.next_executor and not app.tries.next_driver:
             self.claims.await_grant(app)
@@ -953,6 +957,7 @@ class ClusterState:
             self._set_timers(app)
         if app.admitted:
             del self.waiting[event.app]
+            self.needy.pop(event.app, None)
             if self.claims.counts_apps:
                 self.claims.count(app, admitted=-1)
             add_request(app.accounts, -app.requested)
@@ -1120,10 +1125,11 @@ class ClusterState:
         self.edition, self.edition_at = event.edition, self.at
 
     def _need_began(self, event: events.NeedBegan) -> None:
-        self.apps[event.app].lack = Lack(event.units, event.date, self.at)
+        app = self.needy[event.app] = self.apps[event.app]
+        app.lack = Lack(event.units, event.date, self.at)
 
     def _need_ended(self, event: events.NeedEnded) -> None:
-        app = self.apps[event.app]
+        app = self.needy.pop(event.app)
         app.lack = Lack(0, app.lack.date, app.lack.since, self.at)
 
     def _target_set(self, event: events.TargetSet) -> None:
@@ -1140,7 +1146,7 @@ class ClusterState:
         app.running -= executor.was_running
         self._let_leave(executor)
         executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
-        executor.firm = event.hold > 0 and (event.why is not None or self.settings.reclaim == "firm")
+        executor.firm = event.hold > 0 and self.settings.reclaim == "firm"
         if event.why == "plan":
             app.lack = app.lack.brought_forward(executor.deadline, self.at)
         if event.why == "move":
@@ -1180,7 +1186,9 @@ class ClusterState:
     def _count_leaving(self, allocation: Allocation, change: Resources) -> None:
         worker = self.workers[allocation.worker]
         worker.leaving += change
-        self.apps[allocation.app].leaving += change
+        app = self.apps[allocation.app]
+        app.leaving += change
+        self.companies[app.spec.company].leaving += change
         self.rooms.touch(worker)
 
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:

@@ -51,7 +51,7 @@ def leaves_for_a_need(state: ClusterState, event: ExecutorRevoked) -> None:
     assert (event.deadline or 0) >= state.at, event
     assert executor.status != "stopping", event
     assert event.app != event.claimant, event
-    if event.why in ("surplus", "cap") and held_units(app) <= entitled.units(app.id):
+    if event.why in ("surplus", "cap") and held_units(app) <= entitled.units(app):
         user = app.spec.user if app.spec.company == claimant.spec.company else ""
         held, due = entitled.sides(state)[app.spec.company, user]
         assert not due.covers(held), event

@@ -122,7 +122,7 @@ class Obedient:
         """(app, executors held, executors due) of each admitted app that is below its entitlement."""
         entitled = entitlement(self.cluster.state)
         return [
-            (app.id, held_units(app), entitled.units(app.id))
+            (app.id, held_units(app), entitled.units(app))
             for app in self.cluster.state.waiting.values()
             if entitled.below(app) > 0
         ]
@@ -203,7 +203,7 @@ def test_nobody_within_its_entitlement_loses_one_but_to_change_its_place(seed: i
             sides = entitled.sides(state)
             held, due = sides[app.spec.company, ""]
             lost = state.executors[event.executor]
-            above = held_units(app) - units_of(app, lost) >= entitled.units(app.id)
+            above = held_units(app) - units_of(app, lost) >= entitled.units(app)
             assert above or not due.covers(held), event
 
     obedient = Obedient(random_cluster(seed))

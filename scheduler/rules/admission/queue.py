@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heapreplace, merge
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.quota import Quota, Share
@@ -38,6 +38,7 @@ from scheduler.rules.admission.quota import QuotaLimit, Reservation
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
 from scheduler.rules.entities import App, Need
 from scheduler.rules.ledger import Balance, Standing, Usage
+from scheduler.rules.turns import Turns
 
 if TYPE_CHECKING:
     from scheduler.rules.timers import What
@@ -144,6 +145,10 @@ class CompanyQueue:
     """Users whose limits are to be compared again."""
     passed_over: dict[Ask, None] = field(default_factory=dict)
     """What its pending apps ask that the company's limits keep out now (semantics N2)."""
+
+    def asking(self) -> dict[str, UserQueue]:
+        """Its users that have pending apps which are ready."""
+        return {user: self.users[user] for users in self.asks.values() for user in users}
 
 
 class AppQueue:
@@ -630,16 +635,25 @@ class AppQueue:
                 return found
         return None
 
-    def next_of(self, apps: Iterable[App]) -> App:
-        """Of pending apps the one that enters first: by company, user, and the order of the user's apps (C, U, F)."""
-        self._settle()
-        return min(apps, key=self._turn)
+    def entering(self, apps: Iterable[App]) -> Iterator[App]:
+        """Pending apps in the order in which they enter: by company, user, and the order of the user's apps (C, U, F).
 
-    def _turn(self, app: App) -> tuple[CompanyKey, UserKey, Any]:
+        Each is admitted before the next is asked for. That changes the place of its company and its user alone.
+        """
+        self._settle()
+        turns = Turns(
+            apps,
+            side=lambda app: app.spec.company,
+            company=lambda app: self._company_key(self.companies[app.spec.company].tenant, self.basis),
+            user=self._user_turn,
+            within=self._place,
+        )
+        while (app := turns.pop()) is not None:
+            yield app
+
+    def _user_turn(self, app: App) -> UserKey:
         company = self.companies[app.spec.company]
-        queue = company.users[app.spec.user]
-        user = self._user_key(queue.contender, company.tenant.quota, self.basis)
-        return self._company_key(company.tenant, self.basis), user, self._place(app)
+        return self._user_key(company.users[app.spec.user].contender, company.tenant.quota, self.basis)
 
     def wanting_nothing(self) -> list[App]:
         """The pending apps that ask for neither an executor nor a driver: nothing keeps them out (semantics H4)."""

@@ -48,6 +48,10 @@ class Owed:
             del positions[bisect_left(positions, app.admitted)]
         del self._by_admission[app.admitted]
 
+    def apps(self) -> list[App]:
+        """All of them, in the order of admission."""
+        return [self._by_admission[position] for position in self.positions()]
+
     def positions(self) -> list[int]:
         """The positions of admission of all of them, in order."""
         return sorted(self._by_admission)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.fleet import tally
-from scheduler.rules.share.fill import CompanyNode, Filling, Handed, Leaf, UserNode
+from scheduler.rules.share.fill import CompanyNode, Filling, Handed, Leaf, Rooms, UserNode, may_start
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import Ask, CompanyQueue, UserQueue
     from scheduler.rules.entities import Allocation, App, Company, Need
+    from scheduler.rules.fleet import Fleet
     from scheduler.rules.state import ClusterState
 
 
@@ -25,12 +27,12 @@ class Entitlement:
     """The result of one filling."""
 
     leaves: dict[str, Leaf] = field(default_factory=dict)
-    """App -> its demand and what it is handed, of every app that was looked at."""
+    """App -> its demand and what it is handed, of every app that was looked at; of a `whole` one pending apps alone."""
     companies: dict[str, CompanyNode] = field(default_factory=dict)
 
     handed: list[Handed] = field(default_factory=list)
     whole: bool = False
-    """Whether all demand fits, so that everybody is entitled to all that it wants."""
+    """Whether all that is wanted and not granted has room now, so that everybody is entitled to all that it wants."""
     _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
 
     def sides(self, state: ClusterState) -> dict[tuple[str, str], tuple[Resources, Resources]]:
@@ -42,33 +44,118 @@ class Entitlement:
                 held = app.granted - app.leaving
                 if driver is not None and driver.status != "stopping":
                     held -= driver.resources
-                due = app.need.executor * self.units(app.id)
+                due = app.need.executor * self.units(app)
                 for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
                     before = found.get(side, (NOTHING, NOTHING))
                     found[side] = before[0] + held, before[1] + due
             self._sides = state.head, found
         return self._sides[1]
 
-    def units(self, app: str) -> int:
+    def units(self, app: App) -> int:
         """How many executors the app is entitled to."""
-        leaf = self.leaves.get(app)
-        return 0 if leaf is None else leaf.units
+        leaf = self.leaves.get(app.id)
+        if leaf is not None:
+            return leaf.units
+        return wanted_units(app) if self.whole and app.admitted and not app.over and app.need.hostable else 0
+
+    def is_driven(self, app: App) -> bool:
+        """Whether the app is entitled to the driver that it waits for."""
+        leaf = self.leaves.get(app.id)
+        if leaf is not None:
+            return leaf.driven
+        return self.whole and app.admitted > 0 and app.unplaced_driver is not NOTHING and app.need.hostable
 
     def surplus(self, app: App) -> int:
         """How many executors the app holds above its entitlement; below 0 where it holds less."""
-        return held_units(app) - self.units(app.id)
+        return held_units(app) - self.units(app)
 
     def below(self, app: App) -> int:
         """How many units an admitted app is below its entitlement, its driver among them."""
-        leaf = self.leaves.get(app.id)
-        if leaf is None:
-            return 0
-        waits = leaf.driven and app.driver is None
-        return max(0, leaf.units - held_units(app)) + waits
+        return max(0, self.units(app) - held_units(app)) + (app.driver is None and self.is_driven(app))
 
 
 def entitlement(state: ClusterState) -> Entitlement:
-    """The filling of the state as it stands (semantics H2)."""
+    """The filling of the state as it stands, which it needs not where all has room (semantics H2)."""
+    found = _unhindered(state)
+    return _filled(state) if found is None else found
+
+
+def _unhindered(state: ClusterState) -> Entitlement | None:
+    """The entitlement to all demand, if what of it is not granted yet has room now; None if it has not."""
+    rooms = state.fleet.rooms()
+    for name in dict.fromkeys([hold.worker for hold in state.holds.values()]):
+        worker = state.workers.get(name)
+        if worker is not None and worker.status == "alive" and not worker.shut:
+            tally(rooms, state.fleet.shape(name, worker.open_to(None)), -1)
+            tally(rooms, state.fleet.shape(name, worker.free), 1)
+    asked = _Asked(sum([room.cores * number for room, number in rooms.items()]))
+    for app in (*state.owed.apps(), *state.drivers_waiting()):
+        if app.need.hostable and not app.over:
+            asked.add(app.spec.company, app.need.executor, wanted_units(app) - held_units(app), app.unplaced_driver)
+            if asked.left < 0:
+                return None
+    found = Entitlement(whole=True)
+    for name, queue in state.queue.companies.items():
+        for user in queue.asking().values():
+            for leaf in _pending(state.fleet, queue, user, (0, 0)):
+                asked.add(name, leaf.size, leaf.most, leaf.driver)
+                if asked.left < 0:
+                    return None
+                leaf.units, leaf.driven = leaf.most, leaf.driver is not NOTHING
+                found.leaves[leaf.app] = leaf
+    return found if _passes(state, asked) and asked.fits(rooms) else None
+
+
+class _Asked:
+    """What is wanted and not granted: by company, and by size in whole executors and drivers."""
+
+    def __init__(self, free_cores: int) -> None:
+        self.left = free_cores
+        """The free cores beside it; below 0 if it cannot fit."""
+        self.by_company: dict[str, Resources] = {}
+        self.drivers: dict[str, list[Resources]] = {}
+        self._by_size: dict[Resources, int] = {}
+
+    def add(self, company: str, size: Resources, number: int, driver: Resources) -> None:
+        """So many executors of that size more, and a driver unless that is nothing."""
+        amounts = size * number + driver if number > 0 else driver
+        if number > 0:
+            self._by_size[size] = self._by_size.get(size, 0) + number
+        if driver is not NOTHING:
+            self._by_size[driver] = self._by_size.get(driver, 0) + 1
+            self.drivers.setdefault(company, []).append(driver)
+        self.left -= amounts.cores
+        self.by_company[company] = self.by_company.get(company, NOTHING) + amounts
+
+    def fits(self, rooms: dict[Resources, int]) -> bool:
+        """Whether all of it fits, the largest first."""
+        into = Rooms(rooms)
+        return all(starmap(into.take_many, sorted(self._by_size.items(), reverse=True)))
+
+
+def _passes(state: ClusterState, asked: _Asked) -> bool:
+    """Whether it passes all caps, and every driver may start (semantics H1, H5)."""
+    for name, amounts in asked.by_company.items():
+        company, quota = state.companies[name], state.queue.companies[name].tenant.quota
+        if not company.spec.may_borrow and not quota.covers(company.balance.granted, amounts):
+            return False
+        if waiting := asked.drivers.get(name):
+            drivers = drivers_of(state, name)
+            for driver in waiting:
+                if not may_start(quota, drivers, driver):
+                    return False
+                drivers += driver
+    return True
+
+
+def drivers_of(state: ClusterState, company: str) -> Resources:
+    """What the drivers of a company hold."""
+    return sum(
+        (one.resources for one in state.drivers.values() if state.apps[one.app].spec.company == company), NOTHING
+    )
+
+
+def _filled(state: ClusterState) -> Entitlement:
     found = Entitlement()
     admitted: dict[str, list[App]] = {}
     for app in state.waiting.values():
@@ -77,7 +164,7 @@ def entitlement(state: ClusterState) -> Entitlement:
         queue = state.queue.companies[name]
         spec = company.spec
         found.companies[name] = CompanyNode(name, quota=queue.tenant.quota, capped=not spec.may_borrow)
-        _add_users(found, admitted.get(name, []), company, queue)
+        _add_users(state.fleet, found, admitted.get(name, []), company, queue)
     for driver in state.drivers.values():
         if state.workers[driver.worker].status == "alive":
             _count_driver(state, found, driver)
@@ -89,7 +176,7 @@ def entitlement(state: ClusterState) -> Entitlement:
             tally(rooms, worker.beside_drivers, 1)
     filling = Filling(rooms, found.companies.values(), state.fleet.total)
     filling.run()
-    found.handed, found.whole = filling.handed, filling.whole
+    found.handed = filling.handed
     for node in found.companies.values():
         for user in node.users:
             found.leaves.update((leaf.app, leaf) for leaf in user.leaves)
@@ -109,21 +196,24 @@ def _count_driver(state: ClusterState, found: Entitlement, driver: Allocation) -
             user.used += driver.resources
 
 
-def _add_users(found: Entitlement, admitted_apps: list[App], company: Company, queue: CompanyQueue) -> None:
+def _add_users(
+    fleet: Fleet, found: Entitlement, admitted_apps: list[App], company: Company, queue: CompanyQueue
+) -> None:
     node = found.companies[queue.tenant.company]
     admitted: dict[str, list[Leaf]] = {}
     for app in admitted_apps:
-        if (leaf := admitted_leaf(app)) is not None:
+        if (leaf := admitted_leaf(fleet, app)) is not None:
             admitted.setdefault(app.spec.user, []).append(leaf)
-    for name in dict.fromkeys([*admitted, *[user for user, each in queue.users.items() if each.by_ask]]):
+    asking = queue.asking()
+    for name in dict.fromkeys([*admitted, *asking]):
         later: Iterator[Leaf] = iter(())
-        if name in queue.users:
+        if name in asking:
             selected = company.last_selected, company.users[name].last_selected if name in company.users else 0
-            later = _pending(queue, queue.users[name], selected)
+            later = _pending(fleet, queue, asking[name], selected)
         node.users.append(UserNode(name, leaves=admitted.get(name, []), later=later))
 
 
-def _pending(queue: CompanyQueue, user: UserQueue, selected: tuple[int, int]) -> Iterator[Leaf]:
+def _pending(fleet: Fleet, queue: CompanyQueue, user: UserQueue, selected: tuple[int, int]) -> Iterator[Leaf]:
     """The pending apps that may enter, in the order of F; of one size none after one that found no room."""
     limit, name = queue.limit, user.contender.user
     asked, apps = NOTHING, 0
@@ -136,7 +226,7 @@ def _pending(queue: CompanyQueue, user: UserQueue, selected: tuple[int, int]) ->
     for app in user.in_order(shut):
         if limit.limited and limit.broken(name, asked + app.requested, apps + 1) is not None:
             continue
-        leaf = _leaf(app, (1, *selected, app.ready_position))
+        leaf = _leaf(fleet, app, (1, *selected, app.ready_position))
         if leaf is not None:
             asked, apps = asked + app.requested, apps + 1
             last[app.need] = leaf
@@ -178,14 +268,14 @@ def units_of(app: App, executor: Allocation) -> int:
     return max(1, executor.resources.cores // each) if each else 1
 
 
-def admitted_leaf(app: App) -> Leaf | None:
+def admitted_leaf(fleet: Fleet, app: App) -> Leaf | None:
     """The demand of an app in waitingApps; None if it wants nothing."""
     if app.over or not app.need.hostable:
         return None
-    return _leaf(app, (0, app.admitted))
+    return _leaf(fleet, app, (0, app.admitted))
 
 
-def _leaf(app: App, rank: tuple[int, ...]) -> Leaf | None:
+def _leaf(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
     most, driver = wanted_units(app), app.unplaced_driver
     if not most and driver is NOTHING:
         return None
@@ -193,4 +283,13 @@ def _leaf(app: App, rank: tuple[int, ...]) -> Leaf | None:
     least = most if elastic is None else min(most, elastic.least)
     each = app.need.executor
     size = Resources(each.cores, 0, each.others) if app.need.growing else each
-    return Leaf(app.id, size, most, least, driver=driver, held=held_units(app), rank=rank)
+    alone = driver is not NOTHING and not _stand_together(fleet, driver, each)
+    return Leaf(app.id, size, most, least, driver=driver, alone=alone, held=held_units(app), rank=rank)
+
+
+def _stand_together(fleet: Fleet, driver: Resources, size: Resources) -> bool:
+    """Whether the live workers could host a driver and an executor at once, if they were empty."""
+    if fleet.could_host(driver + size):
+        return True
+    several = fleet.hosts(driver) + fleet.hosts(size) > 2
+    return several or not fleet.could_host(driver.combined(size, max))

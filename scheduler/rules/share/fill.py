@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Literal
 
-from scheduler.model.quota import Quota, Share
+from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.fleet import tally
 
 Cause = Literal["", "room", "cap", "drivers"]
 """Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""
@@ -33,6 +32,8 @@ class Leaf:
     """How many of them come before what others of its user want beyond theirs."""
     driver: Resources = NOTHING
     """Its driver that waits for a worker; the first unit is that and an executor."""
+    alone: bool = False
+    """Whether the first unit is the driver alone, since no room could ever host both."""
     held: int = 0
     """How many executors it has that were not told to leave: equal shares stay with them (semantics H3)."""
     rank: tuple[int, ...] = ()
@@ -59,20 +60,15 @@ class Leaf:
         """What is handed out next, in one piece a worker, the largest first."""
         if not self.starts:
             return (self.size,)
-        return tuple(sorted((self.driver, self.size), reverse=True)) if self.most else (self.driver,)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The further kinds of which its unit has any."""
-        others = self.size.others if self.driver is NOTHING else self.amounts.others
-        return tuple([kind for kind, _ in others]) if others else ()
+        both = self.most and not self.alone
+        return tuple(sorted((self.driver, self.size), reverse=True)) if both else (self.driver,)
 
     @property
     def amounts(self) -> Resources:
         """What is handed out next, in all."""
         if not self.starts:
             return self.size
-        return self.driver + self.size if self.most else self.driver
+        return self.driver + self.size if self.most and not self.alone else self.driver
 
     @property
     def is_held(self) -> bool:
@@ -97,13 +93,6 @@ class UserNode(Node):
     """Pending apps, asked for one at a time: most of them are never looked at."""
     _least: int = 0
     _rest: int = 0
-
-    def all(self) -> Iterator[Leaf]:
-        """Every demand of it, one after the other."""
-        yield from self.leaves
-        for leaf in self.later:
-            self.leaves.append(leaf)
-            yield leaf
 
     def next(self) -> Leaf | None:
         """Whose turn it is: first what apps want at least, then the rest (semantics H2)."""
@@ -135,7 +124,12 @@ class CompanyNode(Node):
     users: list[UserNode] = field(default_factory=list)
 
 
-Key = tuple[Share, Resources, bool, tuple[int, ...], tuple[str, ...]]
+Key = tuple[int, Resources, bool, tuple[int, ...]]
+"""Whose turn it is, the least first: level of the share, next unit, whether nobody holds that, and rank (H3)."""
+LEVELS = 1 << 128
+"""Levels of a whole quota: so many that shares are ordered exactly, since amounts are below 2^60."""
+NOWHERE = LEVELS << 128
+"""The level of whoever has nothing as a weight."""
 
 
 class Rooms:
@@ -192,14 +186,16 @@ class Rooms:
         return True
 
     def _count(self, room: Resources, change: int) -> None:
-        known = room in self.number
-        tally(self.number, room, change)
-        if known != (room in self.number):
-            rooms = self._kinds if room.others else self._plain
-            if known:
-                del rooms[bisect_left(rooms, room)]
-            else:
-                insort(rooms, room)
+        number = self.number.get(room, 0)
+        if number and number + change:
+            self.number[room] = number + change
+            return
+        rooms = self._kinds if room.others else self._plain
+        if number:
+            del self.number[room], rooms[bisect_left(rooms, room)]
+        else:
+            self.number[room] = change
+            insort(rooms, room)
 
 
 def _spare(room: Resources, size: Resources) -> int:
@@ -220,20 +216,19 @@ class Filling:
         self._of_users = Quota(total)
         self._unnamed = Quota(total, max(1, len(self.companies)))
         self.handed: list[Handed] = []
-        self.whole = False
-        """Whether all demand fits."""
         self._full: set[Resources] = set()
         """Sizes that fit no room any more: rooms only become less."""
 
     def run(self) -> None:
         """Repeat: the company with the least share, in it the user with the least, its next unit (semantics H2)."""
-        self.whole = self._all_fits()
-        if self.whole:
-            return
         queue: list[tuple[Key, int]] = []
         waiting: list[list[tuple[Key, int]]] = []
         for number, company in enumerate(self.companies):
-            users = [(key, place) for place, user in enumerate(company.users) if (key := self._user_key(user))]
+            users = [
+                (self._user_key(user, leaf), place)
+                for place, user in enumerate(company.users)
+                if (leaf := user.next()) is not None
+            ]
             heapify(users)
             waiting.append(users)
             if users:
@@ -246,7 +241,8 @@ class Filling:
             leaf = user.next()
             if leaf is not None:
                 self._hand(company, user, leaf)
-            key = self._user_key(user)
+                leaf = user.next()
+            key = None if leaf is None else self._user_key(user, leaf)
             if key is None:
                 heappop(users)
             else:
@@ -256,40 +252,16 @@ class Filling:
             else:
                 heappop(queue)
 
-    def _all_fits(self) -> bool:
-        """Hand out all demand if it fits with the largest units first, below all caps and without waiting drivers."""
-        left = sum(room.cores * number for room, number in self.rooms.number.items())
-        leaves: list[Leaf] = []
-        for company in self.companies:
-            wanted = company.used
-            for user in company.users:
-                for leaf in user.all():
-                    left -= leaf.size.cores * leaf.most
-                    if left < 0 or leaf.driver is not NOTHING:
-                        return False
-                    wanted += leaf.size * leaf.most
-                    leaves.append(leaf)
-            if company.capped and not company.quota.covers(NOTHING, wanted):
-                return False
-        rooms = Rooms(self.rooms.number)
-        leaves.sort(key=lambda leaf: leaf.size, reverse=True)
-        if not all(rooms.take_many(leaf.size, leaf.most) for leaf in leaves):
-            return False
-        for leaf in leaves:
-            leaf.units = leaf.most
-            self.handed.append((leaf.app, (leaf.size,), leaf.most))
-        return True
-
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         unit, amounts = leaf.unit, leaf.amounts
         starts = leaf.starts
-        if any(size in self._full for size in unit):
+        if self._full and not self._full.isdisjoint(unit):
             leaf.cause = "room"
         elif company.capped and not company.quota.covers(company.used, amounts):
             leaf.cause = "cap"
         elif starts and not may_start(company.quota, company.drivers, leaf.driver):
             leaf.cause = "drivers"
-        elif not self.rooms.take_all(unit):
+        elif self.rooms.take(unit[0]) is None if len(unit) == 1 else not self.rooms.take_all(unit):
             leaf.cause = "room"
             if len(unit) == 1:
                 self._full.add(unit[0])
@@ -304,18 +276,16 @@ class Filling:
             else:
                 leaf.units += 1
 
-    def _user_key(self, user: UserNode) -> Key | None:
-        """Whose turn it is among the users of a company; None if it can use nothing more (semantics H3)."""
-        leaf = user.next()
-        if leaf is None:
-            return None
-        share = share_of(self._of_users, self._of_users, user.used, leaf.kinds)
-        return share, leaf.amounts, not leaf.is_held, leaf.rank, leaf.kinds
+    def _user_key(self, user: UserNode, leaf: Leaf) -> Key:
+        """Whose turn it is among the users of a company, `leaf` being next of this one (semantics H3)."""
+        amounts = leaf.amounts
+        level = level_of(self._of_users, self._of_users, user.used, amounts.others)
+        return level, amounts, not leaf.is_held, leaf.rank
 
     def _company_key(self, company: CompanyNode, first: Key) -> Key:
         """Whose turn it is among companies, `first` being that of its user who comes first."""
-        _, amounts, free, rank, kinds = first
-        return share_of(company.quota, self._unnamed, company.used, kinds), amounts, free, rank, kinds
+        _, amounts, free, rank = first
+        return level_of(company.quota, self._unnamed, company.used, amounts.others), amounts, free, rank
 
 
 def may_start(quota: Quota, drivers: Resources, driver: Resources) -> bool:
@@ -325,17 +295,21 @@ def may_start(quota: Quota, drivers: Resources, driver: Resources) -> bool:
     return quota.covers(NOTHING, (drivers + driver) * 2)
 
 
-def share_of(quota: Quota, unnamed: Quota, used: Resources, kinds: Iterable[str]) -> Share:
-    """What is used of a quota: the largest ratio over cores, memory and those kinds (semantics H1).
+def level_of(quota: Quota, unnamed: Quota, used: Resources, others: Iterable[tuple[str, int]]) -> int:
+    """The share that is used of a quota, in `LEVELS`: the largest ratio over cores, memory and those kinds (H1).
 
     A kind that the quota does not name has the weight of `unnamed`. Nothing as a weight makes the largest share.
     """
     of, times = quota.amount, quota.denominator
     if not (of.cores and of.memory_mb):
-        return Share(1, 0)
+        return NOWHERE
     cores, memory_mb = used.cores * times, used.memory_mb * times
-    share = Share(memory_mb, of.memory_mb) if cores * of.memory_mb < memory_mb * of.cores else Share(cores, of.cores)
-    for kind in kinds:
+    if cores * of.memory_mb < memory_mb * of.cores:
+        level = memory_mb * LEVELS // of.memory_mb
+    else:
+        level = cores * LEVELS // of.cores
+    for kind, _ in others:
         by = quota if quota.named is None or kind in quota.named else unnamed
-        share = max(share, Share(used.amount(kind) * by.denominator, by.amount.amount(kind)))
-    return share
+        whole = by.amount.amount(kind)
+        level = max(level, used.amount(kind) * by.denominator * LEVELS // whole if whole else NOWHERE)
+    return level

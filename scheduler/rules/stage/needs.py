@@ -21,7 +21,7 @@ from scheduler.rules.failures import has_room_now, kept_from
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
-from scheduler.rules.stage.room import Room, Seeking, Why, coming, is_capped, side_of, unit_of
+from scheduler.rules.stage.room import Room, Seeking, Why, coming, is_capped, passes_cap, side_of, unit_of
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Hold
@@ -61,7 +61,7 @@ def end(state: ClusterState, target: Hold, reason: Ending) -> Iterator[Event]:
 def given_up(state: ClusterState) -> list[Event]:
     """All targets and needs end, because admission is open from now on and nobody is entitled to anything (A6)."""
     ended = [event for target in state.holds.values() for event in end(state, target, "served")]
-    return [*ended, *[NeedEnded(app=app.id) for app in state.waiting.values() if app.lack.units]]
+    return [*ended, *[NeedEnded(app=name) for name in state.needy]]
 
 
 def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int) -> Ending | None:
@@ -76,7 +76,9 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
         if target.reason != "plan" and not executor.moved and _may_stay(state, executor, app, entitled):
             return "stays"
     room = worker.open_to(app.id) + coming(state, worker)
-    return None if target.reason == "cap" or room.covers(target.amounts) else "unusable"
+    company = state.companies[app.spec.company]
+    passes = passes_cap(state, app.spec.company, company.balance.granted - company.leaving, target.amounts)
+    return None if passes and room.covers(target.amounts) else "unusable"
 
 
 def _superfluous(app: App, target: Hold, entitled: Entitlement) -> bool:
@@ -89,7 +91,7 @@ def _may_stay(state: ClusterState, executor: Allocation, claimant: App, entitled
     app = state.apps[executor.app]
     if app.over:
         return False
-    if held_units(app) + units_of(app, executor) > entitled.units(app.id):
+    if held_units(app) + units_of(app, executor) > entitled.units(app):
         return False
     side = side_of(state, entitled, app, claimant)
     return side is None or side[1].covers(side[0] + executor.resources)
@@ -99,7 +101,7 @@ def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     """The admitted apps that are below their entitlement by a unit that fits nowhere now (semantics H6)."""
     return [
         app
-        for app in state.waiting.values()
+        for app in (*state.owed.apps(), *state.drivers_waiting())
         if not app.over
         and entitled.below(app) > 0
         and (
@@ -114,9 +116,8 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
     """Which needs begin and end, and the targets that they get (semantics H6)."""
     waiting = _in_need(state, entitled, at)
     known = {app.id for app in waiting}
-    for app in list(state.waiting.values()):
-        if app.lack.units and app.id not in known:
-            yield NeedEnded(app=app.id)
+    for name in [name for name in state.needy if name not in known]:
+        yield NeedEnded(app=name)
     patience = state.settings.reclaim_patience_s * 1000
     for app in waiting:
         units, lack = entitled.below(app), app.lack
@@ -128,6 +129,8 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
 
 def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at: int) -> Iterator[Event]:
     """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
+    if state.settings.reclaim == "none":
+        return
     most = max(1, state.fleet.live // QUARTER)
     in_vain: set[str] = set()
     while True:
@@ -189,7 +192,7 @@ class _Telling:
     def _holdings(self, executor: Allocation) -> Shares:
         """What both apps hold of what they are entitled to, in smallest executors, before and after the loss."""
         claimant, loser = self._claimant, self._state.apps[executor.app]
-        mine, due = held_units(claimant), self._entitled.units(claimant.id)
-        theirs, theirs_due = held_units(loser), self._entitled.units(loser.id)
+        mine, due = held_units(claimant), self._entitled.units(claimant)
+        theirs, theirs_due = held_units(loser), self._entitled.units(loser)
         left = theirs - units_of(loser, executor)
         return Shares(f"{mine}/{due}", f"{mine + 1}/{due}", f"{theirs}/{theirs_due}", f"{left}/{theirs_due}")

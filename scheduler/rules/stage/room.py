@@ -152,10 +152,10 @@ class Seeking:
         state, app = self.state, self.app
         if not is_capped(state, app, self.size):
             return []
-        company = state.companies[app.spec.company]
         quota = state.queue.companies[app.spec.company].tenant.quota
         theirs = [one for one in state.executors.values() if state.apps[one.app].spec.company == app.spec.company]
-        held = company.balance.granted - sum((one.resources for one in theirs if one.status == "stopping"), NOTHING)
+        company = state.companies[app.spec.company]
+        held = company.balance.granted - company.leaving
         taking = Taking(self)
         found: list[Allocation] = []
         for one in last_granted_first(theirs):

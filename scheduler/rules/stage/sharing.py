@@ -1,27 +1,28 @@
 """Who enters, which drivers start and which executors are granted (semantics H4, H5).
 
-Entitlements first, each time to whoever holds least of its weight; what is left is lent in the same order. Where
-anything was granted the filling is asked again, so that a second turn without an input decides nothing.
+Entitlements first, each time to whoever holds least of its weight; what is left is lent in the same order. Who enters
+or is granted what it is entitled to changes no entitlement; after whatever else was decided the filling is asked again,
+so that a second turn without an input decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import AppAdmitted, DriverAllocated, Event
 from scheduler.model.ids import driver_id
-from scheduler.model.quota import Share
+from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
 from scheduler.rules.failures import has_room_now, left_out
 from scheduler.rules.kinds import with_addresses
-from scheduler.rules.share.entitlement import Entitlement, entitlement, held_units, wanted_units
-from scheduler.rules.share.fill import may_start
+from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement, held_units, wanted_units
+from scheduler.rules.share.fill import level_of, may_start
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import passes_cap
+from scheduler.rules.turns import Turns
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Worker
@@ -35,18 +36,21 @@ def shared(state: ClusterState, at: int) -> Iterator[Event]:
     A second turn without an input decides nothing (semantics H9).
     """
     while True:
-        before = state.head
         entitled = entitlement(state)
+        before = state.head
         yield from void(state, entitled, at)
+        again = state.head != before
         yield from _entering(state, entitled)
+        before = state.head
         yield from grown(state, at)
         yield from _starting(state, entitled, at)
+        again = again or state.head != before
         yield from _up_to_entitlements(state, entitled, at)
-        if state.head == before:
+        before = state.head
+        if not again:
             yield from _lent(state, entitled, at)
-        if state.head == before:
             yield from needs(state, entitled, at)
-        if state.head == before:
+        if state.head == before and not again:
             return
 
 
@@ -60,9 +64,7 @@ def _entering(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitte
         if (leaf.units or leaf.driven) and not (app := state.apps[leaf.app]).admitted
     ]
     due += state.queue.wanting_nothing()
-    while due:
-        app = state.queue.next_of(due)
-        due.remove(app)
+    for app in state.queue.entering(due):
         yield admission(state, app)
 
 
@@ -71,13 +73,10 @@ def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[E
 
     They stand together: on the worker where drivers hold most, then in the room that fits best.
     """
-    waiting = [
-        app
-        for app in state.drivers_waiting()
-        if app.tries.driver_after <= at and (leaf := entitled.leaves.get(app.id)) is not None and leaf.driven
-    ]
+    waiting = [app for app in state.drivers_waiting() if app.tries.driver_after <= at and entitled.is_driven(app)]
     limit = state.settings.max_drivers
-    for app in sorted(waiting, key=lambda app: granted_share(state, app)):
+    order = _lowest_first(state, waiting)
+    while (app := order.pop()) is not None:
         size = app.spec.driver or NOTHING
         if limit is not None and len(state.drivers) >= limit:
             return
@@ -90,13 +89,6 @@ def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[E
         if worker is not None:
             yield _driver(app, worker, size)
             yield from ended_by_grant(state, app.id, worker.id)
-
-
-def drivers_of(state: ClusterState, company: str) -> Resources:
-    """What the drivers of a company hold."""
-    return sum(
-        (one.resources for one in state.drivers.values() if state.apps[one.app].spec.company == company), NOTHING
-    )
 
 
 def _home_of(state: ClusterState, app: App, size: Resources, at: int) -> Worker | None:
@@ -127,29 +119,10 @@ def _driver(app: App, worker: Worker, size: Resources) -> DriverAllocated:
     return with_addresses(worker, event) if size.others else event
 
 
-def granted_share(state: ClusterState, app: App) -> tuple[Share, Share, int, int]:
-    """The order of placement: what its company is granted of its quota, its user of the cluster, then admission."""
-    tenant = state.queue.companies[app.spec.company].tenant
-    size = app.need.executor
-    kinds = Resources(0, 0, size.others) if size.others else NOTHING
-    of_company = tenant.quota.share_of(_seen(tenant.balance.granted, kinds))
-    user = app.accounts[2].granted
-    total = state.fleet.total
-    of_user = Share(user.cores, total.cores or 1)
-    if user.memory_mb * (total.cores or 1) > user.cores * (total.memory_mb or 1):
-        of_user = Share(user.memory_mb, total.memory_mb or 1)
-    return of_company, of_user, app.admitted or state.head + 1, app.ready_position
-
-
-def _seen(held: Resources, kinds: Resources) -> Resources:
-    """What is held of cores, memory and those kinds."""
-    if not held.others:
-        return held
-    return Resources(held.cores, held.memory_mb, tuple([one for one in held.others if kinds.amount(one[0])]))
-
-
 def within_cap(state: ClusterState, company: str, size: Resources, needed: Resources = NOTHING) -> bool:
     """Whether a company may be granted that much more, beside what is needed for others of it (semantics H1, H5)."""
+    if state.companies[company].spec.may_borrow:
+        return True
     return passes_cap(state, company, below_cap(state, company) + needed, size)
 
 
@@ -171,38 +144,31 @@ def moving_of(state: ClusterState, company: str) -> Resources:
     )
 
 
-class _LowestFirst:
-    """Apps in the order of what their companies and users are granted; only grants change it (semantics H5)."""
+def _lowest_first(state: ClusterState, apps: Iterable[App]) -> Turns[tuple[str, tuple[str, ...]]]:
+    """Apps in the order of what their companies and users are granted, then admitted before pending ones (H5)."""
+    total = state.fleet.total
+    whole, unnamed = Quota(total), Quota(total, max(1, len(state.companies)))
 
-    def __init__(self, state: ClusterState, apps: Iterable[App]) -> None:
-        self._state = state
-        self._heap = [(granted_share(state, app), app.submitted, app) for app in apps]
-        heapify(self._heap)
+    def of_company(app: App) -> int:
+        tenant = state.queue.companies[app.spec.company].tenant
+        return level_of(tenant.quota, unnamed, tenant.balance.granted, app.need.executor.others)
 
-    def pop(self) -> App | None:
-        """Whose turn it is now; None if nobody is left."""
-        while self._heap:
-            known, _, app = self._heap[0]
-            share = granted_share(self._state, app)
-            if share == known:
-                return heappop(self._heap)[-1]
-            heapreplace(self._heap, (share, app.submitted, app))
-        return None
-
-    def push(self, app: App) -> None:
-        """It may have another turn."""
-        heappush(self._heap, (granted_share(self._state, app), app.submitted, app))
+    return Turns(
+        apps,
+        side=lambda app: (app.spec.company, tuple([kind for kind, _ in app.need.executor.others])),
+        company=of_company,
+        user=lambda app: level_of(whole, unnamed, app.accounts[2].granted, app.need.executor.others),
+        within=lambda app: (not app.admitted, app.admitted or app.ready_position),
+    )
 
 
 def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
     """Executors up to entitlements, the lowest granted share first, one at a time if not all demand fits (H5)."""
     if not (state.holds or state.fleet.most_free_cores()):
         return
-    below = [
-        app for app in state.waiting.values() if app.owed and app.need.executor.cores and _missing(app, entitled) > 0
-    ]
+    below = [app for app in state.owed.apps() if app.need.executor.cores and _missing(app, entitled) > 0]
     whole = len(below) == 1 or entitled.whole
-    order = _LowestFirst(state, below)
+    order = _lowest_first(state, below)
     in_vain: set[int] = set()
     while (app := order.pop()) is not None:
         plain = not (app.holds or app.troubles)
@@ -218,7 +184,7 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
 
 def _missing(app: App, entitled: Entitlement) -> int:
     """How many executors the app holds less than it is entitled to."""
-    return entitled.units(app.id) - held_units(app)
+    return entitled.units(app) - held_units(app)
 
 
 def _place(
@@ -242,11 +208,13 @@ def _place(
 
 def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
     """What is left, to whoever wants it, the lowest granted share first (semantics H5)."""
+    if entitled.whole:
+        return
     needed = needed_of(state, entitled)
     again = True
     while again and state.fleet.most_free_cores():
         wanting = _wanting(state, at)
-        order = _LowestFirst(state, wanting)
+        order = _lowest_first(state, wanting)
         again = False
         while (app := order.pop()) is not None:
             others = needed.get(app.spec.company, NOTHING)
@@ -265,8 +233,8 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
     """The apps that can use more than they hold, and for which there is room now."""
     rooms: dict[int, bool] = {}
     found = []
-    for app in (*state.waiting.values(), *_heads(state)):
-        if (app.admitted and not app.owed) or app.holds or not app.need.executor.cores:
+    for app in (*state.owed.apps(), *_heads(state)):
+        if app.holds or not app.need.executor.cores:
             continue
         if wanted_units(app) <= held_units(app):
             continue
@@ -285,10 +253,9 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
 def needed_of(state: ClusterState, entitled: Entitlement) -> dict[str, Resources]:
     """Company -> what its apps are below their entitlements: it counts in its cap from the beginning (semantics H5)."""
     needed: dict[str, Resources] = {}
-    for app in state.waiting.values():
+    for app in (*state.owed.apps(), *state.drivers_waiting()):
         units = max(0, _missing(app, entitled))
-        leaf = entitled.leaves.get(app.id)
-        driver = app.unplaced_driver if leaf is not None and leaf.driven else NOTHING
+        driver = app.unplaced_driver if entitled.is_driven(app) else NOTHING
         if units or driver is not NOTHING:
             company = app.spec.company
             needed[company] = needed.get(company, NOTHING) + app.need.executor * units + driver

@@ -163,7 +163,7 @@ def test_by_the_plan_an_executor_changes_its_place_where_no_room_is_free() -> No
     state = shared.state
     due = entitlement(state)
     assert {app.id: held_units(app) for app in state.waiting.values()} == {
-        app.id: due.units(app.id) for app in state.waiting.values()
+        app.id: due.units(app) for app in state.waiting.values()
     }
 
 
@@ -176,6 +176,12 @@ def test_tasks_of_an_executor_that_left_run_again_although_its_successor_found_n
     shared.turn(EndedExecutor(executor=successor.executor, reason="exited", done=True))
     obey(shared)
     assert held(shared) == {"small": 8, "large": 16}
+
+
+def test_a_driver_beside_which_no_executor_could_stand_starts_alone() -> None:
+    shared = cluster("a", w0=4)
+    found = submit(shared, "lone", "a", 4, 4, driver=True)
+    assert [event.app for event in found if isinstance(event, DriverAllocated)] == ["lone"]
 
 
 @pytest.mark.parametrize("edition", [1, 4])
