@@ -19,13 +19,22 @@ from scheduler.model.commands import (
     command_of,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
-from scheduler.model.events import AppChanged, AppRegistered, AppRemoved, Event, WorkerSuspected
+from scheduler.model.events import (
+    AppChanged,
+    AppRegistered,
+    AppRemoved,
+    DriverRemoved,
+    Event,
+    ExecutorRemoved,
+    WorkerSuspected,
+)
 from scheduler.model.resources import Resources
 from scheduler.model.sender import By, local
 from scheduler.rules import invariants
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
-from scheduler.rules.validate import shorten
+from scheduler.rules.validate import NEW_CLUSTER, shorten
 
 _OPERATIONS = {
     "company": "RegisterCompany",
@@ -72,8 +81,11 @@ _IMPLIED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
+def run_scenario(scenario: Mapping[str, Any], *, timed: bool = False) -> dict[str, Any]:
     """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
+
+    `timed`: each decision has its time `at` (ms), and what ends stands among them, as {"ended": executor, "reason": …}.
+    `"edition"` is that of the rules of sharing; the default is the newest (semantics H8).
 
     Each command is a turn; the commands of a `turn` arrive together (semantics T2). `at` is the time of a command in ms
     and never decreases; the default is 1 ms after the previous one. A turn also runs at each time in between that a
@@ -90,7 +102,7 @@ def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     settings = scenario.get("settings", {})
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" must be an object of settings by name')
-    course = _Course()
+    course = _Course(_edition(scenario.get("edition", EDITIONS[-1])), timed=timed)
     beginning = Turn(course.state, 0)
     beginning.take(ConfigureCluster(settings=dict(settings)))
     for kind in sorted(_kinds(scenario["commands"])):
@@ -101,6 +113,13 @@ def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
         except FairlogError as error:
             raise InvalidCommand(f"command {index + 1}: {error}") from None
     return {"decisions": course.decisions, "final": _final(course.state)}
+
+
+def _edition(stated: Any) -> int:  # noqa: ANN401 - it is read from a file
+    if isinstance(stated, bool) or not isinstance(stated, int) or stated not in EDITIONS:
+        known = " and ".join(map(str, EDITIONS))
+        raise InvalidCommand(f"there are editions {known} of the rules, not {shorten(stated)}")
+    return stated
 
 
 def _kinds(operations: Sequence[Any]) -> set[str]:
@@ -118,12 +137,17 @@ def _kinds(operations: Sequence[Any]) -> set[str]:
 class _Course:
     """The state between two commands, and the decisions so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, edition: int = EDITIONS[-1], *, timed: bool = False) -> None:
         self.state = ClusterState()
         self.decisions: list[dict[str, Any]] = []
+        self._timed = timed
         self._now = self._stated = 0
         self._requested: dict[str, int] = {}
         """App -> the cores it requests."""
+        beginning = Turn(self.state, 0)
+        beginning.take(ChangeEdition(edition=edition))
+        if self.state.by_entitlement:
+            beginning.take(ConfigureCluster(settings={"reclaim": NEW_CLUSTER.reclaim}))
 
     def take(self, index: int, operation: Any) -> None:  # noqa: ANN401 - it is read from a file
         """Decide what is due before the operation, then the operation's turn."""
@@ -142,7 +166,8 @@ class _Course:
                 turn.take(command, by=by)
             except CommandRejected as refusal:
                 turn.refuse(command, refusal, "", by)
-                self.decisions.append({"refused": place, "error": type(refusal).__name__})
+                refused = {"refused": place, "error": type(refusal).__name__}
+                self.decisions.append({"at": turn.at, **refused} if self._timed else refused)
         self._settle(turn, due=moment is not None and moment <= due)
 
     def _settle(self, turn: Turn, *, due: bool) -> None:
@@ -152,7 +177,7 @@ class _Course:
         for event, _ in turn.entries:
             decided = self._decided(event)
             if decided is not None:
-                self.decisions.append(decided)
+                self.decisions.append({"at": turn.at, **decided} if self._timed else decided)
 
     def _decided(self, event: Event) -> dict[str, Any] | None:
         """The decision as answers show it; None for other events."""
@@ -166,6 +191,9 @@ class _Course:
             return {"removed": event.app, "reason": event.reason}
         elif isinstance(event, WorkerSuspected):
             return {"suspected": event.worker, "executors": list(event.executors), "until": event.until}
+        elif self._timed and isinstance(event, ExecutorRemoved | DriverRemoved):
+            ended = event.executor if isinstance(event, ExecutorRemoved) else event.driver
+            return {"ended": ended, "reason": event.reason}
         decision = decision_of(event)
         return None if decision is None else decision.as_json(event)
 

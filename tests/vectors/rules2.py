@@ -21,7 +21,7 @@ def cases(file: str) -> list[dict[str, Any]]:
 
 def difference(case: dict[str, Any]) -> str:
     """The first difference from what a case of rules2.json expects; "" if there is none."""
-    outcome = run_scenario({"settings": case["settings"], "commands": case["commands"]})
+    outcome = run_scenario({"edition": 2, "settings": case["settings"], "commands": case["commands"]})
     expected = case["expected"]
     ordered, bag = _split(outcome["decisions"])
     expected_ordered, expected_bag = _split(expected["decisions"])
@@ -38,7 +38,7 @@ def difference(case: dict[str, Any]) -> str:
 
 def broken_promise(case: dict[str, Any]) -> str:
     """What a case of greedy.json demands and does not get; "" if all of it holds."""
-    outcome = run_scenario({"settings": case["settings"], "commands": case["commands"]})
+    outcome = run_scenario({"edition": 2, "settings": case["settings"], "commands": case["commands"]})
     said = _said(outcome["decisions"])
     order = [name for what, name in (one[:2] for one in said) if what == "admitted"]
     for demand in map(tuple, case["must"]):

@@ -110,7 +110,7 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
         scenario: dict[str, Any] = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not valid JSON: {error}") from None
-    result = run_scenario(scenario)
+    result = run_scenario(scenario, timed=as_json)
     if as_json:
         render.print_json(result)
     else:

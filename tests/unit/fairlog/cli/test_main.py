@@ -218,7 +218,7 @@ def test_a_scenarios_answer_is_printed_as_json(tmp_path: Path) -> None:
     file.write_text(json.dumps(SCENARIO))
     answer = run("simulate", str(file), "--json")
     assert answer.exit_code == 0
-    assert json.loads(answer.output) == run_scenario(SCENARIO)
+    assert json.loads(answer.output) == run_scenario(SCENARIO, timed=True)
     assert run("simulate", "-", "--json", text=json.dumps(SCENARIO)).output == answer.output
 
 

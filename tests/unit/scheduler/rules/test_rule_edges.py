@@ -25,7 +25,9 @@ def fixed(cores: int, memory_mb: int = 1024) -> dict[str, Any]:
 
 def run(*commands: dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
     """The decisions."""
-    decisions: list[dict[str, Any]] = run_scenario({"settings": settings, "commands": list(commands)})["decisions"]
+    decisions: list[dict[str, Any]] = run_scenario({"edition": 2, "settings": settings, "commands": list(commands)})[
+        "decisions"
+    ]
     return decisions
 
 
@@ -232,7 +234,7 @@ def test_who_has_a_hold_claims_there_however_many_executors_are_elsewhere() -> N
 
 def ledgers(*commands: dict[str, Any]) -> dict[str, Any]:
     """What company a claims and is granted in the end."""
-    found: dict[str, Any] = run_scenario({"commands": list(commands)})["final"]["companies"]["a"]
+    found: dict[str, Any] = run_scenario({"edition": 2, "commands": list(commands)})["final"]["companies"]["a"]
     return found
 
 
@@ -440,7 +442,7 @@ def test_a_loss_that_is_withdrawn_raises_no_request_beyond_a_hard_quota() -> Non
         {"op": "executor_ended", "executor": "e.0", "reason": "failed", "exit_code": 1},
         worker("w3", 4, at=20_000),
     ]
-    outcome = run_scenario({"commands": scenario})
+    outcome = run_scenario({"edition": 2, "commands": scenario})
     assert said(outcome["decisions"], "withdrawn") == ["e.3"]
     assert outcome["final"]["companies"]["a"]["claim"] == outcome["final"]["companies"]["a"]["granted"] == [16, 4096]
 

@@ -15,8 +15,8 @@ WORKER = {"op": "worker", "worker": "w1", "cores": 16, "memory_mb": 65536}
 SUBMIT = {"op": "submit", "app": "a1", "company": "acme", "user": "ann", "cores": 8}
 
 
-def run(*commands: object, **settings: object) -> dict[str, Any]:
-    return run_scenario({"settings": settings, "commands": list(commands)})
+def run(*commands: object, edition: int = 3, **settings: object) -> dict[str, Any]:
+    return run_scenario({"edition": edition, "settings": settings, "commands": list(commands)})
 
 
 def test_an_app_is_admitted_and_placed() -> None:
@@ -214,6 +214,7 @@ def test_borrowed_room_returns_as_executors_end(setting: str, told: list[str]) -
         *({**fixed, "app": f"a{number}", "company": "a", "cores": 4} for number in range(4)),
         {**fixed, "app": "b0", "company": "b"},
         *ends,
+        edition=2,
         reclaim=setting,
     )["decisions"]
     assert decisions[8] == {"admitted": "b0"}
@@ -231,6 +232,7 @@ def test_smaller_apps_pass_one_that_the_quota_holds_back_until_patience_runs_out
         {**SUBMIT, "app": "first", "at": 0},
         {**SUBMIT, "app": "large", "cores": 16, "user": "bob", "at": 2000},
         {**SUBMIT, "app": "small", "at": at},
+        edition=2,
     )["final"]
     assert final["waitingApps"] == ["first", "small"] if passes else ["first"]
 
@@ -300,7 +302,7 @@ def test_a_scenario_has_every_kind_of_decision_of_the_rules() -> None:
         {"op": "finish", "app": "x", "at": 60_000},
         {"op": "release", "app": "late"},
     ]
-    found = run_scenario({"commands": commands})["decisions"]
+    found = run_scenario({"edition": 2, "commands": commands})["decisions"]
     kinds = {next(iter(decision)) for decision in found}
     assert {"admitted", "granted", "refused", "held", "revoked", "hold_ended", "warned", "expired", "ready"} <= kinds
     assert {"refused": 5, "error": "LimitExceeded"} in found

@@ -152,12 +152,12 @@ def offer(name: str, cores: int) -> dict[str, Any]:
 
 
 def admitted(*commands: dict[str, Any], **settings: object) -> list[str]:
-    decisions = run_scenario({"settings": settings, "commands": list(commands)})["decisions"]
+    decisions = run_scenario({"edition": 2, "settings": settings, "commands": list(commands)})["decisions"]
     return [decision["admitted"] for decision in decisions if "admitted" in decision]
 
 
 def placed(*commands: dict[str, Any], **settings: object) -> list[tuple[str, int]]:
-    decisions = run_scenario({"settings": settings, "commands": list(commands)})["decisions"]
+    decisions = run_scenario({"edition": 2, "settings": settings, "commands": list(commands)})["decisions"]
     return [(decision["granted"], decision["cores"]) for decision in decisions if "granted" in decision]
 
 
