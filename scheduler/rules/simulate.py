@@ -34,7 +34,7 @@ from scheduler.rules import invariants
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
-from scheduler.rules.validate import NEW_CLUSTER, shorten
+from scheduler.rules.validate import shorten
 
 _OPERATIONS = {
     "company": "RegisterCompany",
@@ -144,10 +144,7 @@ class _Course:
         self._now = self._stated = 0
         self._requested: dict[str, int] = {}
         """App -> the cores it requests."""
-        beginning = Turn(self.state, 0)
-        beginning.take(ChangeEdition(edition=edition))
-        if self.state.by_entitlement:
-            beginning.take(ConfigureCluster(settings={"reclaim": NEW_CLUSTER.reclaim}))
+        Turn(self.state, 0).take(ChangeEdition(edition=edition))
 
     def take(self, index: int, operation: Any) -> None:  # noqa: ANN401 - it is read from a file
         """Decide what is due before the operation, then the operation's turn."""

@@ -303,10 +303,6 @@ def check_runtimes(usual_s: int | None, most_s: int | None) -> None:
         raise InvalidSetting(f"default_max_runtime_s must be at most max_max_runtime_s ({most_s}), not {usual_s}")
 
 
-NEW_CLUSTER = ClusterConfigured(reclaim="firm")
-"""The settings with which a new log begins; one that began earlier may have none of its own, and then the defaults."""
-
-
 def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> ClusterConfigured:
     """The settings after `changes`; they count for what is decided next (semantics Z3; Settings: checks).
 

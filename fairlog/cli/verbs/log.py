@@ -104,7 +104,8 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
     """Run a scenario file through the rules, without a store.
 
     FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order and the
-    final state. docs/cli.md lists the operations.
+    final state; --json also has the time of each decision and what ended. "edition" is that of the rules of sharing, 2
+    or 3; the default is 3. docs/cli.md lists the operations.
     """
     try:
         scenario: dict[str, Any] = json.loads(file.read())

@@ -402,7 +402,9 @@ def worker(
     discover: tuple[str, ...],
     **asked: Any,  # noqa: ANN401 (the options as click gives them)
 ) -> None:
-    """Offer this machine's cores and memory to the cluster, or as much of it as the worker was invited to offer.
+    """Offer this machine's cores and memory to the cluster.
+
+    A worker that was invited offers as much as its invitation allows.
 
     A worker speaks to API servers, with the token that `fairlog worker invite` prints for it. An invitation is
     exchanged for a token that the worker keeps in its folder and renews itself; only once the cluster would take the

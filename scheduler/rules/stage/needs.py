@@ -61,7 +61,7 @@ def end(state: ClusterState, target: Hold, reason: Ending) -> Iterator[Event]:
 def given_up(state: ClusterState) -> list[Event]:
     """All targets and needs end, because admission is open from now on and nobody is entitled to anything (A6)."""
     ended = [event for target in state.holds.values() for event in end(state, target, "served")]
-    return [*ended, *[NeedEnded(app=name) for name in state.needy]]
+    return [*ended, *[NeedEnded(app=app.id) for app in having_needs(state)]]
 
 
 def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int) -> Ending | None:
@@ -97,6 +97,11 @@ def _may_stay(state: ClusterState, executor: Allocation, claimant: App, entitled
     return side is None or side[1].covers(side[0] + executor.resources)
 
 
+def having_needs(state: ClusterState) -> list[App]:
+    """The apps that have a need, in the order of admission."""
+    return sorted(state.needy.values(), key=lambda app: app.admitted)
+
+
 def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     """The admitted apps that are below their entitlement by a unit that fits nowhere now (semantics H6)."""
     return [
@@ -116,8 +121,9 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
     """Which needs begin and end, and the targets that they get (semantics H6)."""
     waiting = _in_need(state, entitled, at)
     known = {app.id for app in waiting}
-    for name in [name for name in state.needy if name not in known]:
-        yield NeedEnded(app=name)
+    for app in having_needs(state):
+        if app.id not in known:
+            yield NeedEnded(app=app.id)
     patience = state.settings.reclaim_patience_s * 1000
     for app in waiting:
         units, lack = entitled.below(app), app.lack
@@ -129,8 +135,6 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
 
 def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at: int) -> Iterator[Event]:
     """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
-    if state.settings.reclaim == "none":
-        return
     most = max(1, state.fleet.live // QUARTER)
     in_vain: set[str] = set()
     while True:
