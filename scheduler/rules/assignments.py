@@ -103,7 +103,7 @@ def _about_program(state: ClusterState, app: App, private: Private, held: Alloca
     if ranks is None:
         return about | {"rank": number_of(held.id), "ranks": app.executor_limit or 0}
     rank = ranks.held.get(held.id, number_of(held.id))
-    return about | {"rank": rank, "ranks": (app.executor_limit or 0) + ranks.done}
+    return about | {"rank": rank, "ranks": ranks.counts.get(held.id, 0)}
 
 
 def _nearness(state: ClusterState, held: Allocation, tasks: Mapping[str, str]) -> dict[str, Any]:

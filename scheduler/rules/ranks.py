@@ -19,13 +19,22 @@ class Ranks:
     done: int = 0
     """How many of their programs ended well."""
 
-    def take(self, executor: str) -> None:
-        """Give an executor the lowest index that was left, else the next one."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Executor -> of how many programs it is told: as many as were demanded when it was granted, and had ended well."""
+
+    def take(self, executor: str, demanded: int) -> None:
+        """Give an executor the lowest index that was left, else the next one; so many are `demanded` now."""
+        self.counts.setdefault(executor, demanded + self.done)
         if self.vacant:
             self.held[executor] = self.vacant.pop(0)
             return
         self.held[executor] = self.used
         self.used += 1
+
+    def end(self, executor: str, *, done: bool) -> None:
+        """The executor has gone."""
+        self.leave(executor, done=done)
+        self.counts.pop(executor, None)
 
     def leave(self, executor: str, *, done: bool) -> None:
         """The executor has gone, or another one takes its place; nobody needs its index any more if it is `done`."""

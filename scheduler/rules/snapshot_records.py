@@ -321,7 +321,7 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
         case "inhabited":
             state.accounts.inhabited[record.company] = None
         case "ranks":
-            state.ranks[record.app] = Ranks(record.held, record.vacant, record.used, record.done)
+            state.ranks[record.app] = Ranks(record.held, record.vacant, record.used, record.done, record.counts)
 
 
 def _allocation_of(values: Mapping[str, Any]) -> Allocation:

@@ -1050,7 +1050,7 @@ class ClusterState:
             self._set_takeable(executor)
         app.next_executor += 1
         if app.spec.programs:
-            self.ranks.setdefault(app.id, Ranks()).take(event.executor)
+            self.ranks.setdefault(app.id, Ranks()).take(event.executor, app.executor_limit or 0)
         if event.requested is not None:
             before = app.requested
             add_request(app.accounts, event.requested - before)
@@ -1171,7 +1171,7 @@ class ClusterState:
         executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
         executor.firm = False
         if app.id in self.ranks and executor.id not in self.ranks[app.id].held:
-            self.ranks[app.id].take(executor.id)
+            self.ranks[app.id].take(executor.id, app.executor_limit or 0)
         if executor.idle_since is not None:
             executor.idle_since = self.at
         self._count_leaving(executor, -executor.resources)
@@ -1209,7 +1209,7 @@ class ClusterState:
         app.started -= executor.started
         if app.id in self.ranks:
             ended_well = event.reason == "exited" and executor.status != "stopping"
-            self.ranks[app.id].leave(executor.id, done=ended_well)
+            self.ranks[app.id].end(executor.id, done=ended_well)
         if executor.moved:
             app.moved -= 1
             app.moving -= executor.resources
