@@ -95,6 +95,10 @@ class World:
         self.witness = Witness(self.store, KEYS, self.machines)
         self.store.on_commit = self.witness.committed
         self.ran: dict[tuple[str, int], list[str]] = {}
+        self.failed_over_at = -1
+        """When (ms) the store failed over last."""
+        self.begun: dict[tuple[str, int], int] = {}
+        """Executor and task -> when (ms) it began last; the store may have forgotten what began before a failover."""
         self.failed: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
         """App and task -> executors where it failed, when, by the store's clock, and how far that was set then (ms)."""
         self.masters: dict[Actor, Master] = {}
@@ -405,7 +409,7 @@ class World:
 
     def _ran(self, grant: Grant, done: Completion) -> None:
         self.ran.setdefault((grant.app, done.task), []).append(done.outcome)
-        if done.outcome == "failed":
+        if done.outcome == "failed" and self.begun.get((grant.executor, done.task), 0) > self.failed_over_at:
             self.failed.setdefault((grant.app, done.task), []).append(
                 (grant.executor, self.store.ms, self.store.skew_ms)
             )
@@ -422,6 +426,7 @@ class World:
 
     def _begins(self, grant: Grant, begun: Begun) -> None:
         """Check that a task that failed waits before it begins again (semantics W10)."""
+        self.begun[grant.executor, begun.task] = self.store.ms
         told = [each for each in self.failed.get((grant.app, begun.task), ()) if each[0] not in self.witness.lost]
         failed = told[: begun.attempt - 1]
         if not failed or grant.role == "driver" or self.witness.tails_lost:
@@ -899,6 +904,7 @@ def _fail_over(world: World) -> None:
     if lag:  # the store may have forgotten that a task failed
         world.failed.clear()
     world.witness.tail_was_lost(promised=world.replicas > 0)
+    world.failed_over_at = world.store.ms
 
 
 def _replicas_away(world: World) -> None:

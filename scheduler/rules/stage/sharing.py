@@ -1,8 +1,8 @@
 """Who enters, which drivers start and which executors are granted (semantics H4, H5).
 
-Entitlements first, each time to whoever holds least of its weight; what is left is lent in the same order. Who enters
-or is granted what it is entitled to changes no entitlement; after whatever else was decided the filling is asked again,
-so that a second turn without an input decides nothing.
+Entitlements first, each time to whoever holds least of its weight; what is left is lent in the same order. Where
+anything was decided the filling is asked again, so that a second turn without an input decides nothing: who enters
+may move a tie.
 """
 
 from __future__ import annotations
@@ -36,21 +36,18 @@ def shared(state: ClusterState, at: int) -> Iterator[Event]:
     A second turn without an input decides nothing (semantics H9).
     """
     while True:
+        before = state.head
         entitled = entitlement(state)
-        before = state.head
         yield from void(state, entitled, at)
-        again = state.head != before
         yield from _entering(state, entitled)
-        before = state.head
         yield from grown(state, at)
         yield from _starting(state, entitled, at)
-        again = again or state.head != before
         yield from _up_to_entitlements(state, entitled, at)
-        before = state.head
-        if not again:
+        if state.head == before:
             yield from _lent(state, entitled, at)
+        if state.head == before:
             yield from needs(state, entitled, at)
-        if state.head == before and not again:
+        if state.head == before:
             return
 
 
