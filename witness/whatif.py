@@ -25,7 +25,7 @@ from scheduler.model.events import ClusterConfigured, CommandRefused, Event, Mas
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.model.sender import ASSUMED
-from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.decide import check_edition
 from scheduler.rules.standings import standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -183,8 +183,8 @@ class World:
 
 def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
     """Raises: CommandRejected if a setting or the edition is invalid or a quota names an unknown company."""
-    if rules.edition is not None and rules.edition not in EDITIONS:
-        raise InvalidCommand(f"there are editions {' and '.join(map(str, EDITIONS))} of the rules, not {rules.edition}")
+    if rules.edition is not None:
+        check_edition(rules.edition)
     changed_settings(ClusterConfigured(), rules.settings)
     known = {given.what.company for turn in turns for given in turn.inputs if isinstance(given.what, RegisterCompany)}
     for company in rules.quotas:

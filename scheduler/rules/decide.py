@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 from msgspec.structs import asdict
 
@@ -56,6 +56,7 @@ from scheduler.rules.validate import (
     check_range,
     check_runtimes,
     read_part,
+    shorten,
 )
 
 
@@ -154,10 +155,16 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             assert_never(command)
 
 
+def check_edition(edition: Any) -> None:  # noqa: ANN401 - a scenario may state anything
+    """Raises: InvalidCommand unless the rules of sharing have that edition (semantics H8)."""
+    if type(edition) is not int or edition not in EDITIONS:
+        known = " and ".join(map(str, EDITIONS))
+        raise InvalidCommand(f"there are editions {known} of the rules, not {shorten(edition)}")
+
+
 def _change_edition(state: ClusterState, edition: int) -> list[Event]:
     """The rules of sharing of another edition, from here on; holds of the second one end (semantics H8)."""
-    if edition not in EDITIONS:
-        raise InvalidCommand(f"there are editions {' and '.join(map(str, EDITIONS))} of the rules, not {edition}")
+    check_edition(edition)
     if edition == state.edition:
         return []
     if edition < state.edition:

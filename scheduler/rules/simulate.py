@@ -31,6 +31,7 @@ from scheduler.model.events import (
 from scheduler.model.resources import Resources
 from scheduler.model.sender import By, local
 from scheduler.rules import invariants
+from scheduler.rules.decide import check_edition
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -102,7 +103,9 @@ def run_scenario(scenario: Mapping[str, Any], *, timed: bool = False) -> dict[st
     settings = scenario.get("settings", {})
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" must be an object of settings by name')
-    course = _Course(_edition(scenario.get("edition", EDITIONS[-1])), timed=timed)
+    edition = scenario.get("edition", EDITIONS[-1])
+    check_edition(edition)
+    course = _Course(edition, timed=timed)
     beginning = Turn(course.state, 0)
     beginning.take(ConfigureCluster(settings=dict(settings)))
     for kind in sorted(_kinds(scenario["commands"])):
@@ -113,13 +116,6 @@ def run_scenario(scenario: Mapping[str, Any], *, timed: bool = False) -> dict[st
         except FairlogError as error:
             raise InvalidCommand(f"command {index + 1}: {error}") from None
     return {"decisions": course.decisions, "final": _final(course.state)}
-
-
-def _edition(stated: Any) -> int:  # noqa: ANN401 - it is read from a file
-    if isinstance(stated, bool) or not isinstance(stated, int) or stated not in EDITIONS:
-        known = " and ".join(map(str, EDITIONS))
-        raise InvalidCommand(f"there are editions {known} of the rules, not {shorten(stated)}")
-    return stated
 
 
 def _kinds(operations: Sequence[Any]) -> set[str]:

@@ -242,6 +242,10 @@ class ClusterState:
         """The apps whose drivers wait for a worker, in the order of submission (semantics D1)."""
         return [self._by_submission[position] for position in self.waiting_drivers]
 
+    def wanting(self) -> list[App]:
+        """The admitted apps that are owed executors, by admission, then those whose driver waits, by submission."""
+        return [*self.owed.apps(), *self.drivers_waiting()]
+
     def wants_executors(self, app: App) -> bool:
         """Whether placement owes the app an executor (P4, A7), within its limit (P5), once its driver runs (D1)."""
         if app.ended is not None or not app.admitted or app.expired_at:

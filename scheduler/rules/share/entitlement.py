@@ -89,7 +89,7 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
             tally(rooms, state.fleet.shape(name, worker.open_to(None)), -1)
             tally(rooms, state.fleet.shape(name, worker.free), 1)
     asked = _Asked(sum([room.cores * number for room, number in rooms.items()]))
-    for app in (*state.owed.apps(), *state.drivers_waiting()):
+    for app in state.wanting():
         if app.need.hostable and not app.over:
             asked.add(app.spec.company, app.need.executor, wanted_units(app) - held_units(app), app.unplaced_driver)
             if asked.left < 0:

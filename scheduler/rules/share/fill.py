@@ -261,7 +261,7 @@ class Filling:
             leaf.cause = "cap"
         elif starts and not may_start(company.quota, company.drivers, leaf.driver):
             leaf.cause = "drivers"
-        elif self.rooms.take(unit[0]) is None if len(unit) == 1 else not self.rooms.take_all(unit):
+        elif not self.rooms.take_all(unit):
             leaf.cause = "room"
             if len(unit) == 1:
                 self._full.add(unit[0])

@@ -106,7 +106,7 @@ def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     """The admitted apps that are below their entitlement by a unit that fits nowhere now (semantics H6)."""
     return [
         app
-        for app in (*state.owed.apps(), *state.drivers_waiting())
+        for app in state.wanting()
         if not app.over
         and entitled.below(app) > 0
         and (

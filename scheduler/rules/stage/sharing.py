@@ -250,7 +250,7 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
 def needed_of(state: ClusterState, entitled: Entitlement) -> dict[str, Resources]:
     """Company -> what its apps are below their entitlements: it counts in its cap from the beginning (semantics H5)."""
     needed: dict[str, Resources] = {}
-    for app in (*state.owed.apps(), *state.drivers_waiting()):
+    for app in state.wanting():
         units = max(0, _missing(app, entitled))
         driver = app.unplaced_driver if entitled.is_driven(app) else NOTHING
         if units or driver is not NOTHING:
