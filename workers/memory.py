@@ -12,10 +12,15 @@ from workers.processes import proportional_mb, resident_mb
 
 
 class Excess(NamedTuple):
-    """The tasks use `used_mb` together, more than their limit; `task` is the largest."""
+    """The tasks use more than their limit together: `sizes` in MiB by task, of which `task` is the largest."""
 
     task: int
-    used_mb: int
+    sizes: Mapping[int, int]
+
+    @property
+    def used_mb(self) -> int:
+        """What they use together."""
+        return sum(self.sizes.values())
 
 
 def excess(members: Mapping[int, Iterable[int]], limit_mb: int) -> Excess | None:
@@ -26,7 +31,6 @@ def excess(members: Mapping[int, Iterable[int]], limit_mb: int) -> Excess | None
     """
     for measure in (resident_mb, proportional_mb):
         sizes = {task: measure(pids) for task, pids in members.items()}
-        used_mb = sum(sizes.values())
-        if used_mb <= limit_mb:
+        if sum(sizes.values()) <= limit_mb:
             return None
-    return Excess(max(sizes, key=lambda task: sizes[task]), used_mb)
+    return Excess(max(sizes, key=lambda task: sizes[task]), sizes)

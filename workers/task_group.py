@@ -219,10 +219,14 @@ class TaskGroup:
         if sum(sizes.values()) <= self._grant.memory_mb:
             return
         found = excess(members, self._grant.memory_mb)
-        if found is not None and found.task in self._tasks:
+        if found is None:
+            return
+        for index, size_mb in found.sizes.items():
+            if index in self._tasks:
+                self._tasks[index].used(size_mb)
+        if found.task in self._tasks:
             self._stop(self._tasks[found.task], self._too_much_memory(found.used_mb))
-        if found is not None:
-            self._cell.signal(members[found.task], signal.SIGKILL)
+        self._cell.signal(members[found.task], signal.SIGKILL)
 
     def _owner(self, orphan: int) -> int:
         """The task that a process without a parent comes from, as far as that can be told; -1 if it cannot."""

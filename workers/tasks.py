@@ -153,7 +153,11 @@ class Task:
         if used_mb <= self.peak_mb or (used_mb <= self._seen_mb and now_s < self._measure_at_s):
             return
         self._seen_mb, self._measure_at_s = used_mb, now_s + _MEASURE_S
-        self.peak_mb = max(self.peak_mb, used_mb if len(pids) == 1 else proportional_mb(pids))
+        self.used(used_mb if len(pids) == 1 else proportional_mb(pids))
+
+    def used(self, memory_mb: int) -> None:
+        """Note the memory in use by its processes, a page that they share counted once."""
+        self.peak_mb = max(self.peak_mb, memory_mb)
 
     def stop(self, why: str, again_s: float) -> int:
         """Note why it is stopped, and schedule the next SIGKILL in `again_s` seconds. Returns how often it was."""

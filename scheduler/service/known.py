@@ -100,6 +100,11 @@ class Known:
         """Take note of a position that was acknowledged."""
         self._end = End(position.seq, position.digest, self._by, self._decided)
 
+    def learn_read(self, position: Position) -> None:
+        """Take note of a position that was read, where no acknowledgement waits for replicas."""
+        if not self._log.replicas and position.seq > (0 if self._end is None else self._end.seq):
+            self.learn(position)
+
     def tend(self, position: Position, *, settled: bool = False) -> bool:
         """If it is time to, take note of `position`; False if the log holds less than is known.
 

@@ -151,12 +151,12 @@ class Driver:
 
 
 def ports_of(cluster: Site, driver: Driver) -> list[Address]:
-    """Where its driver and its executors listen: at three addresses at least; none while processes come and go."""
+    """Where its driver and its executors listen: at three addresses at least, else none."""
     beneath = psutil.Process(driver.process.pid).children(recursive=True)
-    try:
-        found = listening([driver.process.pid, *(each.pid for each in beneath), *cluster.processes_of(driver.app)])
-    except (FileNotFoundError, psutil.NoSuchProcess):
-        return []
+    found: set[Address | str] = set()
+    for pid in (driver.process.pid, *(each.pid for each in beneath), *cluster.processes_of(driver.app)):
+        with suppress(FileNotFoundError, psutil.NoSuchProcess):  # it has ended
+            found |= listening([pid])
     ports = [address for address in found if not isinstance(address, str)]
     return ports if len(ports) >= 3 else []
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +17,13 @@ from redis import Redis
 
 from fairlog.cli.main import main
 from fairlog.local.store import EmbeddedStore
-from recovery.failover.lease import members
+from recovery.failover.lease import Member, members
+from recovery.failover.master import Master
 from scheduler.model.commands import RegisterCompany
+from scheduler.service import known
 from scheduler.service.client import Client
-from scheduler.service.known import noted
+from scheduler.service.known import Known, noted
+from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell
 from tests.integration.forked import Forked
@@ -170,3 +174,25 @@ def test_a_master_that_knows_nothing_heeds_the_one_that_has_served(
         together.execute()
     client.send(RegisterCompany(company="initech"))
     assert noted(connection, keys) is None
+
+
+def test_a_standby_knows_what_it_has_folded_however_soon_it_takes_over(
+    start: Callable[[], Forked], store: EmbeddedStore, connection: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
+    active = start()
+    Client(connection, keys.cluster, timeout_s=HOPELESS_S).send(RegisterCompany(company="acme"))
+    log = EventLog(Redis.from_url(store.url), keys)
+    standby = Master(log, Member("m2", 1, "here"), known=Known(log, "master m2"))
+    thread = threading.Thread(target=standby.run)
+    thread.start()
+    try:
+        wait_until(lambda: standby.follower.position == log.head(), "the standby to fold the log")
+        active.kill()
+        connection.flushall()
+        end = wait_until(lambda: noted(connection, keys), "the standby to say what it has known")
+        assert end.by == "master m2"
+        assert not connection.exists(keys.log), "nothing was written"
+    finally:
+        standby.worker.stop()
+        thread.join()
