@@ -55,7 +55,7 @@ $(SPARK_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
 	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)" setuptools
 
-# Each property on so many examples: the suite tries 12 to 250 of each.
+# Each property on so many examples: the suite tries 12 to 120 of each.
 EXAMPLES ?= 20000
 properties: $(VENV)/.test
 	EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --numprocesses=auto tests/property $(PYTEST_ARGS)

@@ -22,13 +22,13 @@ from witness.explain import explain
 
 
 @given(HISTORIES)
-@examples(150)
+@examples(80)
 def test_audit_agrees_with_every_decision_of_any_history(history: History) -> None:
     assert audit(facts(played(history))) == []
 
 
 @given(HISTORIES)
-@examples(150)
+@examples(80)
 def test_any_history_can_be_restored_and_goes_on_with_other_workers(history: History) -> None:
     cluster = played(history)
     cluster.each_event = True

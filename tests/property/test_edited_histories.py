@@ -18,7 +18,7 @@ from tests.property.histories import HISTORIES, History, played
 
 
 @given(HISTORIES, st.data())
-@examples(200)
+@examples(100)
 def test_a_random_edit_of_a_history_folds_to_a_valid_state_or_is_refused(history: History, data: st.DataObject) -> None:
     log = [(entry.event, entry.at) for entry in played(history).log]
     if not log:

@@ -65,7 +65,7 @@ Written = dict[str, str]
 
 
 @given(HISTORIES)
-@examples(150)
+@examples(80)
 def test_every_decision_respects_quotas_offers_and_requests(
     history: History,
 ) -> None:

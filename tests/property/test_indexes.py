@@ -67,7 +67,7 @@ HELD_WHILE_A_DRIVER_FAILS: History = [
 @example(history=seeded(59, 46), chosen={"app_policy": "sql-first", "occupancy": "granted"})
 @example(history=HELD_WHILE_A_DRIVER_FAILS, chosen={"app_policy": "sql-first", "occupancy": "granted"})
 @given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
-@examples(150)
+@examples(80)
 def test_admission_and_placement_decide_what_a_scan_over_everything_decides(
     history: History, chosen: dict[str, object]
 ) -> None:
@@ -117,7 +117,7 @@ GROWING = st.tuples(st.integers(1, 30), st.sampled_from([512, 3000, 9000]), st.s
     st.lists(GROWING, min_size=1, max_size=6),
     st.sampled_from(sorted(WORKER_SELECTIONS)),
 )
-@examples(150)
+@examples(80)
 def test_classic_packing_decides_what_a_walk_over_all_workers_and_apps_decides(
     offers: list[tuple[int, int]], apps: list[tuple[int, int, int | None]], selection: str
 ) -> None:
@@ -143,7 +143,7 @@ SHAPES = st.tuples(st.integers(0, 20), st.integers(0, 8).map(lambda step: step *
 
 
 @given(st.dictionaries(st.integers(0, 30).map("w{}".format), SHAPES), st.data())
-@examples(150)
+@examples(80)
 def test_the_fleet_counts_sorts_and_forgets_like_a_plain_list(
     workers: dict[str, tuple[int, int]], data: st.DataObject
 ) -> None:

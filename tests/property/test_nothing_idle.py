@@ -53,7 +53,7 @@ With `seeded(313, 48, later=True)`: an elastic app claims memory, and no cores, 
 @example(
     history=seeded(33554433, 46), chosen=BALANCED_WITHOUT_RECLAIM | {"reclaim": "gentle"}
 )  # a hold ends, and a driver waits
-@examples(250)
+@examples(120)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
     watched = Watched(chosen)
     for turn in (*BUILD_UP, *history):

@@ -151,7 +151,7 @@ def ended(executor: str, *, done: bool = False) -> EndedExecutor:
 @given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]), st.sampled_from([1, 600]))
 @example(6988, [None, (16, 32768), (32, 65536)], "gentle", 600)  # an elastic app claims, and loses an executor by E7
 @example(1062, [None, None, None], "gentle", 600)  # a claim by E7 leads the search for an earlier app to another worker
-@examples(150)
+@examples(80)
 def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
     seed: int, quotas: list[tuple[int, int] | None], mode: str, patience_s: int
 ) -> None:
@@ -174,7 +174,7 @@ MODES = st.fixed_dictionaries(
 
 
 @given(HISTORIES, MODES)
-@examples(250)
+@examples(120)
 def test_over_any_history_only_what_is_beyond_a_part_is_taken(history: History, chosen: dict[str, object]) -> None:
     played(history, chosen, before=is_lawful)
 
@@ -194,7 +194,7 @@ BOUGHT: tuple[dict[str, object], ...] = (
     st.sampled_from([4, 16]),
     st.integers(0, 10**6),
 )
-@examples(150)
+@examples(80)
 def test_every_company_reaches_its_part_within_as_many_ends_as_there_are_executors(
     bought: list[dict[str, object]], offers: list[int], mode: str, largest: int, seed: int
 ) -> None:

@@ -24,7 +24,7 @@ from recovery.failover.snapshotter import Snapshotter
 from recovery.replay import snapshot as snapshots
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import Snapshot, positions
-from scheduler.model.commands import RegisterCompany
+from scheduler.model.commands import ChangeCompany, RegisterCompany
 from scheduler.rules.snapshot_records import lines
 from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
@@ -245,7 +245,8 @@ def test_archiving_is_seen_to_between_turns_and_not_only_once_the_inbox_is_empty
     busy = Master(log, Member("busy", 2, "there"), archiver=Archiver(log, store.url))
     assert busy.lease.take()
     busy.scheduler.take_over()
-    Client(log.store, keys.cluster).notify(*(RegisterCompany(company=f"c{number}") for number in range(2_500)))
+    changes = (ChangeCompany(company="acme", cores=number, memory_mb=1024) for number in range(1, 2_500))
+    Client(log.store, keys.cluster).notify(RegisterCompany(company="acme"), *changes)
     busy.answer()
     assert log.head().seq == 2_502
     assert [head for head in heads if head < 2_000], "it was seen to after the first turns"
