@@ -405,7 +405,9 @@ def _worker_disk(_: ClusterState, around: Around) -> Holds:
 def _no_worker(state: ClusterState, _: Around) -> Holds:
     waiting = sum(app.ended is None for app in state.apps.values()) if not state.fleet.live else 0
     if waiting:
-        yield "", f"no worker is live, and {waiting} {'app needs' if waiting == 1 else 'apps need'} one"
+        last = max([worker.at for worker in state.lost.values()], default=None)
+        since = "" if last is None else f"; the last one was lost at {moment(last)}"
+        yield "", f"no worker is live, and {waiting} {'app needs' if waiting == 1 else 'apps need'} one{since}"
 
 
 def _too_large(state: ClusterState, _: Around) -> Holds:

@@ -580,11 +580,12 @@ class ClusterState:
         self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
         if self.limits.values:
             self.queue.set_limits(event.company, self.limits)
-        self._set_quotas()
+        moved = [name for name, each in self.companies.items() if each.spec.by_default]
+        self._set_quotas(event.company, *moved)
 
     def _company_changed(self, event: events.CompanyChanged) -> None:
         self.companies[event.company].spec = CompanyRegistered(**structs.asdict(event))
-        self._set_quotas()
+        self._set_quotas(event.company)
 
     def _limit_set(self, event: events.LimitSet) -> None:
         """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
@@ -744,11 +745,11 @@ class ClusterState:
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
             self.claims.stay(allocation, self.apps[allocation.app], live=now)
 
-    def _set_quotas(self) -> None:
-        """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
+    def _set_quotas(self, *names: str) -> None:
+        """The quotas of these companies, or of all, by the cluster and companies there are (semantics A8, C2, C4)."""
         self.queue.set_cluster(self.fleet.total, self._minimum_executor())
-        for name, company in self.companies.items():
-            spec = company.spec
+        for name in names or self.companies:
+            spec = self.companies[name].spec
             self.queue.set_quota(name, self.quota(name), stops_idle=not spec.by_default, borrow=spec.may_borrow)
 
     def _set_cluster(self) -> None:

@@ -28,6 +28,7 @@ from fakeredis.model._stream import StreamEntryKey
 from redis import Redis
 from redis._parsers import Encoder
 from redis.backoff import NoBackoff
+from redis.client import Pipeline
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
@@ -453,6 +454,7 @@ class Store:
         for module in _CLOCKS:
             patch.setattr(f"fakeredis.{module}.time", clock)
         patch.setattr(scripting_mixin, "_check_for_lua_globals", lambda *_: None)
+        patch.setattr(Pipeline, "__del__", lambda _: None)  # else whoever is current sends for one that was killed
 
     @property
     def ms(self) -> int:

@@ -191,6 +191,7 @@ def test_a_standby_knows_what_it_has_folded_however_soon_it_takes_over(
         active.kill()
         connection.flushall()
         end = wait_until(lambda: noted(connection, keys), "the standby to say what it has known")
+        assert end is not None
         assert end.by == "master m2"
         assert not connection.exists(keys.log), "nothing was written"
     finally:
