@@ -87,6 +87,8 @@ class JobCommand(click.Command):
                     raise click.UsageError(f"{where} names a --file; name it on the command line", ctx)
                 if (asked := self.get_help_option(ctx)) is not None and said.get(str(asked.name)):
                     raise click.UsageError(f"{where} asks for help; give --help on the command line", ctx)
+                for taken in _taken(said):
+                    say(f"note: {where} takes {taken} along for the tasks")
                 yield from words
         yield from args
 
@@ -199,6 +201,15 @@ def script_of(command: Sequence[str]) -> str | None:
     found = None if "/" in program else shutil.which(program)
     path = program if found is None or any(directives(program)) else found
     return path if _head(path) else None
+
+
+def _taken(said: Mapping[str, Any]) -> Iterator[str]:
+    """What the options of a script, which may be somebody else's, take from the one who submits it."""
+    for names in said.get("export", ()):
+        yield f"variables of your environment (--export {names})"
+    for option, what in (("env_file", "the variables in your file"), ("stage", "your file")):
+        for file in said.get(option, ()):
+            yield f"{what} {file} (--{option.replace('_', '-')})"
 
 
 def unheeded(command: Sequence[str]) -> Iterator[str]:

@@ -410,7 +410,8 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
 
     A script can hold its own options, in lines `#FAIRLOG --cores 4` of its leading comments, and a TOML file all of
     them: `fairlog submit --file job.toml`. Options of the command line are stronger. A script is the first word of CMD,
-    or the one after its interpreter, as in `bash job.sh`. Of lines that do not count, such as #SBATCH, stderr says so.
+    or the one after its interpreter, as in `bash job.sh`. Of lines that do not count, such as #SBATCH, stderr says so,
+    and so it does of lines that take variables or files of yours along.
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
 

@@ -66,6 +66,20 @@ def test_the_directives_of_a_script_are_options_and_the_command_line_is_stronger
     assert (found["command"], found["secrets"]) == (("./job.sh", "x"), {"A": "1"})
 
 
+def test_what_a_script_takes_along_of_the_one_who_submits_it_is_said() -> None:
+    Path("key").write_text("k")
+    Path("env").write_text("A=1\n")
+    script("#!/bin/sh\n#FAIRLOG --export HOME --stage key\n#FAIRLOG --env-file env --cores 2\n")
+    answer = CliRunner(env={"HOME": "/h"}).invoke(take, ["--company", "c", "job.sh"])
+    assert answer.exit_code == 0
+    assert answer.stderr.splitlines() == [
+        "note: line 2 of job.sh takes variables of your environment (--export HOME) along for the tasks",
+        "note: line 2 of job.sh takes your file key (--stage) along for the tasks",
+        "note: line 3 of job.sh takes the variables in your file env (--env-file) along for the tasks",
+    ]
+    assert CliRunner().invoke(take, ["--company", "c", "--stage", "key", "true"]).stderr == ""
+
+
 def test_a_script_runs_by_its_path_or_by_its_interpreter() -> None:
     script("#!/usr/bin/env python3\n", mode=0o644)
     assert job("job.sh", "a")["command"] == ("/usr/bin/env", "python3", "./job.sh", "a")
