@@ -16,9 +16,11 @@ _PROPERTY = re.compile(r"([^#!\s=:][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*)")
 _UNIT_KIB = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30, "p": 1 << 40}
 _RESOURCE = re.compile(r"spark\.executor\.resource\.([^.]+)\.amount")
 _AT_START = re.compile(
-    r"spark\.(rpc|network|ssl|io\.encryption|authenticate(?!\.secret)|driver\.port|.*\.port$)", re.DOTALL
+    r"(?!.*Password$)spark\.(rpc|network|ssl|io\.encryption|authenticate(?!\.secret)|driver\.port|.*\.port$)", re.DOTALL
 )
-"""What an executor must know before it has asked its driver, but for the secret."""
+"""What an executor must know before it has asked its driver, but for the secrets."""
+_PASSWORDS = {"key": "KEY", "privateKey": "PRIVATE_KEY", "keyStore": "KEY_STORE", "trustStore": "TRUST_STORE"}
+"""What TLS of Spark's own messages has passwords for -> as the name of its variable has it."""
 _LEAVES = {
     "spark.decommission.enabled": "true",
     "spark.storage.decommission.enabled": "true",
@@ -106,6 +108,15 @@ def executors_of(conf: Mapping[str, str], initial: int) -> Executors:
                 "raise it, or lower spark.executor.cores"
             )
     return Executors(cores, heap_mb, memory_mb, resources, number)
+
+
+def executor_secrets(conf: Mapping[str, str]) -> dict[str, str]:
+    """The secrets that an executor must know at its start, as variables: a command line is read by whoever is near."""
+    found = {"_SPARK_AUTH_SECRET": conf.get("spark.authenticate.secret", "")}
+    for what, named in _PASSWORDS.items():
+        general = conf.get(f"spark.ssl.{what}Password", "")
+        found[f"_SPARK_SSL_RPC_{named}_PASSWORD"] = conf.get(f"spark.ssl.rpc.{what}Password", general)
+    return {name: value for name, value in found.items() if value}
 
 
 def executor_command(

@@ -16,7 +16,7 @@ from urllib.parse import quote_plus, unquote_plus
 from uuid import uuid4
 
 from fairlog.engines.owner import LEASE_S, LOOPBACK, OwnedApp, own_folder, say
-from fairlog.engines.spark.conf import MASTER, executor_command, executors_of, whole
+from fairlog.engines.spark.conf import MASTER, executor_command, executor_secrets, executors_of, whole
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import FairlogError, InvalidCommand
 from scheduler.model.ids import executor_id, number_of
@@ -92,8 +92,7 @@ class Helper:
             variables |= {**self._variables, "SPARK_HOME": home}
             if self._conf.get("spark.driver.host") == LOOPBACK:
                 variables.setdefault("SPARK_LOCAL_HOSTNAME", LOOPBACK)
-            if secret := self._conf.get("spark.authenticate.secret"):
-                variables["_SPARK_AUTH_SECRET"] = secret
+            variables |= executor_secrets(self._conf)
             command = executor_command(
                 self._conf,
                 java=self._about["java"],

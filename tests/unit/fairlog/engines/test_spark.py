@@ -20,6 +20,7 @@ from fairlog.engines.spark.conf import (
     JAR,
     Executors,
     executor_command,
+    executor_secrets,
     executors_of,
     mebibytes,
     properties,
@@ -108,12 +109,22 @@ def test_an_executor_starts_with_what_it_must_know_and_without_the_secret() -> N
         "spark.network.timeout": "9s",
         "spark.authenticate": "true",
         "spark.authenticate.secret": "hush",
+        "spark.ssl.rpc.enabled": "true",
+        "spark.ssl.rpc.keyPassword": "hush-key",
+        "spark.ssl.trustStorePassword": "hush-trust",
+        "spark.ssl.ui.keyStorePassword": "hush-ui",
         "spark.app.name": "n",
+    }
+    assert executor_secrets(conf) == {
+        "_SPARK_AUTH_SECRET": "hush",
+        "_SPARK_SSL_RPC_KEY_PASSWORD": "hush-key",
+        "_SPARK_SSL_RPC_TRUST_STORE_PASSWORD": "hush-trust",
     }
     command = executor_command(conf, java="/j", home="/s", driver="spark://d", app="app-1", heap_mb=512)
     assert command[3:7] == ("/j/bin/java", "-cp", f"{JAR}:/s/jars/*", "-Xmx512m")
     assert {"-Da=b", "-Dc=d", "-Dspark.network.timeout=9s", "-Dspark.authenticate=true"} <= set(command)
     assert "-Dspark.decommission.enabled=true" in command  # else it stays when it is told to leave
+    assert "-Dspark.ssl.rpc.enabled=true" in command
     assert not any("hush" in word or "app.name" in word for word in command)
     assert command[-6:] == ("--driver-url", "spark://d", "--app-id", "app-1", "--resourceProfileId", "0")
 
