@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from fairlog.api.problems import TooMany
 
@@ -18,7 +19,9 @@ COMPANY_RATE, COMPANY_BURST = 200.0, 200.0
 WORKER_RATE, WORKER_BURST = 2_000.0, 4_000.0
 """How often a worker may ask, with all its executors."""
 STRANGER_RATE, STRANGER_BURST = 0.5, 10.0
-"""How often somebody may ask who has no token yet, by the address."""
+"""How often somebody may ask who has no token yet, by `neighbourhood`."""
+ONE_LINE = 64
+"""The leading bits of an IPv6 address that a provider gives to one customer, who chooses all others."""
 WORK_RATE, WORK_BURST = 0.25, 30.0
 """How many seconds a second may be spent on answers from the whole log, for a company or an account without one."""
 KEPT = 10_000
@@ -90,9 +93,24 @@ class Rates:
         self._work.owe(owner, took_s)
 
     def charge_stranger(self, address: str) -> None:
-        """Charge a request to sign in. Raises: TooMany."""
-        if wait_s := self._strangers.take(address, 1.0):
+        """Charge a request to sign in from the IP address, or "" if there is none. Raises: TooMany."""
+        if wait_s := self._strangers.take(neighbourhood(address), 1.0):
             raise TooMany(f"too many requests to sign in; ask again in {wait_s:.0f} s", wait_s)
+
+
+def neighbourhood(address: str) -> str:
+    """Who shares a bucket with that IP address: its IPv6 network of `ONE_LINE` bits; itself if it is of IPv4.
+
+    An IPv4 address that is mapped into IPv6, as a listener on `[::]` sees it, is that of IPv4. What is no IP address
+    stands for itself.
+    """
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    return str(found.ipv4_mapped or IPv6Network((found, ONE_LINE), strict=False))
 
 
 def cost_of(commands: int) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import httpx
@@ -477,6 +477,29 @@ def test_a_token_has_its_rate_and_a_company_its_own() -> None:
     now = 1.0
     for _ in range(20):
         rates.charge("t1", "acme")
+
+
+@pytest.mark.parametrize(
+    ("one", "another", "together"),
+    [
+        ("2001:db8::1", "2001:db8:0:0:ffff::7", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("", "192.0.2.1", False),
+    ],
+)
+def test_strangers_share_the_rate_of_one_line(one: str, another: str, together: bool) -> None:  # noqa: FBT001
+    """Who has an IPv6 network chooses among its addresses; IPv4 addresses that are mapped into IPv6 are many."""
+    rates = Rates(lambda: 0.0)
+    for _ in range(10):
+        rates.charge_stranger(one)
+    with pytest.raises(TooMany, match="too many requests to sign in"):
+        rates.charge_stranger(one)
+    with pytest.raises(TooMany) if together else nullcontext():
+        rates.charge_stranger(another)
 
 
 def test_a_company_has_its_part_of_the_time_for_answers_from_the_whole_log() -> None:
