@@ -240,7 +240,9 @@ class Door:
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         if (shown := _token_of(request)).startswith(PASS):
-            await self._hear_of(self.passes.claims(shown).app)
+            claimed = self.passes.claims(shown)
+            self.rates.charge(claimed.app, claimed.company)  # before the store is asked, whether it is good or not
+            await self._hear_of(claimed.app)
         driver = self.driver(request)
         who = await self._admit(route, request, driver)
         values = _values(route.params, request)
@@ -268,12 +270,11 @@ class Door:
             await self.reach(await self.head())
 
     async def _admit(self, route: Route, request: Request, driver: Pass | None) -> By:
-        """Who asks, or in whose name the driver does, charged for it. Raises: NotAllowed if its pass is not for it."""
+        """Who asks, and is charged, or in whose name the driver does. Raises: NotAllowed if its pass is not for it."""
         if driver is None:
             who = self.who(request)
             self.rates.charge(who.token, company_of(who))
             return who
-        self.rates.charge(driver.app, driver.company)
         of = request.path_params.get("app")
         if of is not None:
             await self._hear_of(of)
@@ -318,7 +319,7 @@ class Door:
         known = self.handlers.replica.peek(lambda state: state.apps.get(app))
         if known is None:
             return begun
-        given = self.passes.make_for_mail(known.spec.company, known.spec.user, app)
+        given = self.passes.make_for_mail(known.spec.company, known.spec.user, app, known.submitted_at)
         told = {"FAIRLOG_MAILBOX": url, "FAIRLOG_MAILBOX_TOKEN": given}
         pairs = [(name.encode(), text.encode()) for name, text in told.items()]
         return msgspec.structs.replace(begun, secrets=[*begun.secrets, *pairs])
@@ -366,7 +367,7 @@ class Door:
         asked = _asked(await _body(request), OfDriver)
         subject, now = Subject(asked.company, asked.user), round(time.time() * 1000)
         self.handlers.replica.peek(lambda state: may_read(state, who, "submit", subject, now))
-        return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app)})
+        return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app, now)})
 
     async def _session(self, route: Route, request: Request) -> Response:
         """Log in, renew, show or end a session of the page, or make a link to one."""

@@ -2,6 +2,7 @@
 
 A pass is `fp_CLAIMS.KEY.MAC`, made and checked as the tokens of grants are. It names who submits the app. It is good
 while the app goes on and the submitter's token is, for submitting apps of the same user, and for these apps alone.
+It ends with its app, and with `UNUSED_MS` if that is not submitted before: a later app of the same name needs its own.
 Until the driver of an app that has ended is gone, it ends apps with it: else these would go on until their lease ends.
 """
 
@@ -39,6 +40,8 @@ ROUTES = MAIL_ROUTES | {
     "links",
 }
 """What a driver may ask for."""
+UNUSED_MS = 3600 * 1000
+"""How long a pass waits for its app to be submitted."""
 _PURPOSE = "fairlog pass"
 """No message of the inbox begins with it, since no cluster has that name."""
 
@@ -53,6 +56,8 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     company: str
     user: str
     app: str
+    made: int
+    """When it was made (ms); one for the mailbox has the time when its app was submitted."""
     mail: bool = False
     """Whether it is good for the app's mailbox only; then it names no submitter."""
 
@@ -103,13 +108,13 @@ class Passes:
         self._cluster, self._ring = cluster, ring
         self._own = secrets.token_bytes(32)
 
-    def make(self, who: By, company: str, user: str, app: str) -> str:
-        """A pass for the driver of the app, which `who` is about to submit for the user."""
-        return self._signed(Pass(self._cluster, who.account, who.token, who.role or "user", company, user, app))
+    def make(self, who: By, company: str, user: str, app: str, now: int) -> str:
+        """A pass, made at `now` (ms), for the driver of the app, which `who` is about to submit for the user."""
+        return self._signed(Pass(self._cluster, who.account, who.token, who.role or "user", company, user, app, now))
 
-    def make_for_mail(self, company: str, user: str, app: str) -> str:
-        """A pass for what runs of the app, good for its mailbox."""
-        return self._signed(Pass(self._cluster, "", "", "user", company, user, app, mail=True))
+    def make_for_mail(self, company: str, user: str, app: str, submitted: int) -> str:
+        """A pass for what runs of the app that was `submitted` then (ms), good for its mailbox."""
+        return self._signed(Pass(self._cluster, "", "", "user", company, user, app, submitted, mail=True))
 
     def _signed(self, claims: Pass) -> str:
         said = msgspec.json.encode(claims)
@@ -134,6 +139,8 @@ class Passes:
         found = self.claims(text)
         app = state.apps.get(found.app)
         over = app is None or (app.ended is not None and (found.mail or app.driver is None))
+        if app is not None and app.submitted_at > found.made + (0 if found.mail else UNUSED_MS):
+            raise NotAuthenticated(f"the pass is not of this app {found.app}, which was submitted later; get a new one")
         if app is None or over or (app.spec.company, app.spec.user) != (found.company, found.user):
             raise NotAuthenticated(f"the pass of this driver is good no longer: its app {found.app} does not go on")
         if found.token:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,8 @@ from msgspec import to_builtins
 from fairlog.api.app import Door, make_app
 from fairlog.api.board import Board
 from fairlog.api.feed import Feed
-from fairlog.api.passes import Passes
+from fairlog.api.limits import Rates
+from fairlog.api.passes import UNUSED_MS, Passes
 from fairlog.api.routes import ROUTES
 from scheduler.model.commands import (
     AddAccount,
@@ -91,6 +93,10 @@ def body(command: Command) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name != "type"}
 
 
+def now() -> int:
+    return round(time.time() * 1000)
+
+
 def owned(app: str, **about: Any) -> dict[str, Any]:
     whole = body(submission(app, **{**OWNED, **about}))
     del whole["tasks"]
@@ -122,7 +128,7 @@ def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Ha
             await asyncio.to_thread(api.replica.wait_for, folded.seq, 2)
             await asyncio.to_thread(api.send, ROOT, submission("late", **OWNED, tasks=None))
             if driver_of == "late":
-                given = Passes(api.keys.cluster, api.keyring).make(ROOT, "acme", "ann", "late")
+                given = Passes(api.keys.cluster, api.keyring).make(ROOT, "acme", "ann", "late", now())
             answer = asyncio.ensure_future(ask("POST", "/v1/apps/late/beat", given))
             await asyncio.wait([answer], timeout=0.2)
             assert not answer.done()
@@ -200,7 +206,9 @@ def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_els
     async def story(ask: Ask, _: str) -> None:
         sent = await ask("POST", "/v1/apps", json=owned("e"))
         api.replica.wait_for(sent.json()["seq"], 10)
-        given = Passes(api.keys.cluster, api.keyring).make_for_mail("acme", "ann", "e")
+        given = Passes(api.keys.cluster, api.keyring).make_for_mail(
+            "acme", "ann", "e", api.replica.state.apps["e"].submitted_at
+        )
         if api.keyring is None:
             pytest.skip("without keys each server signs by a key of its own")
         assert (await ask("PUT", "/v1/apps/e/mail/at", given=given, json={"text": "x"})).status_code == 200
@@ -262,9 +270,51 @@ def test_with_accounts_a_pass_is_worth_what_its_token_is(api: Handlers) -> None:
 def test_a_key_that_signs_for_workers_makes_no_pass() -> None:
     ring = Keyring.new().rotated()
     state = ClusterState()
-    forged = Passes("default", ring.for_workers()).make(By("op/root", "", "operator"), "acme", "ann", "d")
+    forged = Passes("default", ring.for_workers()).make(By("op/root", "", "operator"), "acme", "ann", "d", now())
     with pytest.raises(NotAuthenticated, match="not signed by a door"):
         Passes("default", ring).read(forged, state, 0)
-    honest = Passes("default", ring).make(By("op/root", "", "operator"), "acme", "ann", "d")
+    honest = Passes("default", ring).make(By("op/root", "", "operator"), "acme", "ann", "d", now())
     with pytest.raises(NotAuthenticated, match="does not go on"):
         Passes("default", ring).read(honest, state, 0)
+
+
+def test_a_pass_is_never_good_for_a_later_app_of_the_same_name(api: Handlers) -> None:
+    api.replica.wait_for(api.send(ROOT, submission("d", **DRIVER, tasks=None)).seq, 10)
+    passes, state = Passes(api.keys.cluster, api.keyring), api.replica.state
+    submitted = state.apps["d"].submitted_at
+    for made in (submitted - UNUSED_MS, submitted, submitted + UNUSED_MS):
+        assert passes.read(passes.make(ROOT, "acme", "ann", "d", made), state, submitted).app == "d"
+    assert passes.read(passes.make_for_mail("acme", "ann", "d", submitted), state, submitted).mail
+    earlier = passes.make(ROOT, "acme", "ann", "d", submitted - UNUSED_MS - 1)
+    for text in (earlier, passes.make_for_mail("acme", "ann", "d", submitted - 1)):
+        with pytest.raises(NotAuthenticated, match="the pass is not of this app d, which was submitted later"):
+            passes.read(text, state, submitted)
+
+
+def test_a_pass_is_charged_before_the_store_is_asked_for_its_app(api: Handlers) -> None:
+    """An app that is never submitted is asked for no more often than a driver may ask."""
+    asked = 0
+
+    async def told() -> None:
+        nonlocal asked
+        door = Door(api, Feed(), Rates(lambda: 0.0))
+        given, head = door.passes.make(ROOT, "acme", "ann", "never", now()), door.head
+
+        async def counted() -> int:
+            nonlocal asked
+            asked += 1
+            return await head()
+
+        door.head = counted  # type: ignore[method-assign]
+        app = make_app(door, at_home=False)
+        headers = {"authorization": f"Bearer {given}"}
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://away", headers=headers) as client,
+        ):
+            answers = [(await client.post("/v1/apps/never/beat")).status_code for _ in range(110)]
+        assert answers == [401] * 100 + [429] * 10
+
+    asyncio.run(told())
+    assert asked == 100
