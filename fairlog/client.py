@@ -344,6 +344,8 @@ class Client:
     ) -> str:
         r"""The end of the output of the task, counted from 0, or of the driver; by default of all tasks in their order.
 
+        If it is not the whole, its first line says so.
+
         >>> app = client.submit("sh -c 'echo task $FAIRLOG_TASK_INDEX'", company="acme", user="ann", tasks=2)
         >>> print(client.wait(app) and client.logs(app), end="")
         task 0

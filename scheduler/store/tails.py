@@ -37,6 +37,12 @@ class Tail(NamedTuple):
         """What the stream has written; None = both, in their order."""
         return b"".join(text for number, text in self.parts if stream is None or STREAMS[number] == stream)
 
+    def marked(self, stream: Stream | None = None) -> bytes:
+        """As `text`, after a line that says how much was written before and is not in it, if anything was."""
+        missing = self.missing(stream=stream)
+        note = f"fairlog: {missing} bytes before this are not shown here; the worker has them in its files\n"
+        return (note.encode() if missing else b"") + self.text(stream)
+
     def only(self, stream: Stream | None) -> Tail:
         """The part of it that the stream has written; None = all."""
         if stream is None:

@@ -362,8 +362,11 @@ class Worklist:
         return [_task_state(task, stored.get(b"%d" % task), over=over) for task in range(total)]
 
     def output(self, app: str, task: int | None, stream: Stream | None = None) -> bytes:
-        """The last 64 KiB of the output of the task or the driver (None), or of one stream; empty if there is none."""
-        return self.tail(app, task).text(stream)
+        """The last 64 KiB of the output of the task or the driver (None), or of one stream; empty if there is none.
+
+        If it is not the whole, its first line says so.
+        """
+        return self.tail(app, task).marked(stream)
 
     def tail(self, app: str, task: int | None) -> Tail:
         """As `output`, by streams."""

@@ -70,3 +70,11 @@ def test_what_was_written_since_is_found(before: Tail, now: Tail, new: tuple[tup
 )
 def test_what_is_not_kept_is_counted(before: Tail | None, now: Tail, stream: Stream | None, missing: int) -> None:
     assert now.missing(before, stream=stream) == missing
+
+
+def test_a_text_that_is_not_the_whole_begins_with_a_line_that_says_so() -> None:
+    cut = Tail(((0, b"end\n"), (1, b"err\n")), (9, 4))
+    line = b"fairlog: 5 bytes before this are not shown here; the worker has them in its files\n"
+    assert cut.marked() == line + b"end\nerr\n"
+    assert cut.marked("stdout") == line + b"end\n"
+    assert cut.marked("stderr") == b"err\n"
