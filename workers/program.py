@@ -18,7 +18,7 @@ import structlog
 from scheduler.model.ids import number_of
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Begun, Completion
-from workers.executor import OUTPUT_S, STOPPED, UNSTARTABLE, ExecutorSpec, live, starter_of
+from workers.executor import OUTPUT_S, STOPPED, ExecutorSpec, live, starter_of
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
 from workers.task_group import TaskGroup
@@ -113,7 +113,7 @@ class Program:
         except AWAY as error:
             _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
         if ended.outcome == "unstartable" and grant.program:
-            return ExitNote(app=grant.app, reason="failed", exit_code=UNSTARTABLE, unstartable=ended.message)
+            return ExitNote(app=grant.app, reason="failed", exit_code=ended.exit_code, unstartable=ended.message)
         well = ended.outcome == "succeeded"
         return ExitNote(
             app=grant.app, reason="exited" if well else "failed", exit_code=ended.exit_code, detail=ended.message

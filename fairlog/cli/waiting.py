@@ -14,7 +14,7 @@ from fairlog.cli.follow import follow, patiently
 from fairlog.cli.outputs import tasks_of
 from fairlog.cli.printed import terminal
 from fairlog.cli.times import localized
-from scheduler.model.events import AppRemoved, DriverRemoved
+from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
 from scheduler.store.task_queue import Progress
@@ -35,13 +35,16 @@ _STATES = {
 
 
 class Ended(NamedTuple):
-    """How an app ended, from its registration (ms), and the exit code of its last driver; None without one."""
+    """How an app ended, from its registration (ms).
+
+    `last_code` is the exit code of its last driver, or if it has none, of the last of its programs that failed.
+    """
 
     began_at: int
     ended_at: int
     reason: str
     detail: str
-    driver_code: int | None = None
+    last_code: int | None = None
 
 
 Show = Callable[[str, Progress], None]
@@ -94,14 +97,15 @@ class Reasons:
 def exit_code_of(session: Session, app: str, end: Ended) -> int:
     """The exit code of whoever waited for the app.
 
-    It is 0 if the app finished, that of its driver if it failed with it, else the largest of its tasks, else 1.
+    It is 0 if the app finished, that of its driver if it failed with it, else the largest of its tasks, or the last of
+    its programs that failed, else 1.
 
     A task that could be started nowhere waits for its next attempt, or was stopped, when its app fails.
     """
     if end.reason == "finished":
         return 0
-    if end.reason == "failed" and end.driver_code:
-        return end.driver_code
+    if end.reason == "failed" and end.last_code:
+        return end.last_code
     states = tasks_of(session).states(app)
     failed = [task.exit_code for task in states if task.state == "failed"]
     others = [task.exit_code for task in states if end.reason == "failed" and task.state in ("queued", "stopped")]
@@ -112,7 +116,8 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> Ended:
     """Returns when the app has ended."""
     work = tasks_of(session)
     state, began_at = "pending", 0
-    driver_code: int | None = None
+    ends = ""
+    code: int | None = None
     for record in follow(session.log, session.log.before(seq - 1), wait_s=_LOOK_S):
         if record is None:
             show(state, patiently(lambda: work.progress(app)))
@@ -122,9 +127,11 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> Ended:
                 continue
             began_at = began_at or fact.at
             if isinstance(fact.event, AppRemoved):
-                return Ended(began_at, fact.at, fact.event.reason, fact.event.detail, driver_code)
-            if isinstance(fact.event, DriverRemoved):
-                driver_code = fact.event.exit_code
+                return Ended(began_at, fact.at, fact.event.reason, fact.event.detail, code)
+            if isinstance(fact.event, AppRegistered):
+                ends = _ends(has_driver=fact.event.driver is not None, programs=fact.event.programs)
+            if isinstance(fact.event, DriverRemoved | ExecutorRemoved) and fact.type == ends:
+                code = fact.event.exit_code
             state = _STATES.get(fact.type, state)
     raise AssertionError("following the log never ends by itself")
 
@@ -135,7 +142,8 @@ def _look(session: Session, app: str, show: Show) -> Ended:
     while True:
         found = session.ask("app", app=app)
         if found["endedAt"] is not None:
-            code = _driver_code(session.api, app) if session.api is not None and found["hasDriver"] else None
+            ends = _ends(has_driver=found["hasDriver"], programs=found["executorProgram"])
+            code = _last_code(session.api, app, ends) if session.api is not None and ends else None
             return Ended(found["submittedAt"], found["endedAt"], found["state"], found["detail"], code)
         if time.monotonic() >= next_s:
             progress, next_s = work.progress(app), time.monotonic() + _LINE_EVERY_S
@@ -143,11 +151,16 @@ def _look(session: Session, app: str, show: Show) -> Ended:
         time.sleep(_LOOK_THROUGH_API_S)
 
 
-def _driver_code(api: ApiClient, app: str) -> int | None:
-    """The exit code of the last driver of an app that has ended."""
+def _ends(*, has_driver: bool, programs: bool) -> str:
+    """The type of the events that tell with which exit code the app's work ended; "" if its tasks do."""
+    return "DriverRemoved" if has_driver else "ExecutorRemoved" if programs else ""
+
+
+def _last_code(api: ApiClient, app: str, ends: str) -> int | None:
+    """As `Ended` has it, of an app that has ended."""
     code: int | None = None
     for event in api.follow(f"/v1/apps/{quote(app, safe='')}/events"):
-        if event["type"] == "DriverRemoved":
+        if event["type"] == ends:
             code = event["data"]["exit_code"]
         elif event["type"] == "AppRemoved":
             break

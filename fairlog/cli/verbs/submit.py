@@ -422,7 +422,7 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
     unmet, and so do the apps that wait for it to finish.
 
     With --wait, stderr says for what the app waits, and by which rule; the exit code is 0 if the app has finished, else
-    the largest of its tasks, or 1.
+    that of its driver, the largest of its tasks, or that of the last program that failed, or 1.
     """
     request = job.request(session)
     if planned:

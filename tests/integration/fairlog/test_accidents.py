@@ -130,9 +130,19 @@ def test_a_progress_bar_leaves_what_was_printed_before_it(shell: Shell) -> None:
 
 def test_a_command_that_is_not_there_exits_as_in_a_shell_on_a_single_worker(shell: Shell) -> None:
     """The cluster has one worker; tests/integration/fairlog/test_cli.py has two."""
-    for tasks in ("1", "3"):
-        answer = shell.run("run", *WHO.split(), "--tasks", tasks, "--", "no-such-program")
-        assert answer.code == 127, answer
+    for how in ("--tasks 1", "--tasks 3", "--driver", "--executor-program", "--executor-program --executors 2"):
+        answer = shell.run("run", *WHO.split(), *how.split(), "--", "no-such-program")
+        assert answer.code == 127, (how, answer)
+
+
+def test_a_program_that_fails_for_good_gives_its_own_exit_code(shell: Shell) -> None:
+    shell.ok("settings", "set", "max_executor_failures=1")
+    typed = *WHO.split(), "--executor-program", "--executors", "1", "--", "sh", "-c", "exit 7"
+    try:
+        assert shell.run("run", *typed).code == 7
+        assert shell.run("submit", "--wait", *typed).code == 7
+    finally:
+        shell.ok("settings", "set", "max_executor_failures=10")
 
 
 def test_a_company_of_which_apps_are_known_is_removed_after_a_yes_only(shell: Shell) -> None:

@@ -130,6 +130,16 @@ def test_wait_exits_with_the_tasks_code_and_says_why(shell: Shell, command: list
     assert why in ended[1]
 
 
+@pytest.mark.parametrize("how", ["--tasks 3", "--driver", "--executor-program", "--executor-program --executors 3"])
+def test_what_no_worker_can_start_exits_as_in_a_shell_however_it_is_to_run(shell: Shell, how: str) -> None:
+    who = "--company", "acme", "--user", "ann"
+    for verb in (("submit", "--wait"), ("run",)):
+        answer = shell.run(*verb, *who, *how.split(), "--", "no-such-program")
+        assert answer.code == 127, answer
+    elsewhere = shell.run("run", *who, *how.split(), "--", "/no/such/folder/program")
+    assert elsewhere.code == 127, elsewhere
+
+
 def test_an_interrupt_ends_the_waiting_and_says_that_the_app_goes_on(shell: Shell) -> None:
     waiting = shell.start("submit", "--company", "acme", "--user", "ann", "--wait", "--", "sleep", "600")
     assert waiting.stdout is not None
