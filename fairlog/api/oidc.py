@@ -49,8 +49,9 @@ class NoProvider(FairlogError):
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """The provider, and this server as its client.
 
-    `claim` names the claim whose value is the account, `COMPANY/NAME`; with `company` the value is NAME. `token` is
-    that of an account that may issue tokens for those who sign in.
+    `claim` names the claim whose value is the account, `COMPANY/NAME`; with `company` the value is NAME. That of the
+    claim `email` is an address at `email_domain`, whose first part is NAME. `token` is that of an account that may
+    issue tokens for those who sign in.
     """
 
     issuer: str
@@ -59,6 +60,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     client_secret: str = ""
     claim: str = "fairlog_account"
     company: str = ""
+    email_domain: str = ""
 
     @classmethod
     def load(cls, path: Path) -> Settings:
@@ -75,6 +77,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             raise BadProvider(f"the issuer in {path} must begin with https://, not be {found.issuer[:80]!r}")
         if not (found.client_id and found.token and found.claim):
             raise BadProvider(f"client_id, token and claim in {path} must not be empty")
+        if found.claim == "email" and not (found.company and found.email_domain):
+            raise BadProvider(
+                f"{path} takes the account from the claim email: name the company and the email_domain of its "
+                'addresses as well, such as {"company": "acme", "email_domain": "acme.example"}'
+            )
         return found
 
 
@@ -105,6 +112,10 @@ class Provider:
             raise NotAuthenticated("the provider has not verified the address")
         if not isinstance(said, str) or not said:
             raise NotAuthenticated(f"the provider names no account in the claim {self.settings.claim!r}")
+        if self.settings.claim == "email":
+            said, _, domain = said.lower().rpartition("@")
+            if domain != self.settings.email_domain.lower():
+                raise NotAuthenticated(f"the address is not one at {self.settings.email_domain}")
         account = f"{self.settings.company}/{said}" if self.settings.company else said
         if account.partition("/")[0] in RESERVED or not re.fullmatch(r"[a-z0-9._-]+/[a-z0-9._-]+", account):
             raise NotAuthenticated(f"the provider names {account[:80]!r}, which is no account of a company's user")

@@ -197,12 +197,16 @@ def test_a_claim_may_name_the_user_of_one_company(api: Handlers, idp: Idp) -> No
     assert answer.status_code == 401
 
 
-def test_an_address_that_is_not_verified_names_nobody(api: Handlers, idp: Idp) -> None:
-    idp.claims = {"email": "bob", "sub": "2"}
-    asking = door(api, idp, claim="email", company="acme")
+def test_an_address_names_a_user_of_the_company_if_it_is_verified_and_of_its_domain(api: Handlers, idp: Idp) -> None:
+    idp.claims = {"email": "Bob@Acme.example", "sub": "2"}
+    asking = door(api, idp, claim="email", company="acme", email_domain="acme.example")
     assert [answer.status_code for answer in ask(asking, request(idp))] == [401]
     idp.claims["email_verified"] = True
-    assert [answer.status_code for answer in ask(asking, request(idp))] == [200]
+    (answer,) = ask(asking, request(idp))
+    assert answer.json()["value"]["account"] == "acme/bob"
+    for address in ("bob@evil.example", "bob", "bob@acme.example@evil.example", "x/bob@acme.example"):
+        idp.claims["email"] = address
+        assert [answer.status_code for answer in ask(asking, request(idp))] == [401], address
 
 
 def test_without_a_provider_nobody_signs_in_and_with_one_only_so_often(api: Handlers, idp: Idp) -> None:
@@ -245,6 +249,7 @@ def test_a_server_whose_own_token_has_ended_says_so(api: Handlers, idp: Idp) -> 
         ({}, "does not describe an OpenID provider"),
         ({"issuer": "http://id.example", "client_id": "c", "token": "t"}, "must begin with https://"),
         ({"issuer": ISSUER, "client_id": "", "token": "t"}, "must not be empty"),
+        ({"issuer": ISSUER, "client_id": "c", "token": "t", "claim": "email", "company": "acme"}, "the email_domain"),
         ({"issuer": ISSUER, "client_id": "c", "token": "t", "password": "p"}, "does not describe"),
     ],
 )
