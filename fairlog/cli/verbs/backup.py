@@ -54,8 +54,16 @@ def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
     _print_copied(copied, url, "backed up to", as_json=as_json)
 
 
+def _read_source(text: str) -> str:
+    """The URL or the file of a backup. Raises: click.BadParameter if there is no such file."""
+    url = read_text(text)
+    if "://" not in url and not Path(url).exists():
+        raise click.BadParameter(f"{url!r}: No such file or directory")
+    return url
+
+
 @click.command()
-@click.argument("url", type=read_text)
+@click.argument("url", type=_read_source)
 @as_json
 @target_options()
 @click.pass_obj
