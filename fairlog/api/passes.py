@@ -2,7 +2,8 @@
 
 A pass is `fp_CLAIMS.KEY.MAC`, made and checked as the tokens of grants are. It names who submits the app. It is good
 while the app goes on and the submitter's token is, for submitting apps of the same user, and for these apps alone.
-It ends with its app, and with `UNUSED_MS` if that is not submitted before: a later app of the same name needs its own.
+It ends with its app, and with `UNUSED_MS` if that is not submitted before: an app of the same name that is submitted
+after that needs its own.
 Until the driver of an app that has ended is gone, it ends apps with it: else these would go on until their lease ends.
 """
 

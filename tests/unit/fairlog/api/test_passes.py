@@ -278,7 +278,7 @@ def test_a_key_that_signs_for_workers_makes_no_pass() -> None:
         Passes("default", ring).read(honest, state, 0)
 
 
-def test_a_pass_is_never_good_for_a_later_app_of_the_same_name(api: Handlers) -> None:
+def test_a_pass_is_good_for_no_app_of_its_name_that_comes_after_an_hour(api: Handlers) -> None:
     api.replica.wait_for(api.send(ROOT, submission("d", **DRIVER, tasks=None)).seq, 10)
     passes, state = Passes(api.keys.cluster, api.keyring), api.replica.state
     submitted = state.apps["d"].submitted_at
