@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Each process begins with its part of the list, in order. As many processes as there are cores begin with the
     simulation, which computes, and the others with the slow tests, which mostly wait. The other tests stay with their
-    module, for its fixtures.
+    module, for its fixtures, and begin with those of the page: only one process has the browser, to the end.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     computing = min(os.cpu_count() or 1, processes)
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             slow.append(item)
         else:
             rest.append(item)
-    others = iter(rest)
+    others = iter(sorted(rest, key=lambda item: item.path.name != "test_page.py"))
     dealt: list[pytest.Item] = []
     for number in range(processes):
         first = [*slow[number::waiting]] if number < waiting else []

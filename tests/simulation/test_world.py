@@ -1,4 +1,4 @@
-"""Eight hundred seeded runs of a cluster under faults; a failing run prints the command that repeats it."""
+"""Six hundred seeded runs of a cluster under faults; a failing run prints the command that repeats it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.sweep import pool, sweep
 from tests.simulation.world import run, running
 
 GROUP = 50
-GROUPS = 16
+GROUPS = 12
 _FINGERPRINT = """
 from tests.simulation.world import run, running
 for seed in {seeds}:
