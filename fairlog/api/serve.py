@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -28,6 +28,7 @@ from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.figures import Apart
 from fairlog.api.handlers import Handlers
+from fairlog.api.limits import neighbourhood
 from fairlog.api.past import NotReady
 from fairlog.api.replica import Replica
 from recovery.archive.archive import open_log
@@ -139,9 +140,9 @@ def _provider(path: Path) -> Provider:
 class Impatient(HttpToolsProtocol):
     """Closes connections whose client is too slow or whose headers have no end; uvicorn would keep them."""
 
-    _of: ClassVar[Counter[bytes]] = Counter()
+    _of: ClassVar[Counter[str]] = Counter()
     """How many connections each address holds."""
-    _address: bytes | None = None
+    _address: str | None = None
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _head_bytes: int | None = 0
@@ -152,7 +153,7 @@ class Impatient(HttpToolsProtocol):
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
-            self._address = _place_of(str(peer[0]))
+            self._address = neighbourhood(str(peer[0]))
             self._of[self._address] += 1
             if self._of[self._address] > OF_ADDRESS:
                 transport.abort()
@@ -202,13 +203,6 @@ class Impatient(HttpToolsProtocol):
             if not self._of[self._address]:
                 del self._of[self._address]
         self._late, self._unread = _cancelled(self._late), _cancelled(self._unread)
-
-
-def _place_of(host: str) -> bytes:
-    """Whom an address counts for: an IPv4 address itself, also where it is mapped to IPv6, else its first 64 bits."""
-    address = ip_address(host.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).packed[:8]
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

@@ -684,3 +684,8 @@ class Company:
     users: dict[str, User] = field(default_factory=dict)
     leaving: Resources = NOTHING
     """What its executors and drivers hold that were told to leave."""
+
+    @property
+    def staying(self) -> Resources:
+        """What it is granted but for that."""
+        return self.balance.granted - self.leaving

@@ -159,8 +159,7 @@ class _Course:
                 turn.take(command, by=by)
             except CommandRejected as refusal:
                 turn.refuse(command, refusal, "", by)
-                refused = {"refused": place, "error": type(refusal).__name__}
-                self.decisions.append({"at": turn.at, **refused} if self._timed else refused)
+                self._add(turn, {"refused": place, "error": type(refusal).__name__})
         self._settle(turn, due=moment is not None and moment <= due)
 
     def _settle(self, turn: Turn, *, due: bool) -> None:
@@ -170,7 +169,10 @@ class _Course:
         for event, _ in turn.entries:
             decided = self._decided(event)
             if decided is not None:
-                self.decisions.append({"at": turn.at, **decided} if self._timed else decided)
+                self._add(turn, decided)
+
+    def _add(self, turn: Turn, decision: dict[str, Any]) -> None:
+        self.decisions.append({"at": turn.at, **decision} if self._timed else decision)
 
     def _decided(self, event: Event) -> dict[str, Any] | None:
         """The decision as answers show it; None for other events."""

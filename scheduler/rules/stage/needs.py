@@ -76,8 +76,7 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
         if target.reason != "plan" and not executor.moved and _may_stay(state, executor, app, entitled):
             return "stays"
     room = worker.open_to(app.id) + coming(state, worker)
-    company = state.companies[app.spec.company]
-    passes = passes_cap(state, app.spec.company, company.balance.granted - company.leaving, target.amounts)
+    passes = passes_cap(state, app.spec.company, state.companies[app.spec.company].staying, target.amounts)
     return None if passes and room.covers(target.amounts) else "unusable"
 
 

@@ -154,8 +154,7 @@ class Seeking:
             return []
         quota = state.queue.companies[app.spec.company].tenant.quota
         theirs = [one for one in state.executors.values() if state.apps[one.app].spec.company == app.spec.company]
-        company = state.companies[app.spec.company]
-        held = company.balance.granted - company.leaving
+        held = state.companies[app.spec.company].staying
         taking = Taking(self)
         found: list[Allocation] = []
         for one in last_granted_first(theirs):

@@ -482,12 +482,15 @@ def test_a_token_has_its_rate_and_a_company_its_own() -> None:
 @pytest.mark.parametrize(
     ("one", "another", "together"),
     [
+        ("2001:db8::1", "2001:db8::2", True),
         ("2001:db8::1", "2001:db8:0:0:ffff::7", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
         ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
         ("192.0.2.1", "192.0.2.2", False),
         ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("fe80::1%eth0", "fe80::1", True),
         ("", "192.0.2.1", False),
     ],
 )

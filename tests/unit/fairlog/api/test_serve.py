@@ -155,20 +155,6 @@ def test_ipv4_clients_of_an_ipv6_socket_are_counted_one_by_one(
             asyncio.run(story())
 
 
-@pytest.mark.parametrize(
-    ("host", "other", "alike"),
-    [
-        ("192.0.2.1", "::ffff:192.0.2.1", True),
-        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
-        ("2001:db8::1", "2001:db8::2", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-        ("fe80::1%eth0", "fe80::1", True),
-    ],
-)
-def test_an_address_counts_for_its_host_or_its_network(host: str, other: str, *, alike: bool) -> None:
-    assert (serve._place_of(host) == serve._place_of(other)) is alike
-
-
 def test_a_connection_is_kept_while_its_requests_are_answered(
     fake: fakeredis.FakeRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
