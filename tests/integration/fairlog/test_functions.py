@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fairlog import Executor
+from fairlog.engines import functions
 from fairlog.engines.function_worker import dumped
 from fairlog.engines.functions import WorkerLost, _Call, _Future
 from fairlog.errors import CommandRejected
@@ -216,8 +217,11 @@ def test_calls_that_did_not_begin_can_be_cancelled(cluster: Site) -> None:
     assert all(future.cancelled() for future in futures[2:])
 
 
-def test_of_calls_that_lie_at_a_worker_those_that_did_not_begin_can_be_cancelled(cluster: Site, tmp_path: Path) -> None:
-    """After short calls, several are sent to a worker at once."""
+def test_of_calls_that_lie_at_a_worker_those_that_did_not_begin_can_be_cancelled(
+    cluster: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After short calls, several are sent to a worker at once. `cancel` gives up if they are not back in time."""
+    monkeypatch.setattr(functions, "_BACK_WITHIN_S", HOPELESS_S)
     with Executor(**cluster.asks) as pool:
         list(pool.map(calls.nap, range(200), [0.0] * 200))
         futures = [pool.submit(calls.hold, str(tmp_path), number) for number in range(8)]
