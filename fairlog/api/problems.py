@@ -87,6 +87,7 @@ STATUS: dict[type[Exception], int] = {
     errors.NotPending: 409,
     errors.LimitExceeded: 409,
     errors.MessageTooOld: 409,
+    errors.IdReused: 409,
     errors.NotSigned: 503,
     errors.OtherVersion: 426,
     errors.CommandRejected: 422,

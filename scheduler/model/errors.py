@@ -207,6 +207,16 @@ class MessageTooOld(CommandRejected):
         super().__init__("the message is too old to know whether it was carried out before; send the command anew")
 
 
+class IdReused(CommandRejected):
+    """Another command was carried out, or refused and logged, under that id."""
+
+    def __init__(self, identity: str, seq: int) -> None:
+        super().__init__(
+            f"another command was sent under the id {identity!r}, see position {seq} of the log; send this one under "
+            "an id, or Idempotency-Key, of its own"
+        )
+
+
 class OtherVersion(CommandRejected):
     """Messages or a log of a version that is not read; says who is too old."""
 

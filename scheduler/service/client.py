@@ -15,7 +15,7 @@ from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refu
 from scheduler.model.sender import By, local
 from scheduler.service.keyring import Keyring
 from scheduler.service.receipts import Receipt, SignedReceipt, receipt_of
-from scheduler.service.signing import lane_of, signed_fields, unsigned_fields
+from scheduler.service.signing import lane_of, reply_name, signed_fields, unsigned_fields
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import OPERATORS, Keys, bell_id, queue_key
 from scheduler.store.secrets import seal
@@ -69,7 +69,8 @@ return 0
 the key that remembers the entry. ARGV: the bell's job id, how long to remember (ms), the most messages of the lane,
 the message's fields and values in turn. -> as `SEND_LUA`.
 
-A message whose answer was lost has left the inbox, and is sent again."""
+A message whose answer was lost has left the inbox, and is sent again. Another body under the same id is another
+message, with an answer of its own."""
 
 PUT_ASIDE_LUA = """
 local there = redis.call('HLEN', KEYS[1])
@@ -217,16 +218,17 @@ class Client:
     def _ask(self, identity: str, body: str, by: By | None) -> dict[str, Any]:
         """Send one message and wait; send it again under the same id if it has left the inbox without an answer."""
         lane = self._lane(by)
-        places = [self.keys.lane(lane), self._queue, self.keys.sent(identity)]
+        reply = reply_name(identity, body)
+        places = [self.keys.lane(lane), self._queue, self.keys.sent(reply)]
         kept_ms = int(2000 * (self.timeout_s + RESEND_S))
         deadline = time.monotonic() + self.timeout_s
         fields: list[str] = []
         while True:
             try:
-                fields = fields or self._fields(by, identity, body, identity)
+                fields = fields or self._fields(by, identity, body, reply)
                 _in_lane(lane, self._ask_for(keys=places, args=[self._bell, kept_ms, LANE_LIMIT, *fields]))
                 wait_s = max(0.01, min(deadline - time.monotonic(), RESEND_S))  # BLPOP reads 0 as forever
-                popped = self.store.blpop([self.keys.reply(identity)], wait_s)
+                popped = self.store.blpop([self.keys.reply(reply)], wait_s)
                 if popped is not None:
                     return dict(json.loads(popped[1]))
             except LaneFull:

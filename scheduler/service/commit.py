@@ -107,6 +107,15 @@ class Commits:
         """Whether a commit waits for its confirmation."""
         return self._in_flight is not None
 
+    def record_at(self, seq: int) -> Record | None:
+        """The turn that holds position `seq`, in flight or in the store; None if it is in the archive only.
+
+        Raises: UnreadableRecord; redis-py's errors.
+        """
+        if self._in_flight is not None and (sent := self._in_flight[0].record) is not None and seq >= sent.first:
+            return sent
+        return self._log.stored_turn_of(seq)
+
     def settles_at(self, seq: int) -> int:
         """The log position that replicas must have before grants of the turn ending at `seq` start; 0 without them."""
         return seq if self._log.replicas else 0

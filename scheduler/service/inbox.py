@@ -66,7 +66,10 @@ class Message(NamedTuple):
 
     def parts(self) -> list[Message]:
         """One message per command, without an inbox entry or an answer."""
-        return [self._replace(entry="", id=part[0], reply_to="", commands=[part]) for part in self.commands]
+        return [
+            self._replace(entry="", id=part[0], kind="command", body=part[1], reply_to="", commands=[part])
+            for part in self.commands
+        ]
 
     def put_aside(self, refusal: CommandRejected) -> Message:
         """The message with nothing in it believed."""

@@ -28,6 +28,7 @@ from scheduler.model.errors import (
     CommandRejected,
     Deposed,
     FairlogError,
+    IdReused,
     InternalError,
     MessageTooOld,
     NotAllowed,
@@ -50,6 +51,7 @@ from scheduler.service.owners import LOOK_MS, Owners
 from scheduler.service.recall import Recall
 from scheduler.service.receipts import Answer
 from scheduler.service.reconcile import concerned, differing_grants, reconcile_tasks, stored_grants
+from scheduler.service.sameness import Sameness
 from scheduler.service.signing import AHEAD_MS, Gate
 from scheduler.service.veil import veiled, veiled_refusal
 from scheduler.store.connection import clock_ms
@@ -302,7 +304,6 @@ class Scheduler:
             self._read_ahead = self._look()
         self.commits.confirm()
         self.commits.begin(decided)
-        self._recall.add(messages, self.state)
         self._sound = True
         return {}
 
@@ -320,12 +321,19 @@ class Scheduler:
                 turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
         checked = [self._checked(message, now) for message in messages]
+        sameness = Sameness(self._recall, self.commits.record_at)
         for number, message in enumerate(checked):
+            try:
+                sameness.check(message, self.state)
+            except IdReused as refusal:
+                checked[number] = message._replace(by=NOBODY, refusal=refusal)
+                continue
             for identity, body in message.commands:
                 if identity not in self.state.commands and identity not in refusals:
                     self._take(turn, identity, body, message.by, refusals)
                 else:  # another one may have sent it, so the answer is nobody's
                     checked[number] = message._replace(by=NOBODY)
+            self._recall.add(message, self.state)
         settled = turn.settle(due=due or (self._unsettled and not messages))
         self._unsettled = not settled and (self._unsettled or turn.decommissioned)
         self._decided_at_ms = now

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -54,6 +55,12 @@ def lane_of(by: By) -> str:
     if by.role == "worker":
         return WORKERS
     return f"company/{by.account.partition('/')[0]}" if by.role in {"user", "admin"} else OPERATORS
+
+
+def reply_name(identity: str, body: str | bytes) -> str:
+    """The name of the list for the answer to this body under this id: who sent another body waits at another list."""
+    said = body.encode() if isinstance(body, str) else body
+    return f"{identity}:{blake2b(said, digest_size=16).hexdigest()}"
 
 
 def unsigned_fields(identity: str, body: str, reply: str) -> list[str]:
@@ -103,7 +110,7 @@ class Gate:
             check_command_id(identity)
         except InvalidCommand as refusal:
             return found._replace(id="", reply_to="", wrong=refusal)
-        if reply not in {"", identity}:
+        if reply not in {"", identity} and reply != reply_name(identity, body):
             return found._replace(reply_to="", wrong=InvalidCommand("a message is answered under its own id only"))
         if names == _UNSIGNED:
             if self._ring is None and lane == OPERATORS:
@@ -145,7 +152,8 @@ def _of_other_version(flat: Sequence[bytes], refusal: OtherVersion) -> Sent:
         check_command_id(identity)
     except InvalidCommand:
         identity = ""
-    return Sent(identity, stated.get(b"command", b""), reply if reply == identity else "", wrong=refusal)
+    body = stated.get(b"command", b"")
+    return Sent(identity, body, reply if reply in {identity, reply_name(identity, body)} else "", wrong=refusal)
 
 
 @lru_cache(maxsize=4096)

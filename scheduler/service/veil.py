@@ -49,6 +49,20 @@ def veiled(state: ClusterState, command: Command) -> Command:
             return command
 
 
+def is_veiled(said: str, logged: str) -> bool:
+    """Whether `logged` is the sentence `said`, or what is left of it with private parts left out."""
+    start, *parts = logged.split(LEFT_OUT)
+    if not parts or not said.startswith(start):
+        return said == logged
+    at, (*middle, end) = len(start), parts
+    for part in middle:
+        found = said.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(said) - at >= len(end) and said.endswith(end)
+
+
 def veiled_refusal(command: Command, refusal: CommandRejected) -> CommandRejected:
     """The refusal as it is logged: that of a submission does not say what is private to the app."""
     if not isinstance(command, SubmitApp):

@@ -119,6 +119,7 @@ class _Open(Struct, Generic[T], frozen=True, array_like=True, forbid_unknown_fie
 
 _events_of = Decoder(list[Event]).decode
 _commands_of = Decoder(list[_Logged[Command]]).decode
+_command_of = Decoder(Command).decode
 _causes_of = Decoder(list[_Logged[Raw]]).decode
 """As `_commands_of`, for those who need no command: it stays JSON."""
 _privates_of = Decoder(list[_Open[Private]]).decode
@@ -267,6 +268,23 @@ def told(record: Record) -> list[Fact]:
     found += [Fact(seq, at, first, "", event) for seq, event in enumerate(events[free:], first + free)]
     found[-1].digest = digest
     return found
+
+
+def command_in(record: Record, identity: str) -> tuple[Command, Private | None] | None:
+    """The command of that id in the turn, without its private part, and that part unless it is withheld; None without.
+
+    Raises: UnreadableRecord if they cannot be decoded; the record is not verified otherwise.
+    """
+    try:
+        logged = _causes_of(record.commands)
+        number = next((number for number, each in enumerate(logged) if each.id == identity), None)
+        if number is None:
+            return None
+        parts = _privates_of(record.private) if record.private else []
+        private = next((part.private for part in parts if part.number == number), None)
+        return _command_of(logged[number].command), private
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _complaint(record, error) from error
 
 
 def tell(record: Record, hear: Hear) -> None:

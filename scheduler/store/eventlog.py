@@ -292,11 +292,14 @@ class EventLog:
         """The turn that holds position `seq`; None if the log has no such position."""
         if seq <= 0:
             return None
+        found = self.stored_turn_of(seq) or next(iter(self._archived(seq - 1)), None)
+        return found if found is not None and found.first <= seq <= found.last else None
+
+    def stored_turn_of(self, seq: int) -> Record | None:
+        """As `turn_of`, of what the store holds; nothing is read from archives."""
         entries: Any = InFlight(self.store, [("XRANGE", self.keys.log, f"{seq}-0", "+", "COUNT", 1)]).answers()[0]
         found = record_of(entries[0]) if entries else None
-        if found is None or found.first > seq:
-            found = next(iter(self._archived(seq - 1)), None)
-        return found if found is not None and found.first <= seq <= found.last else None
+        return found if found is not None and found.first <= seq else None
 
     def piece(self, after: Position, count: int) -> list[Record]:
         """Up to `count` turns in the store after `after`, verified. Raises: as `facts`; redis-py's errors."""

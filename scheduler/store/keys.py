@@ -75,13 +75,13 @@ class Keys:
         """List: header, then parts of the snapshot at log position `seq`."""
         return f"{self.prefix}snapshot:{seq}"
 
-    def reply(self, command_id: str) -> str:
-        """List that receives the answer to a command; expires."""
-        return f"{self.prefix}reply:{command_id}"
+    def reply(self, name: str) -> str:
+        """List that receives the answer to a message; expires."""
+        return f"{self.prefix}reply:{name}"
 
-    def sent(self, command_id: str) -> str:
-        """String: inbox entry id of a command; makes resending idempotent; expires."""
-        return f"{self.prefix}sent:{command_id}"
+    def sent(self, name: str) -> str:
+        """String: inbox entry id of the message that is answered at this list; makes resending idempotent; expires."""
+        return f"{self.prefix}sent:{name}"
 
     def secrets(self, app: str) -> str:
         """Hash, environment variable -> secret value; deleted when the app ends."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 from redis import Redis
 
 from fairlog.local.store import EmbeddedStore
@@ -24,6 +26,7 @@ from scheduler.model.commands import (
     KillApp,
     LoseWorker,
     RegisterCompany,
+    RegisterKind,
     RegisterWorker,
     SetLimit,
     SubmitApp,
@@ -32,6 +35,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import (
     Deposed,
     DuplicateApp,
+    IdReused,
     InternalError,
     NoMaster,
     UnknownCompany,
@@ -46,7 +50,9 @@ from scheduler.rules.decide import decide as decide_soundly
 from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
 from scheduler.service.heartbeats import BEAT_LUA
+from scheduler.service.receipts import Receipt
 from scheduler.service.scheduler import Scheduler
+from scheduler.service.signing import reply_name
 from scheduler.store.codec import chained, encode_turn
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.durability import check_store
@@ -337,7 +343,7 @@ def test_a_client_that_waits_does_not_put_its_command_in_twice(
     assert client.store.xlen(client.keys.inbox) == 1
     assert len(waited_s) > 10
     scheduler.turn()
-    assert answer(client, "same")["error"] == "UnknownApp"
+    assert answer(client, reply_name("same", write_command(KillApp(app="a"))))["error"] == "UnknownApp"
     with pytest.raises(NoMaster):
         client.send(KillApp(app="a"), command_id="same")
     assert client.store.xlen(client.keys.inbox) == 1
@@ -373,6 +379,137 @@ def test_command_ids_are_known_to_the_next_master(scheduler: Scheduler, client: 
     client._put(("same", "command", write_command(ACME), "same"))
     second.turn()
     assert types(second.log).count("CompanyRegistered") == 1
+
+
+def say(scheduler: Scheduler, client: Client, *commands: Command, identity: str = "same") -> dict[str, Any]:
+    """Send under the id, as a batch if there are many, take a turn, and return the answer."""
+    texts = [write_command(command) for command in commands]
+    client._put((identity, "command", texts[0] if len(texts) == 1 else f"[{','.join(texts)}]", identity))
+    scheduler.turn()
+    return answer(client, identity)
+
+
+PINNED = ConfigureCluster(settings={"min_executor_cores": 8})
+AT_GPU = submission("a", tasks=1, cores=2, task_resources={"gpu": "1"}, command=("true",), name="n", env=("TOKEN",))
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (RegisterCompany(company="acme", cores=8), RegisterCompany(company="acme", cores=9)),
+        (RegisterCompany(company="acme"), KillApp(app="nobody")),
+        (KillApp(app="nobody"), KillApp(app="nobody-else")),  # refused, and logged
+        (submission("a", command=("true",)), submission("a", command=("false",))),
+        (submission("a", env=("ONE",)), submission("a", env=("TWO",))),
+        (AT_GPU, replace(AT_GPU, cores=5)),
+        (AT_GPU, replace(AT_GPU, name="m")),
+    ],
+)
+def test_another_command_under_a_known_id_is_refused_even_by_the_next_master(
+    scheduler: Scheduler, client: Client, keys: Keys, first: Command, other: Command
+) -> None:
+    if isinstance(first, SubmitApp):
+        client.notify(ACME, RegisterKind(kind="gpu"))
+    scheduler.turn()
+    said = say(scheduler, client, first)
+    head = scheduler.state.head
+    client.notify(PINNED)  # the cores of each task would be others now
+    assert say(scheduler, client, first) == said
+    assert head < scheduler.state.head
+    for taken_over in (False, True):
+        serving = master(scheduler.store, keys, "second") if taken_over else scheduler
+        before = serving.state.head
+        refused = say(serving, client, other)
+        assert refused["error"] == "IdReused", (said, refused)
+        assert "another command was sent under the id 'same', see position" in refused["message"]
+        assert say(serving, client, first) == said
+        assert serving.state.head == before
+
+
+def test_another_command_under_the_id_is_refused_in_the_same_turn(scheduler: Scheduler, client: Client) -> None:
+    for company in ("acme", "acme", "globex"):
+        client._put(("same", "command", write_command(RegisterCompany(company=company)), "same"))
+    scheduler.turn()
+    said = [answer(client, "same") for _ in range(3)]
+    assert said[0] == said[1] == {"id": "same", "seq": scheduler.state.commands["same"]}
+    assert said[2]["error"] == "IdReused"
+    assert list(scheduler.state.companies) == ["acme"]
+
+
+def test_another_command_under_the_id_is_refused_while_the_first_is_committed(
+    scheduler: Scheduler, client: Client
+) -> None:
+    for company in ("acme", "acme", "globex"):
+        client._put(("same", "command", write_command(RegisterCompany(company=company)), "same"))
+        scheduler._step()
+        assert scheduler.commits.in_flight
+    scheduler._settle_up()
+    said = [answer(client, "same") for _ in range(3)]
+    assert said[0] == said[1]
+    assert said[2]["error"] == "IdReused"
+    assert list(scheduler.state.companies) == ["acme"]
+
+
+def test_of_a_batch_with_another_body_nothing_is_carried_out(scheduler: Scheduler, client: Client) -> None:
+    one, two, three = (RegisterCompany(company=name) for name in ("acme", "globex", "initech"))
+    said = say(scheduler, client, one, two)
+    assert say(scheduler, client, one, two) == said
+    assert say(scheduler, client, one, three)["error"] == "IdReused"
+    assert say(scheduler, client, two, one, three)["error"] == "IdReused"
+    for other in ([one, two, three], [one], [two]):
+        assert say(scheduler, client, *other)["error"] == "IdReused"
+    assert list(scheduler.state.companies) == ["acme", "globex"]
+
+
+def test_the_id_of_a_command_is_none_of_a_batch_even_for_the_next_master(
+    scheduler: Scheduler, client: Client, keys: Keys
+) -> None:
+    one, two, three = (RegisterCompany(company=name) for name in ("acme", "globex", "initech"))
+    said = say(scheduler, client, one)
+    for taken_over in (False, True):
+        serving = master(scheduler.store, keys, "second") if taken_over else scheduler
+        assert say(serving, client, two, three)["error"] == "IdReused"
+        assert say(serving, client, one) == said
+        assert list(serving.state.companies) == ["acme"]
+
+
+def test_two_bodies_under_an_id_at_the_same_moment_have_answers_of_their_own(
+    scheduler: Scheduler, client: Client
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        asked = {
+            name: pool.submit(client.send_batch, [RegisterCompany(company=name)], command_id="same")
+            for name in ("acme", "globex")
+        }
+        wait_until(lambda: client.store.xlen(client.keys.inbox) == len(asked), "both are in the inbox")
+        scheduler.turn()
+        (first,) = scheduler.state.companies
+        for name, answered in asked.items():
+            (outcome,) = answered.result(timeout=HOPELESS_S)
+            assert isinstance(outcome, Receipt if name == first else IdReused)
+
+
+def test_what_is_in_the_archive_only_is_answered_as_before(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+    said = say(scheduler, client, RegisterCompany(company="acme"))
+    client.notify(RegisterCompany(company="globex"))
+    scheduler.turn()
+    second = master(scheduler.store, keys, "second")
+    scheduler.store.xtrim(keys.log, minid=f"{scheduler.state.head}-0", approximate=False)
+    assert say(second, client, RegisterCompany(company="acme")) == said
+
+
+def test_a_report_that_comes_again_is_the_same_although_a_part_was_left_out(
+    scheduler: Scheduler, client: Client, keys: Keys
+) -> None:
+    client.notify(ACME, WORKER, submission("a", command=("/opt/secret",)))
+    scheduler.turn()
+    ended = EndedExecutor(executor="a.0", reason="failed", exit_code=1, detail="'/opt/secret' is missing")
+    said = say(scheduler, client, ended)
+    assert "secret" not in "".join(str(fact) for fact in scheduler.log.facts() if fact.cause == "same")
+    for taken_over in (False, True):
+        serving = master(scheduler.store, keys, "second") if taken_over else scheduler
+        assert say(serving, client, ended) == said
+        assert say(serving, client, replace(ended, detail="another reason"))["error"] == "IdReused"
 
 
 def test_unreadable_inbox_entries_are_refused_and_block_nothing(scheduler: Scheduler, client: Client) -> None:

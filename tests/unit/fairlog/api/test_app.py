@@ -92,6 +92,9 @@ def test_an_app_is_submitted_seen_and_killed(api: Handlers) -> None:
         assert sent.headers["fairlog-position"] == str(seq)
         again = await client.post("/v1/apps", json=body(submission("a")), headers={"idempotency-key": "k"})
         assert again.json() == sent.json()
+        other = await client.post("/v1/apps", json=body(submission("b")), headers={"idempotency-key": "k"})
+        check_problem(other, 409, "IdReused")
+        assert (await client.get("/v1/apps/b")).status_code == 404
         seen = await client.get("/v1/apps/a", params={"after": seq})
         assert seen.json()["value"]["state"] == "pending"
         assert seen.json()["seq"] >= seq

@@ -315,7 +315,7 @@ def test_a_master_recalls_the_last_messages_and_doubts_those_of_before(
     for number, name in enumerate(("a", "b", "c"), 1):
         state.at = 10 * number
         state.commands[name] = number
-        made.add([message(name, 10 * number)], state)
+        made.add(message(name, 10 * number), state)
         del state.commands[name]
     state.forgotten_at = 100
     assert made.is_doubtful(message("a", 10), state)
