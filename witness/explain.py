@@ -106,7 +106,8 @@ class _Story:
         if command is None or fact.by.role in ("worker", "master"):
             return
         refused = fact.event.error if isinstance(fact.event, CommandRefused) else None
-        reason = {"reason": command.reason} if isinstance(command, KillApp) and command.reason else {}
+        said = fact.private.said if fact.private is not None else getattr(command, "reason", "")
+        reason = {"reason": said} if isinstance(command, KillApp) and said else {}
         sender = {"account": fact.by.account, "token": fact.by.token, "role": fact.by.role, "door": fact.by.door}
         what = {"command": type(command).__name__, "by": sender, **reason, "refused": refused}
         self.asked.append({"seq": fact.seq, "at": fact.at, **what})
@@ -177,5 +178,5 @@ class _Story:
             "askedFor": self.asked,
             "ended": self.ended,
             "endedAt": app.ended_at or None,
-            "detail": app.detail,
+            "detail": app.why,
         }

@@ -113,7 +113,7 @@ class Timeline:
                 "command": type(command).__name__,
                 "account": fact.by.account,
                 "role": fact.by.role,
-                "reason": getattr(command, "reason", None) or None,
+                "reason": (fact.private and fact.private.said) or getattr(command, "reason", None) or None,
                 "refused": refused,
             }
         )

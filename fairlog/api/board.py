@@ -223,7 +223,7 @@ class Board:
             return viewed.seen, viewed.body
 
         seen, body = self._shared(("timeline", app), look, at, submitted, kept_s=TIMELINE_S)
-        return Viewed(seen, body)
+        return self._handlers.without_said(who, app, Viewed(seen, body))
 
     # The log
 

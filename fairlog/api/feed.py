@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from anyio import to_thread
 from msgspec.json import Encoder
 
-from fairlog.api.handlers import encode_line
+from fairlog.api.handlers import encode_line, owner_of
 from scheduler.model.ids import app_of
 from scheduler.store.codec import lines_of, told
 
@@ -252,9 +252,9 @@ def _told(line: Line, state: ClusterState) -> Told:
     app = str(line.data.get("app") or command.get("app") or app_of(str(line.data.get("executor", ""))) or "")
     known = state.apps.get(app)
     company = str(line.data.get("company") or command.get("company") or (known.spec.company if known else ""))
-    owner = None if line.private is None else (str(command.get("company", "")), str(command.get("user", "")))
-    whole = _event(line, encode_line(line, lambda *_: True))
-    return Told(line.seq, app, company, owner, _event(line, encode_line(line, lambda *_: False)), whole)
+    owner = None if line.private is None else owner_of(line, state)
+    whole = _event(line, encode_line(line, state, lambda *_: True))
+    return Told(line.seq, app, company, owner, _event(line, encode_line(line, state, lambda *_: False)), whole)
 
 
 def _event(line: Line, data: bytes) -> bytes:

@@ -34,6 +34,7 @@ from scheduler.model import commands
 from scheduler.model.commands import (
     BATCH,
     NEVER_SENT,
+    WITHHELD,
     AcceptLog,
     Command,
     IssueToken,
@@ -52,6 +53,7 @@ from scheduler.model.errors import (
     NotAuthenticated,
     UnknownApp,
 )
+from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED, Account, Token
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
@@ -370,7 +372,7 @@ class Handlers:
             return lambda app: may("read", app.spec.company, app.spec.user)
 
         def public(view: dict[str, Any]) -> dict[str, Any]:
-            return view if may("private", view["company"], view["user"]) else without_private(view)
+            return view if may("private", view["company"], view["user"]) else self._public(view)
 
         return shown, public
 
@@ -381,9 +383,29 @@ class Handlers:
         if app in present.apps:
             subject = subject._replace(worker=_subject(present, who, app).worker)
         if not _may(present, who, "private", subject, reason):
-            return Raw(_to_json(without_private(shown)))
+            return Raw(_to_json(self._public(shown)))
         self._note(who, "app", _named(who, app, subject), reason)
         return body
+
+    def _public(self, shown: dict[str, Any]) -> dict[str, Any]:
+        return without_private(shown, self._public_detail(shown["app"]))
+
+    def _public_detail(self, app: str) -> str:
+        found = self._present().apps.get(app)
+        return "" if found is None else found.detail
+
+    def without_said(self, who: By, app: str, viewed: Viewed) -> Viewed:
+        """The answer without what people said of the app's end, unless `who` may see what is private to it."""
+        present = self._present()
+        if _may(present, who, "private", _subject(present, who, app)):
+            return viewed
+        shown = _plain(cast("Raw", viewed.body))
+        for each in (*shown.get("askedFor", ()), *shown.get("asked", ())):
+            if each.get("reason"):
+                each["reason"] = WITHHELD
+        if shown.get("detail"):
+            shown["detail"] = self._public_detail(app)
+        return viewed._replace(body=Raw(_to_json(shown)))
 
     def _present(self) -> ClusterState:
         """The state that tells who may do what, also where a past one is shown."""
@@ -484,11 +506,11 @@ class Handlers:
             private = private or shown
             return shown
 
-        last = after
+        last, present = after, self._present()
         for record in self.replica.log.read(self.replica.log.before(after), to=seen.seq):
             for line in lines_of(record):
                 if line.seq > after and len(found) < limit:
-                    found.append(Raw(encode_line(line, allowed)))
+                    found.append(Raw(encode_line(line, present, allowed)))
                     last = line.seq
             if len(found) >= limit:
                 break
@@ -628,7 +650,7 @@ class Handlers:
     def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
         self.check_app(who, app)
-        return self._from_log("explain", app=app)
+        return self.without_said(who, app, self._from_log("explain", app=app))
 
     def audit(self, who: By) -> Viewed:
         """The verdicts of an audit of the whole log. Raises: NotAllowed, TooLong, NotReady."""
@@ -830,10 +852,25 @@ def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[Submi
     return command, secrets
 
 
-def encode_line(line: Line, allowed: Callable[[str, str], bool]) -> bytes:
-    """An event as JSON, with its private part only for those who may read it."""
+def owner_of(line: Line, state: ClusterState) -> tuple[str, str]:
+    """The company and the user whose private part the line has; of nobody's, only operators may read it.
+
+    What was refused is its sender's.
+    """
     command = line.command or {}
-    if line.private is not None and not allowed(command.get("company", ""), command.get("user", "")):
+    refused = line.type == CommandRefused.__name__ and line.by
+    if refused or "account" in command:
+        company, _, user = str(refused["account"] if refused else command["account"]).partition("/")
+        return company, user
+    if "company" in command:
+        return str(command["company"]), str(command.get("user", ""))
+    app = state.apps.get(str(command.get("app", "")))
+    return ("", "") if app is None else (app.spec.company, app.spec.user)
+
+
+def encode_line(line: Line, state: ClusterState, allowed: Callable[[str, str], bool]) -> bytes:
+    """An event as JSON, with its private part only for those who may read it by the state."""
+    if line.private is not None and not allowed(*owner_of(line, state)):
         line.private = None
     return _to_json(line.as_json())
 

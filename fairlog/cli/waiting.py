@@ -127,7 +127,8 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> Ended:
                 continue
             began_at = began_at or fact.at
             if isinstance(fact.event, AppRemoved):
-                return Ended(began_at, fact.at, fact.event.reason, fact.event.detail, code)
+                said = fact.private.said if fact.private is not None else fact.event.detail
+                return Ended(began_at, fact.at, fact.event.reason, said, code)
             if isinstance(fact.event, AppRegistered):
                 ends = _ends(has_driver=fact.event.driver is not None, programs=fact.event.programs)
             if isinstance(fact.event, DriverRemoved | ExecutorRemoved) and fact.type == ends:

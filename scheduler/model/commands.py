@@ -500,9 +500,10 @@ NEVER_SENT = LoseWorker, LoseOwner, RestoreLog, AcceptLog
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """The parts of a submission that no decision depends on; `env` holds names of variables.
+    """The parts of a command that no decision depends on; `env` holds names of variables.
 
-    They are kept beside the log's events under a commitment, and may be withheld.
+    They are kept beside the log's events under a commitment, and may be withheld. A submission has all but the last
+    two: `display` is how an account is shown, `said` why an app or a worker was ended, in its sender's words.
     """
 
     name: str = ""
@@ -512,6 +513,17 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     array: str = ""
     executor_command: tuple[str, ...] = ()
     near: dict[str, str] = {}
+    display: str = ""
+    said: str = ""
+
+
+WITHHELD = "…"
+"""What stands in the log for a text that was given and is private."""
+_SAID: dict[type[Any], str] = {KillApp: "reason", FinishApp: "detail", DrainWorker: "reason"}
+"""Command -> its field in which people say why."""
+_DISPLAY = frozenset({AddAccount, ChangeAccount})
+WITH_PRIVATE: frozenset[type[Any]] = frozenset({SubmitApp, *_SAID, *_DISPLAY})
+"""The commands that can have a private part."""
 
 
 read_private = msgspec.json.Decoder(Private).decode
@@ -528,16 +540,30 @@ class Taken(NamedTuple):
 
 
 def private_of(command: Command) -> Private | None:
-    """The private part of the command; None if its kind has none."""
-    if not isinstance(command, SubmitApp):
-        return None
-    what = command.name, command.command, command.env, command.cwd, command.array
-    return Private(*what, command.executor_command, command.near)
+    """The private part of the command; None if it has none."""
+    if isinstance(command, SubmitApp):
+        what = command.name, command.command, command.env, command.cwd, command.array
+        return Private(*what, command.executor_command, command.near)
+    kind = type(command)
+    if kind in _SAID:
+        said: str = getattr(command, _SAID[kind])
+        return Private(said=said) if said.strip() else None
+    if isinstance(command, AddAccount | ChangeAccount) and command.display:
+        return Private(display=command.display)
+    return None
 
 
-def without_private(command: SubmitApp) -> SubmitApp:
-    """The submission without its private part."""
-    return replace(command, name="", command=(), env=(), cwd=None, array="", executor_command=(), near={})
+def without_private(command: Command) -> Command:
+    """The command without its private part, as it stands in the log.
+
+    That an operator gave a reason to kill an app is decided upon, so it says that there was one (semantics I3).
+    """
+    if isinstance(command, SubmitApp):
+        return replace(command, name="", command=(), env=(), cwd=None, array="", executor_command=(), near={})
+    kind = type(command)
+    if kind in _SAID:
+        return replace(command, **{_SAID[kind]: WITHHELD if kind is KillApp else ""})
+    return replace(command, display="") if isinstance(command, AddAccount | ChangeAccount) else command
 
 
 def check_variables(parts: Iterable[str], number: int) -> None:

@@ -192,8 +192,10 @@ class Worker:
     since: int = 0
     """The time (ms) of its present status; 0 = since it was registered."""
     reason: str = ""
-    """Why it drains, as whoever drained it has said."""
+    """Why it drains, as older logs say for all."""
     labels: dict[str, str] = field(default_factory=dict)
+    said: str = ""
+    """Why it drains, as whoever drained it has said; "" where that is withheld."""
 
     @property
     def shut(self) -> bool:
@@ -519,6 +521,12 @@ class App:
     def private(self) -> Private | None:
         """Its name, command, variables and folder; None where they are withheld."""
         return read_private(self.private_json) if self.private_json else None
+
+    @property
+    def why(self) -> str:
+        """Why it ended: in the words of whoever ended it, or what is public of that."""
+        private = self.private
+        return (private and private.said) or self.detail
 
     @property
     def name(self) -> str:

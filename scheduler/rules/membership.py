@@ -48,9 +48,9 @@ def decided(  # noqa: C901, PLR0911 - one case a command
         case commands.AddAccount():
             return _add(state, command, by)
         case commands.ChangeAccount(account=name, display=display):
-            account = _account(state, name)
+            _account(state, name)
             _check_display(display)
-            return [] if account.display == display else [events.AccountChanged(account=name, display=display)]
+            return [events.AccountChanged(account=name, display=display)]  # how it was shown may be withheld
         case commands.RemoveAccount(account=name):
             _account(state, name)
             return [events.AccountRemoved(account=name)]

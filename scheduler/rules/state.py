@@ -225,13 +225,27 @@ class ClusterState:
         fold(self, event)
         if self.queue.to_review:
             self.queue.review()
-        if private is not None and type(event) is AppRegistered:
-            self.apps[event.app].private_json = _to_json(private)
+        if private is not None:
+            self._keep_private(event, private)
         if done and by is not NOBODY and by.role in ("user", "admin", "operator"):
             app = self.apps.get(event.app)  # type: ignore[union-attr]  # events of apps
             if app is not None:
                 app.asked = app.asked or {}
                 app.asked[done] = by.account
+
+    def _keep_private(self, event: Event, private: Private) -> None:
+        """Keep the private part of the command whose first event was folded (semantics I3)."""
+        match event:
+            case events.AppRegistered(app=name):
+                self.apps[name].private_json = _to_json(private)
+            case events.AppRemoved(app=name) if (app := self.apps.get(name)) is not None:
+                app.private_json = _to_json(structs.replace(app.private or Private(), said=private.said))
+            case events.WorkerChanged(worker=worker):
+                self.workers[worker].said = private.said
+            case events.AccountAdded(account=account) | events.AccountChanged(account=account):
+                self.accounts.known[account].display = private.display
+            case _:  # of a refused command
+                pass
 
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
@@ -646,6 +660,8 @@ class ClusterState:
         worker.free += event.offer - worker.offer
         if event.status != worker.status:
             worker.since = self.at
+            if event.status in ("alive", "draining"):
+                worker.said = ""
         worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
         worker.reason = event.reason
         worker.decommissioned = worker.status == "decommissioned" or (

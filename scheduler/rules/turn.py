@@ -12,7 +12,16 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from scheduler.model.commands import Command, DecommissionWorker, Private, SubmitApp, Taken, private_of
+from scheduler.model.commands import (
+    WITH_PRIVATE,
+    Command,
+    DecommissionWorker,
+    Private,
+    SubmitApp,
+    Taken,
+    private_of,
+    without_private,
+)
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
@@ -135,7 +144,12 @@ class Turn:
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
-        events = decide(self.state, command, self.at, by)
+        private, asked = None, command
+        if type(command) in WITH_PRIVATE:
+            private = private_of(command)
+            if private is not None and type(command) is not SubmitApp:
+                asked = without_private(command)  # what follows from it is public
+        events = decide(self.state, asked, self.at, by)
         if type(command) is DecommissionWorker:
             self._quiet = True
             self.decommissioned = self.decommissioned or bool(events)
@@ -144,11 +158,10 @@ class Turn:
         if events:
             if not self._begun:
                 self._begin()
-            begin, private = len(self.entries), private_of(command) if type(command) is SubmitApp else None
-            sender = by
+            begin, part, sender = len(self.entries), private, by
             for event in events:
-                self.record(event, cause, private, sender)
-                sender = NOBODY
+                self.record(event, cause, part, sender)
+                part, sender = None, NOBODY
             self.commands.append(_taken((begin, len(self.entries) - begin, cause, by, command)))
         return events
 

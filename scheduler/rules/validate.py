@@ -193,6 +193,12 @@ def check_private(private: Private) -> None:
 
     Checked when a command arrives, never by `decide`: no decision depends on private parts, which may be withheld.
     """
+    if private.display or private.said:
+        if private.display:
+            check_name("the name that is shown", private.display)
+        if len(private.said) > MAX_DETAIL or not private.said.isprintable():
+            raise InvalidCommand(f"a reason or a detail must be at most {MAX_DETAIL} printable characters on one line")
+        return
     if private.name:
         check_name("the app's name", private.name)
     command, env = private.command, private.env

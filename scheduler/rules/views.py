@@ -113,8 +113,8 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     }
 
 
-def without_private(shown: dict[str, Any]) -> dict[str, Any]:
-    """The view of an app as if its private part were withheld."""
+def without_private(shown: dict[str, Any], detail: str) -> dict[str, Any]:
+    """The view of an app as if its private part were withheld; `detail` is what is public of its end."""
     withheld: dict[str, Any] = {
         "name": shown["app"],
         "command": [],
@@ -122,6 +122,7 @@ def without_private(shown: dict[str, Any]) -> dict[str, Any]:
         "env": [],
         "cwd": None,
         "array": None,
+        "detail": detail,
     }
     return {**shown, **{name: value for name, value in withheld.items() if name in shown}}
 
@@ -180,7 +181,7 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
             "labels": worker.labels,
             "status": worker.status,
             "since": worker.since or None,
-            "reason": worker.reason,
+            "reason": worker.said or worker.reason,
             "cores": worker.offer.cores,
             "memory": worker.offer.memory_mb,
             "grantedCores": worker.offer.cores - worker.free.cores,
@@ -449,7 +450,7 @@ def summary(app: App) -> dict[str, Any]:
         "submittedAt": app.submitted_at,
         "admittedAt": app.admitted_at or None,
         "endedAt": app.ended_at or None,
-        "detail": app.detail,
+        "detail": app.why,
     }
 
 

@@ -20,6 +20,7 @@ from scheduler.model.commands import (
     BATCH,
     MAX_BATCH_BYTES,
     MAX_COMMAND_BYTES,
+    WITH_PRIVATE,
     Command,
     SubmitApp,
     private_of,
@@ -178,9 +179,9 @@ def received(body: bytes) -> Command:
         raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
     command = trimmed(read_command(body))
     check_new_names(command)
-    private = private_of(command)
-    if private is not None and isinstance(command, SubmitApp):
+    if type(command) in WITH_PRIVATE and (private := private_of(command)) is not None:
         check_private(private)
+    if isinstance(command, SubmitApp):
         check_programs(command)
         if command.near or command.prefer or command.preferring_tasks:
             command = with_preferences(command)

@@ -2,7 +2,8 @@
 
 A worker's report says in words why something ended, and a refusal says what was wrong. Both quote what the app was
 submitted with: its command, its folder, names of its variables. The log is public, so they are logged without that. The
-whole sentence is kept where the private part is: with the app's task and its output, and in the sender's answer.
+whole sentence is kept where the private part is: with the app's task and its output, and in the sender's answer. What
+people themselves say of an end is private as a whole (`Private.said`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, FinishApp, Private, SubmitApp, private_of
+from scheduler.model.commands import WITHHELD, EndApp, EndedDriver, EndedExecutor, Private, SubmitApp, private_of
 from scheduler.model.errors import CommandRejected, refusal_of
 from scheduler.model.ids import app_of
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from scheduler.model.commands import Command
     from scheduler.rules.state import ClusterState
 
-LEFT_OUT = "…"
 _QUOTED = re.compile(r"""(?<!\w)'((?:\\.|[^'\\])*)(?:'|\\?$)|(?<!\w)"((?:\\.|[^"\\])*)(?:"|\\?$)""")
 _PATH = re.compile(r"(?<!\w)~?/[^\s,;:]+")
 _SHORT = 3
@@ -37,7 +37,7 @@ _OURS = frozenset(
 def veiled(state: ClusterState, command: Command) -> Command:
     """The command without what its sentence says of the private part of its app; most kinds have no sentence."""
     match command:
-        case EndApp(app=app, detail=said) | FinishApp(app=app, detail=said) if said:
+        case EndApp(app=app, detail=said) if said:
             return replace(command, detail=_veil(said, *_of(state, app)))
         case EndedDriver(driver=driver, worker=worker, detail=said) if said:
             return replace(command, detail=_veil(said, *_of(state, app_of(driver), worker)))
@@ -80,12 +80,12 @@ def _of(state: ClusterState, name: str, *public: str) -> tuple[Private | None, t
 def _veil(text: str, private: Private | None, public: Iterable[str]) -> str:
     words = set() if private is None else {word for word in _words(private) if len(word) > _SHORT}
     for word in sorted(words.difference(public, _OURS), key=len, reverse=True):
-        text = text.replace(word, LEFT_OUT)
+        text = text.replace(word, WITHHELD)
 
     def quoted(found: re.Match[str]) -> str:
-        return found[0] if (found[1] or found[2]) in public else f"{found[0][0]}{LEFT_OUT}{found[0][0]}"
+        return found[0] if (found[1] or found[2]) in public else f"{found[0][0]}{WITHHELD}{found[0][0]}"
 
-    return _PATH.sub(LEFT_OUT, _QUOTED.sub(quoted, text))
+    return _PATH.sub(WITHHELD, _QUOTED.sub(quoted, text))
 
 
 def _words(private: Private) -> Iterable[str]:

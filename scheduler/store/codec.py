@@ -35,7 +35,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict
 
-from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
+from scheduler.model.commands import WITH_PRIVATE, Command, Private, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event, by_kind
 from scheduler.model.resources import Resources
@@ -166,12 +166,12 @@ def encode_turn(
     """
     told = [event for event, _ in entries]
     events = _to_json(told)
-    salts = iter(new_salts(sum([type(each.command) is SubmitApp for each in commands])) if salt is None else ())
+    salts = iter(new_salts(sum([type(each.command) in WITH_PRIVATE for each in commands])) if salt is None else ())
     logged: list[tuple[int, int, str, By | str, Command, str]] = []
     private: list[tuple[int, str, Private]] = []
     for begin, number, identity, by, command in commands:
         commit = ""
-        if type(command) is SubmitApp and (part := private_of(command)) is not None:
+        if type(command) in WITH_PRIVATE and (part := private_of(command)) is not None:
             drawn = next(salts) if salt is None else salt()
             private.append((len(logged), drawn, part))
             command, commit = without_private(command), commitment(drawn, part)  # noqa: PLW2901

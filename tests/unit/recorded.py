@@ -84,9 +84,12 @@ def _taken(number: int, turn: Sequence[Fact]) -> Taken:
     rest = turn[number + 1 :] if fact.cause else turn[number + 1 : number + fact.caused]
     count = 1 + len(list(takewhile(lambda other: other.command is None and other.cause == fact.cause, rest)))
     command = fact.command
-    if isinstance(command, SubmitApp):
-        command = replace(command, **asdict(fact.private or Private()))
     assert command is not None
+    if isinstance(command, SubmitApp) or fact.private is not None:
+        given = asdict(fact.private or Private())
+        given |= dict.fromkeys(("reason", "detail"), given["said"])
+        stated = command.__struct_fields__
+        command = replace(command, **{name: value for name, value in given.items() if name in stated})
     return Taken(number, count, fact.cause, fact.by, command)
 
 

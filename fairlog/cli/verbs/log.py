@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @span_options
 @text_option("--app", metavar="A", shell_complete=complete("app"), help="Print only events of this app.")
 @flag("--follow", "following", help="Keep printing new events.")
-@flag("--public", help="Leave out apps' private parts: names, commands, names of variables, folders and salts.")
+@flag("--public", help="Leave out private parts: names shown, commands, variables, folders, reasons and salts.")
 @file_option("--parquet", help="Write a Parquet file instead, one row per event.")
 @in_the_past
 @as_json
@@ -53,7 +53,7 @@ def log(
     this form. With --parquet, FILE has one typed column for each field of an event; it appears, or is replaced, only
     when it is complete.
 
-    --public exports a log that can be audited without showing the apps' private parts.
+    --public exports a log that can be audited without showing private parts.
     """
     if parquet is not None and (as_json or following):
         raise click.UsageError(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.commands import Command, EndApp, EndedDriver, EndedExecutor, FinishApp, SubmitApp
+from scheduler.model.commands import Command, EndApp, EndedDriver, EndedExecutor, SubmitApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules.state import ClusterState
@@ -45,7 +45,6 @@ def submitted() -> Cluster:
 def reports(said: str) -> list[Command]:
     return [
         EndApp(app="app-1", reason="failed", detail=said),
-        FinishApp(app="app-1", outcome="failed", detail=said),
         EndedDriver(driver="app-1.driver-0", worker="w1", reason="failed", detail=said),
         EndedExecutor(executor="app-1.0", worker="w1", reason="failed", exit_code=127, unstartable=said),
         EndedExecutor(executor="app-1.0", worker="w1", reason="failed", exit_code=1, detail=said),
