@@ -6,7 +6,7 @@ messages that it carried out itself by a digest of their bodies; those of before
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
@@ -65,17 +65,21 @@ class Sameness:
         return logged is None or _says(body, *logged)
 
 
-def _says(body: bytes, logged: Command, private: Private | None) -> bool:
+def _says(body: bytes, logged: Command, private: Private | Literal["withheld"] | None) -> bool:
     """Whether the body says what was logged; a `private` part that is withheld is not compared."""
     try:
         command = inbox.received(body)
     except CommandRejected:
         return False
-    if private is not None and private_of(command) != private:
+    if type(command) is not type(logged):
         return False
+    if private is not None:
+        if private != "withheld" and private_of(command) != private:
+            return False
+        command = without_private(command)
     if isinstance(command, SubmitApp) and isinstance(logged, SubmitApp):
-        command = _with_cores(without_private(command), logged)
-    return type(command) is type(logged) and _with_sentences(command, logged) == logged
+        command = _with_cores(command, logged)
+    return _with_sentences(command, logged) == logged
 
 
 def _with_cores(command: SubmitApp, logged: SubmitApp) -> SubmitApp:

@@ -51,7 +51,7 @@ def veiled(state: ClusterState, command: Command) -> Command:
 
 def is_veiled(said: str, logged: str) -> bool:
     """Whether `logged` is the sentence `said`, or what is left of it with private parts left out."""
-    start, *parts = logged.split(LEFT_OUT)
+    start, *parts = logged.split(WITHHELD)
     if not parts or not said.startswith(start):
         return said == logged
     at, (*middle, end) = len(start), parts

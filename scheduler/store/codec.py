@@ -270,8 +270,10 @@ def told(record: Record) -> list[Fact]:
     return found
 
 
-def command_in(record: Record, identity: str) -> tuple[Command, Private | None] | None:
-    """The command of that id in the turn, without its private part, and that part unless it is withheld; None without.
+def command_in(record: Record, identity: str) -> tuple[Command, Private | Literal["withheld"] | None] | None:
+    """The command of that id in the turn, without its private part, and that part, None if it has none.
+
+    None if the turn has no such command.
 
     Raises: UnreadableRecord if they cannot be decoded; the record is not verified otherwise.
     """
@@ -282,7 +284,8 @@ def command_in(record: Record, identity: str) -> tuple[Command, Private | None] 
             return None
         parts = _privates_of(record.private) if record.private else []
         private = next((part.private for part in parts if part.number == number), None)
-        return _command_of(logged[number].command), private
+        withheld: Literal["withheld"] | None = "withheld" if logged[number].commit else None
+        return _command_of(logged[number].command), private or withheld
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _complaint(record, error) from error
 

@@ -22,6 +22,7 @@ from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     DecommissionWorker,
+    DrainWorker,
     EndedExecutor,
     KillApp,
     LoseWorker,
@@ -399,6 +400,9 @@ AT_GPU = submission("a", tasks=1, cores=2, task_resources={"gpu": "1"}, command=
         (RegisterCompany(company="acme", cores=8), RegisterCompany(company="acme", cores=9)),
         (RegisterCompany(company="acme"), KillApp(app="nobody")),
         (KillApp(app="nobody"), KillApp(app="nobody-else")),  # refused, and logged
+        (KillApp(app="nobody", reason="old"), KillApp(app="nobody", reason="new")),
+        (KillApp(app="nobody"), KillApp(app="nobody", reason="new")),
+        (DrainWorker(worker="nobody"), DrainWorker(worker="nobody", reason="new")),
         (submission("a", command=("true",)), submission("a", command=("false",))),
         (submission("a", env=("ONE",)), submission("a", env=("TWO",))),
         (AT_GPU, replace(AT_GPU, cores=5)),
