@@ -60,6 +60,7 @@ from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, Not
 from scheduler.model.versions import HEADER, check_messages
 from scheduler.rules.permission import Subject, may_read
 from scheduler.service.receipts import Receipt
+from scheduler.store.ended_sessions import EndedSessions
 from workers import door as structs
 from workers.door import Holding
 
@@ -133,7 +134,8 @@ class Door:
         self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: Provider | None = None
     ) -> None:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
-        self.board, self.sessions = Board(handlers), Sessions(handlers.keys.cluster, handlers.keyring)
+        self.board, self.ended = Board(handlers), EndedSessions(handlers.store, handlers.keys)
+        self.sessions = Sessions(handlers.keys.cluster, handlers.keyring, self.ended)
         self.passes = Passes(handlers.keys.cluster, handlers.keyring)
         self.bells, self.questions = Bells(), Questions(handlers.workers.grants)
         self.url = ""
@@ -404,7 +406,7 @@ class Door:
         if session is None:
             raise NotAuthenticated("nobody is logged in; log in with a token")
         if route.name == "logOut":
-            self.sessions.end(session)
+            await self.read(session.who, partial(self.ended.add, session.id))
             answer = _json({})
             set_cookie(answer, request, "", 0)
             return answer

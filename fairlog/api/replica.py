@@ -78,7 +78,9 @@ class Replica:
     Only the thread changes the state, a whole turn at a time, while it holds the guard. Everyone else looks at it
     through `read`, which holds the guard as well, and keeps nothing of it that can change. `heard` is called in the
     thread with each turn after it is folded, and with None when the log has lost turns that were told. `tally` counts
-    what happens. With `known`, nothing is read from a log that is shorter than one that was known (semantics I8).
+    what happens. `beside` is called in the thread before the log is asked, for what must be as fresh as the log, and
+    may raise redis-py's errors. With `known`, nothing is read from a log that is shorter than one that was known
+    (semantics I8).
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Replica:
         self._known = known
         self.log = log
         self.heard = heard
+        self.beside: Callable[[], object] = lambda: None
         self._guard = Guard()
         self._follower = Follower(log, self._guard, self.tally.hear)
         self._outage = Outage(replica=log.keys.cluster)
@@ -181,6 +184,7 @@ class Replica:
         Raises: as `Follower.catch_up`; ShorterLog, OtherVersion.
         """
         asked_s = time.monotonic()
+        self.beside()
         self.log.check_schema()
         self._follower.catch_up()
         if self._known is not None:
@@ -201,6 +205,7 @@ class Replica:
                 self.catch_up()
                 self._outage.is_over()
                 self._lose()
+            self.beside()
             before = self.head
             self._told = self._told or before > 0
             records = self._follower.follow(WAIT_MS)

@@ -119,7 +119,7 @@ def run_api(
         replica = Replica(log, known=Known(log, me, "api", known))
         handlers = Handlers(store, cluster, replica, keyring=keyring, timeout_s=timeout_s, figures=figures)
         door = Door(handlers, feed, provider=provider)
-        replica.heard = door.heard
+        replica.heard, replica.beside = door.heard, door.ended.read
         with replica, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(_serve(door, where, sockets))
 

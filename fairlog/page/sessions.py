@@ -2,7 +2,8 @@
 
 A cookie names the session, the account, the id of its token and its end, and has the HMAC-SHA256 of these by a key that
 follows from a door key. So all API servers of a cluster accept it, and it is worth no more than its token: it is
-refused as soon as the token is. Without a keyring there are no accounts, and a key of this process signs.
+refused as soon as the token is, or the session was ended at any of them. Without a keyring there are no accounts, and
+a key of this process signs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from scheduler.model.sender import By
 from scheduler.store.framing import framed
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from scheduler.rules.state import ClusterState
     from scheduler.service.keyring import Keyring
 
@@ -28,7 +31,7 @@ SESSION_MS = 3_600_000
 LINK_MS = 12 * 3_600_000
 """How long a link is good if nobody has opened it."""
 KEPT = 10_000
-"""The most links and ended sessions that are remembered."""
+"""The most links that are remembered."""
 _PARTS = 6
 _PURPOSE = b"session of the page"
 _WITHOUT = "-"
@@ -43,16 +46,15 @@ class Session(NamedTuple):
 
 
 class Sessions:
-    """The sessions of one API server. May be used by several threads."""
+    """The sessions of one API server, without those `ended`. May be used by several threads."""
 
-    def __init__(self, cluster: str, keyring: Keyring | None = None) -> None:
-        self._cluster, self._keyring = cluster, keyring
+    def __init__(self, cluster: str, keyring: Keyring | None = None, ended: Container[object] = frozenset()) -> None:
+        self._cluster, self._keyring, self._ended = cluster, keyring, ended
         self.at_home = False
         """Whether the owner of its Unix socket needs no token."""
         self._own = secrets.token_bytes(32)
         self._links: OrderedDict[str, tuple[By, int]] = OrderedDict()
         """SHA-256 of a link's key -> whose session it opens, and until when (ms)."""
-        self._ended: OrderedDict[str, None] = OrderedDict()
         self._lock = Lock()
 
     def link(self, who: By, now: int) -> str:
@@ -113,13 +115,6 @@ class Sessions:
         if now >= known.expires:
             raise NotAuthenticated("the token of this session has expired")
         return By(known.account, known.id, known.role)
-
-    def end(self, session: Session) -> None:
-        """Take the session's cookies no longer."""
-        with self._lock:
-            self._ended[session.id] = None
-            if len(self._ended) > KEPT:
-                self._ended.popitem(last=False)
 
     def _mac(self, door: str, parts: tuple[str, ...]) -> str:
         """Raises: KeyError if the door key is unknown."""

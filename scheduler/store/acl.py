@@ -59,7 +59,7 @@ ROLES = (
         user="fairlog-api",
         purpose="API servers, which work for agents and executors as well",
         write=f"{_ASKING} inbox:* unclaimed:* reads reads-archive rate:* owners {_WORK} heartbeats agents "
-        "served shorter full-disks grants:*",
+        "served shorter full-disks ended-sessions grants:*",
         read=f"{_LOG} secrets:* audited backed-up",
         queues=_SERVING,
         commands=f"{_READS} {_SENDS} {_WORKS} memory|usage xtrim",

@@ -44,6 +44,8 @@ class Keys:
         self.served = f"{self.prefix}served"
         """String: when API servers were heard (`scheduler.service.served`)."""
         self.owners = f"{self.prefix}owners"
+        self.ended_sessions = f"{self.prefix}ended-sessions"
+        """Stream: the sessions of the page that were ended (`scheduler.store.ended_sessions`)."""
         self.full_disks = f"{self.prefix}full-disks"
         self.snapshots = f"{self.prefix}snapshots"
         self.snapshotting = f"{self.prefix}snapshotting"

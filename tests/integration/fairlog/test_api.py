@@ -8,6 +8,8 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, DuplicateApp, NotAuthenticated, UnknownApp
 from scheduler.rules.views import VIEWS
 from scheduler.service.receipts import Receipt
-from tests.integration.cli_rig import Shell
+from tests.integration.cli_rig import Service, Shell
 from tests.waiting import wait_until
 
 
@@ -113,6 +115,42 @@ def test_over_tcp_nobody_without_a_token_gets_in(up: dict[str, Any]) -> None:
             with pytest.raises(NotAuthenticated, match="without a token"):
                 ask()
     assert httpx.get(f"{up['api']}/openapi.json").json()["openapi"] == "3.1.0"
+
+
+def test_a_session_that_is_ended_at_one_server_is_ended_at_the_others(up: dict[str, Any], tmp_path: Path) -> None:
+    """Also at one that was started afterwards."""
+    mark = {"fairlog-page": "1", "sec-fetch-site": "same-origin"}
+    listen = ("--listen", "127.0.0.1:0", "--socket")
+    with ExitStack() as stack:
+
+        def another(name: str) -> httpx.Client:
+            service = stack.enter_context(Service(up["shell"], "api", *listen, str(tmp_path / name), name=name))
+            service.hear("READY=1")
+            places = next(str(entry["at"]) for entry in service.entries() if "at" in entry).split(", ")
+            (url,) = (place for place in places if place.startswith("http://"))
+            return stack.enter_context(httpx.Client(base_url=url))
+
+        first, second = stack.enter_context(httpx.Client(base_url=up["api"])), another("second")
+        home = stack.enter_context(httpx.Client(transport=httpx.HTTPTransport(uds=up["socket"]), base_url="http://x"))
+        for _ in range(2):
+            key = home.post("/v1/links").json()["key"]
+            assert first.post("/v1/session", json={"key": key}, headers=mark).status_code == 200
+        (cookie,) = first.cookies.values()
+
+        def shown(to: httpx.Client) -> dict[str, str]:
+            return {"cookie": f"fairlog-{to.base_url.port}={cookie}", **mark}
+
+        def refused(by: httpx.Client) -> str:
+            answer = by.get("/v1/session", headers=shown(by))
+            return str(answer.json()["detail"]) if answer.status_code == 401 else ""
+
+        kept = second.get("/v1/session", headers=shown(second))
+        assert kept.status_code == 200, kept.text
+        assert first.delete("/v1/session", headers=mark).status_code == 200
+        for server in (second, another("third")):
+            said = wait_until(partial(refused, server), "the session is ended there")
+            assert said.startswith("the session was ended")
+            assert server.post("/v1/session", headers=shown(server)).status_code == 401
 
 
 @leaks
