@@ -200,6 +200,7 @@ class WorkerStore:
             rq_worker=claims.rq_name,
             turn=turn,
             slots=claims.slots,
+            company=claims.company,
         )
 
     def finish(self, claims: Claims, *, put_back: bool) -> None:
@@ -218,11 +219,12 @@ class WorkerStore:
             return False
         if claims.runs == "tasks":
             if tails:
-                self.work.keep_output(claims.app, claims.executor, tails)
+                self.work.keep_output(claims.app, claims.executor, tails, company=claims.company)
         elif claims.runs == "driver" and 0 in tails:
-            self.work.keep_driver_output(claims.app, tails[0])
+            self.work.keep_driver_output(claims.app, tails[0], company=claims.company)
         elif 0 in tails:
-            self.work.keep_program_output(claims.app, number_of(claims.executor), tails[0])
+            number = number_of(claims.executor)
+            self.work.keep_program_output(claims.app, number, tails[0], company=claims.company)
         return bool(grant)
 
     def backlog(self, by: By, claims: Claims, said: Backlog) -> None:

@@ -46,6 +46,8 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     """How many tasks it runs at once."""
     fetched_by: str = ""
     """The id of the worker's token that its agent showed, "" = none: it is good only as long as that one."""
+    company: str = ""
+    """The company of the app, "" in tokens of before there was this field."""
 
     @property
     def rq_name(self) -> str:
@@ -58,7 +60,7 @@ def claims_of(grant: Grant, cluster: str, worker: str) -> Claims:
     runs: Literal["tasks", "driver", "program"]
     runs = "driver" if grant.role == "driver" else "program" if grant.program else "tasks"
     about = grant.tasks, grant.retries, grant.retry_backoff_s, runs, grant.tasks_at_once
-    return Claims(cluster, worker, grant.executor, grant.app, grant.granted_at, *about)
+    return Claims(cluster, worker, grant.executor, grant.app, grant.granted_at, *about, company=grant.company)
 
 
 def grant_token(ring: Keyring, claims: Claims) -> str:

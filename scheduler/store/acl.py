@@ -29,7 +29,7 @@ class Role(NamedTuple):
 
 
 _LOG = "log archive snapshot:* snapshots lease masters office schema settled shorter unreplicated"
-_WORK = "tasks:* begun:* later:* near:* output:* kept kept:* driver-output:* mail:* visit:* visited"
+_WORK = "tasks:* begun:* later:* near:* output:* live kept kept:* driver-output:* mail:* visit:* visited"
 _ASKING = "inbox sent:* reply:*"
 _RINGING = "queue:fairlog.{C}.master"
 _SERVING = (

@@ -129,6 +129,11 @@ class Keys:
         """Hash, company -> the sum of the sizes in `kept`."""
         return f"{self.prefix}kept"
 
+    @property
+    def live(self) -> str:
+        """Hash, app that is not over -> `SIZE COMPANY` of its output, `/COMPANY` -> the sum of the company's."""
+        return f"{self.prefix}live"
+
     def mail(self, app: str) -> str:
         """Hash, name -> message: the app's mailbox (`scheduler.store.mailbox`); deleted when the app ends."""
         return f"{self.prefix}mail:{app}"

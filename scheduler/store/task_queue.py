@@ -41,6 +41,10 @@ APP_OUTPUT_BYTES = 64 * 1024 * 1024
 KEPT_S = 7 * 24 * 3600
 KEPT_BYTES = 256 * 1024 * 1024
 """The most output and task states of a company's apps that are over; the oldest give way."""
+LIVE_BYTES = 256 * 1024 * 1024
+"""The most output of a company's apps that are not over; what comes beyond is stored in a shorter form."""
+SHORT_BYTES = 512
+"""How much of each stream the shorter form has; where not even that fits, only how much was written is stored."""
 KEPT_PROGRAMS = 1_000
 """Of how many executors of an app, those started last, the output of their programs is kept."""
 MOST_JOBS = 100_000
@@ -51,6 +55,13 @@ _CHUNK = 500
 def output_bytes(tasks: int) -> int:
     """How much of the output of each task the store keeps, for an app of so many tasks."""
     return max(1024, min(OUTPUT_BYTES, APP_OUTPUT_BYTES // max(1, tasks)))
+
+
+def _forms(stored: bytes) -> tuple[bytes, bytes, bytes]:
+    """A stored tail, a shorter one, and one that says only how much was written."""
+    stored = stored[-_STORED_BYTES:]
+    tail = read_tail(stored)
+    return stored, min(stored, tail.last(SHORT_BYTES, SHORT_BYTES).stored(), key=len), tail.last(0, 0).stored()
 
 
 def broken(executor: str) -> str:
@@ -243,6 +254,7 @@ class Worklist:
         rq_worker: str = "",
         turn: str = "",
         slots: int = 0,
+        company: str = "",
     ) -> Step:
         """Report ended tasks and take up to `want` new ones, in one round trip.
 
@@ -253,17 +265,19 @@ class Worklist:
 
         With a `turn`, `LIFE:NUMBER`, a step that is sent again because its answer was lost gets the tasks that were
         handed out, and new ones for what is left of the executor's `slots`; one with an earlier number gets none.
+
+        The output counts for the `company`, which has room for `LIVE_BYTES`; that of "", one unknown, is not counted.
         """
         arguments: list[str | int | bytes] = [executor, want, retries, backoff_s, self._id(app), _rq_now(), rq_worker]
-        arguments += [worker, turn, slots]
+        arguments += [worker, turn, slots, company, app, LIVE_BYTES]
         for done in completions:
             exit_code = "" if done.exit_code is None else done.exit_code
             attempt = "" if done.attempt is None else done.attempt
-            arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-_STORED_BYTES:]]
-            arguments += [done.cpu_ms, done.peak_mb, done.output_bytes]
+            arguments += [done.task, attempt, done.outcome, exit_code, done.message]
+            arguments += [done.cpu_ms, done.peak_mb, done.output_bytes, *_forms(done.output)]
         keys = self._keys
         places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
-        answer = cast("list[Any]", self._step([*places, keys.later(app)], arguments))
+        answer = cast("list[Any]", self._step([*places, keys.later(app), keys.live], arguments))
         granted, tasks, succeeded, failed, detail, taken, refused, mine, running, next_ms, told = answer
         jobs = [job.decode(errors="replace") for job in refused]
         begun, held = ([Begun(*pair) for pair in pairs] for pairs in (taken, mine))
@@ -287,12 +301,12 @@ class Worklist:
         keys = self._keys
         return self._queue(app), keys.tasks(app), keys.begun(app), keys.later(app), self._id(app), *gone
 
-    def keep_output(self, app: str, executor: str, tails: Mapping[int, bytes]) -> None:
-        """Store the output tails of running tasks of `executor`."""
-        arguments: list[str | int | bytes] = [executor]
+    def keep_output(self, app: str, executor: str, tails: Mapping[int, bytes], *, company: str = "") -> None:
+        """Store the output tails of running tasks of `executor`, which count as those of a `step`."""
+        arguments: list[str | int | bytes] = [executor, company, app, LIVE_BYTES]
         for index, tail in tails.items():
-            arguments += [index, tail[-_STORED_BYTES:]]
-        self._keep_output([self._keys.begun(app), self._keys.output(app)], arguments)
+            arguments += [index, *_forms(tail)]
+        self._keep_output([self._keys.begun(app), self._keys.output(app), self._keys.live], arguments)
 
     def forget(self, apps: Mapping[str, str]) -> None:
         """Delete the queue, jobs and secrets of apps that are over (app -> company).
@@ -322,14 +336,18 @@ class Worklist:
                 self._store.delete(*(self._job(app, i) for i in range(first, min(first + 2 * _CHUNK, jobs))))
             rq_workers = f"rq:workers:{keys.app_queue(app)}"
             places = [keys.tasks(app), keys.output(app), keys.driver_output(app), self._queue(app), queues, rq_workers]
-            more = [keys.near(app), keys.kept(company), keys.kept_bytes]
+            more = [keys.near(app), keys.kept(company), keys.kept_bytes, keys.live]
             self._sweep([*places, *more], [KEPT_S, KEPT_BYTES, company, app, keys.prefix])
 
     def open_apps(self) -> list[str]:
-        """Ids of the apps with a queue in the store, sorted: those that `forget` has not finished."""
+        """Ids of the apps with a queue or counted output in the store, sorted: `forget` has not finished them."""
         prefix = self._queue("")
-        names = (as_text(name) for name in cast("set[bytes]", self._store.smembers(Queue.redis_queues_keys)))
-        return sorted(name[len(prefix) :] for name in names if name.startswith(prefix))
+        pipeline = self._store.pipeline(transaction=True)
+        pipeline.smembers(Queue.redis_queues_keys)
+        pipeline.hkeys(self._keys.live)
+        queues, live = (map(as_text, names) for names in pipeline.execute())
+        found = {name[len(prefix) :] for name in queues if name.startswith(prefix)}
+        return sorted(found.union(name for name in live if not name.startswith("/")))
 
     def progress(self, app: str) -> Progress:
         """The numbers of the app's tasks by state."""
@@ -384,18 +402,22 @@ class Worklist:
         """The tasks, or the numbers of the executors, of which the store has output."""
         return sorted(int(name) for name in cast("list[bytes]", self._store.hkeys(self._keys.output(app))))
 
-    def keep_driver_output(self, app: str, tail: bytes) -> None:
-        """Store the tail of the driver's output for `KEPT_S`."""
-        self._store.set(self._keys.driver_output(app), tail[-_STORED_BYTES:], ex=KEPT_S)
+    def keep_driver_output(self, app: str, tail: bytes, *, company: str = "") -> None:
+        """Store the tail of the driver's output for `KEPT_S`; it counts as that of a `step`."""
+        keys, about = self._keys, (company, app, LIVE_BYTES, KEPT_S)
+        self._eval(task_queue_lua.KEEP_DRIVER_OUTPUT, [keys.driver_output(app), keys.live], [*about, *_forms(tail)])
 
-    def keep_program_output(self, app: str, number: int, tail: bytes) -> None:
-        """Store the tail of the output of executor `number`'s program, for `KEPT_S`; of the last `KEPT_PROGRAMS`."""
-        pipeline = self._store.pipeline(transaction=False)
-        pipeline.hset(self._keys.output(app), str(number), tail[-_STORED_BYTES:])
-        if number >= KEPT_PROGRAMS:
-            pipeline.hdel(self._keys.output(app), str(number - KEPT_PROGRAMS))
-        pipeline.expire(self._keys.output(app), KEPT_S)
-        pipeline.execute()
+    def keep_program_output(self, app: str, number: int, tail: bytes, *, company: str = "") -> None:
+        """Store the tail of the output of executor `number`'s program, for `KEPT_S`; of the last `KEPT_PROGRAMS`.
+
+        It counts as that of a `step`.
+        """
+        keys, gone = self._keys, number - KEPT_PROGRAMS
+        about = company, app, LIVE_BYTES, KEPT_S, number, gone if gone >= 0 else ""
+        self._eval(task_queue_lua.KEEP_PROGRAM_OUTPUT, [keys.output(app), keys.live], [*about, *_forms(tail)])
+
+    def _eval(self, script: str, keys: list[str], arguments: list[str | int | bytes]) -> object:
+        return self._store.eval(script, len(keys), *keys, *arguments)
 
     def is_granted(self, worker: str, executor: str) -> bool:
         """Whether the executor or driver is granted on the worker."""

@@ -40,6 +40,36 @@ end
 
 `hosts:<i>` are the live hosts that task i prefers, a line each; `!` if none of its hosts has a live worker."""
 
+_LIVE = """
+local function add_live(live, company, app, more)
+  if company == '' or more == 0 then return end
+  local held = tonumber(string.match(redis.call('HGET', live, app) or '', '^%d+') or 0)
+  redis.call('HSET', live, app, string.format('%d %s', math.max(0, held + more), company))
+  redis.call('HINCRBY', live, '/' .. company, string.format('%d', more))
+end
+
+local function fitting(live, company, most, before, ...)
+  local room = tonumber(most) - tonumber(company ~= '' and redis.call('HGET', live, '/' .. company) or 0) + before
+  local forms = {...}
+  for n = 1, #forms - 1 do
+    if company == '' or #forms[n] <= math.max(room, before) then return forms[n] end
+  end
+  return forms[#forms]
+end
+
+local function keep_tail(live, company, app, most, output, i, ...)
+  local before = #(redis.call('HGET', output, i) or '')
+  local tail = fitting(live, company, most, before, ...)
+  redis.call('HSET', output, i, tail)
+  add_live(live, company, app, #tail - before)
+end
+"""
+"""Lua functions: count output of an app that is not over; the first form of a tail for which the company has room, else
+the last form; store a tail so. A company "" is not known, and nothing is counted.
+
+`live` has, for each app that is not over, the size of its output and its company, and for `/COMPANY` the sum. A tail
+never makes way for a shorter form of one that is no longer than it."""
+
 FILL = (
     _GRANTED
     + _QUEUED
@@ -86,30 +116,31 @@ STEP = (
     (
         _GRANTED
         + _QUEUED
+        + _LIVE
         + """
-local queue, tasks, begun, output, grants, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local queue, tasks, begun, output, grants, later, live = unpack(KEYS)
 local executor, want, retries, backoff_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local id, now, rq_worker, worker, turn, slots = ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
+local owner, app, most = ARGV[11], ARGV[12], ARGV[13]
 local jobs = 'rq:job:' .. id
 local clock = redis.call('TIME')
 local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local finished = false
 
-local function keep_last(i, tail)
+local function keep_last(i, tail, ...)
   local before = redis.call('HGET', output, i) or ''
   if tail == '' or tail == before then return end
   local company = redis.call('HGET', tasks, 'company')
-  if company then
-    local prefix, app = string.match(tasks, '^(fairlog:%b{}:)tasks:(.*)$')
-    local kept, more = prefix .. 'kept', string.format('%d', math.max(0, #tail - #before))
-    if type(redis.pcall('HINCRBY', kept, company, more)) ~= 'number' then return end
-    redis.call('RPUSH', kept .. ':' .. company, more .. ' ' .. app)
-  end
+  if not company then return keep_tail(live, owner, app, most, output, i, tail, ...) end
+  local kept = string.match(tasks, '^(fairlog:%b{}:)tasks:') .. 'kept'
+  local more = string.format('%d', math.max(0, #tail - #before))
+  if type(redis.pcall('HINCRBY', kept, company, more)) ~= 'number' then return end
+  redis.call('RPUSH', kept .. ':' .. company, more .. ' ' .. app)
   redis.call('HSET', output, i, tail)
-  if company then redis.call('PEXPIRE', output, math.max(1, redis.call('PTTL', tasks))) end
+  redis.call('PEXPIRE', output, math.max(1, redis.call('PTTL', tasks)))
 end
 
-local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, peak_mb, output_bytes)
+local function complete(i, attempt, outcome, exit_code, message, cpu_ms, peak_mb, output_bytes, tail, ...)
   local known = redis.call('HGET', tasks, i)
   local is_stopped = outcome == 'stopped' and known
   if not is_stopped and redis.call('HGET', begun, i) ~= executor then return end
@@ -120,7 +151,7 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
     local holder = number == task.attempts and task.executor or task.last and task.last.executor
     if holder ~= executor then return end
     task.stopped = number
-    if number == task.attempts and not task.ended_at then keep_last(i, tail) end
+    if number == task.attempts and not task.ended_at then keep_last(i, tail, ...) end
   else
     if attempt ~= '' and tonumber(attempt) ~= task.attempts then return end
     task.broken = nil
@@ -141,7 +172,7 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
     return
   end
   redis.call('HDEL', begun, i)
-  if tail ~= '' then redis.call('HSET', output, i, tail) end
+  if tail ~= '' then keep_tail(live, owner, app, most, output, i, tail, ...) end
   if outcome == 'succeeded' then
     task.state = 'succeeded'
     finished = true
@@ -173,9 +204,10 @@ local function complete(i, attempt, outcome, exit_code, message, tail, cpu_ms, p
   redis.call('HSET', tasks, i, cjson.encode(task))
 end
 
-for n = 11, #ARGV, 9 do
-  local cpu_ms, peak_mb, output_bytes = tonumber(ARGV[n + 6]), tonumber(ARGV[n + 7]), tonumber(ARGV[n + 8])
-  complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5], cpu_ms, peak_mb, output_bytes)
+for n = 14, #ARGV, 11 do
+  local cpu_ms, peak_mb, output_bytes = tonumber(ARGV[n + 5]), tonumber(ARGV[n + 6]), tonumber(ARGV[n + 7])
+  complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], cpu_ms, peak_mb, output_bytes,
+    ARGV[n + 8], ARGV[n + 9], ARGV[n + 10])
 end
 if finished then redis.call('HSET', tasks, 'finished:' .. executor, 1) end
 
@@ -387,13 +419,47 @@ cannot be read begins anew."""
 PUT_BACK = f"{RETURN}return return_tasks(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], 2, #ARGV)"
 """Returns the running tasks of executors to the front of the queue. -> their number."""
 
-KEEP_OUTPUT = """
-local begun, output, executor = KEYS[1], KEYS[2], ARGV[1]
-for n = 2, #ARGV, 2 do
-  if redis.call('HGET', begun, ARGV[n]) == executor then redis.call('HSET', output, ARGV[n], ARGV[n + 1]) end
+KEEP_OUTPUT = (
+    _LIVE
+    + """
+local begun, output, live = unpack(KEYS)
+local executor, company, app, most = unpack(ARGV)
+for n = 5, #ARGV, 4 do
+  if redis.call('HGET', begun, ARGV[n]) == executor then
+    keep_tail(live, company, app, most, output, ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3])
+  end
 end
 """
-"""Stores the output tails of tasks that are running on the executor."""
+)
+"""Stores the output tails of tasks that are running on the executor, each in the first of three forms that fits."""
+
+KEEP_DRIVER_OUTPUT = (
+    _LIVE
+    + """
+local output, live = unpack(KEYS)
+local company, app, most, kept_s, tail, short, note = unpack(ARGV)
+local before = #(redis.call('GET', output) or '')
+tail = fitting(live, company, most, before, tail, short, note)
+redis.call('SET', output, tail, 'EX', kept_s)
+add_live(live, company, app, #tail - before)
+"""
+)
+"""Stores the tail of a driver's output, in the first of three forms that fits, for ARGV[4] seconds."""
+
+KEEP_PROGRAM_OUTPUT = (
+    _LIVE
+    + """
+local output, live = unpack(KEYS)
+local company, app, most, kept_s, number, gone, tail, short, note = unpack(ARGV)
+if gone ~= '' then
+  add_live(live, company, app, -#(redis.call('HGET', output, gone) or ''))
+  redis.call('HDEL', output, gone)
+end
+keep_tail(live, company, app, most, output, number, tail, short, note)
+redis.call('EXPIRE', output, kept_s)
+"""
+)
+"""Stores the tail of the output of an executor's program as `KEEP_DRIVER_OUTPUT` does, and drops that of another."""
 
 CLOSE = """
 local apps = #KEYS / 8
@@ -423,7 +489,7 @@ return made
 -> for each app the number of jobs created, -1 if it has neither tasks nor output."""
 
 SWEEP = """
-local tasks, output, driver_output, queue, queues, rq_workers, near, kept, kept_bytes = unpack(KEYS)
+local tasks, output, driver_output, queue, queues, rq_workers, near, kept, kept_bytes, live = unpack(KEYS)
 local kept_s, most, company, app, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 for _, worker in ipairs(redis.call('SMEMBERS', rq_workers)) do
   redis.call('SREM', 'rq:workers', worker)
@@ -440,6 +506,12 @@ local written = redis.call('HKEYS', output)
 for first = 1, #written, 16 do
   local texts = redis.call('HMGET', output, unpack(written, first, math.min(first + 15, #written)))
   for _, text in ipairs(texts) do size = size + #(text or '') end
+end
+local held, owner = string.match(redis.call('HGET', live, app) or '', '^(%d+) (.*)$')
+if held then
+  redis.call('HDEL', live, app)
+  local left = redis.call('HINCRBY', live, '/' .. owner, '-' .. held)
+  if left <= 0 then redis.call('HDEL', live, '/' .. owner) end
 end
 redis.call('RPUSH', kept, string.format('%d %s', size, app))
 redis.call('EXPIRE', kept, kept_s)
@@ -461,4 +533,4 @@ end
 """Deletes RQ's records of the queue and its workers, and no other key that the set of workers names.
 
 Task states and output expire after ARGV[1] seconds. If those of the company exceed ARGV[2] bytes, the oldest are
-deleted: so no tenant fills the store. A state counts as 100 bytes."""
+deleted: so no tenant fills the store. A state counts as 100 bytes. The output is none of an app that runs any more."""

@@ -489,6 +489,76 @@ def test_the_oldest_output_of_a_company_gives_way_to_its_latest(
     assert sums[b"acme"] <= 10_000
 
 
+def counted(fake: fakeredis.FakeRedis, **companies: list[str]) -> dict[str, int]:
+    """Of each company what is counted, which is what the store holds of its apps."""
+    held = {as_text(name): as_text(text) for name, text in fake.hgetall(KEYS.live).items()}
+    for company, apps in companies.items():
+        for app in apps:
+            there = sum(map(len, fake.hvals(KEYS.output(app)))) + fake.strlen(KEYS.driver_output(app))
+            assert held.get(app, f"0 {company}") == f"{there} {company}"
+        assert int(held.get(f"/{company}", 0)) == sum(int(held.get(app, "0").split()[0]) for app in apps)
+    return {name[1:]: int(text) for name, text in held.items() if name.startswith("/")}
+
+
+LONG = b"a" * 5_000 + b"z"
+
+
+def test_a_company_keeps_so_much_output_of_apps_that_run(
+    work: Worklist, fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no room is kept in a shorter form, which says so where it is read; others have room of their own."""
+    monkeypatch.setattr(task_queue, "LIVE_BYTES", 10_800)
+    apps = {"acme": ["one", "two"], "globex": ["theirs"]}
+    for app in ("one", "two", "theirs"):
+        work.fill(app, 3, worker=WORKER, executor="e")
+        work.step(app, worker=WORKER, executor="e", want=3)
+
+    def keep(app: str, tails: dict[int, bytes]) -> None:
+        work.keep_output(app, "e", tails, company="globex" if app == "theirs" else "acme")
+
+    def finish(app: str, task: int, text: bytes) -> None:
+        done = Completion(task, "succeeded", 0, "", output=text)
+        work.step(app, [done], worker=WORKER, executor="e", company="acme")
+
+    def said(missing: int) -> bytes:
+        return b"fairlog: %d bytes before this are not shown here; the worker has them in its files\n" % missing
+
+    keep("one", {0: LONG, 1: LONG})
+    keep("theirs", {0: LONG, 1: LONG})
+    finish("two", 0, LONG)
+    assert (
+        [work.output("one", task) for task in (0, 1)] == [work.output("theirs", task) for task in (0, 1)] == [LONG] * 2
+    )
+    assert work.output("two", 0) == said(len(LONG) - 512) + LONG[-512:]
+    keep("two", {1: LONG})
+    assert work.output("two", 1) == said(len(LONG))
+    work.keep_driver_output("two", LONG, company="acme")
+    work.keep_program_output("two", 7, LONG, company="acme")
+    assert work.output("two", None) == work.output("two", 7) == said(len(LONG))
+    assert counted(fake, **apps)["acme"] <= 10_800
+    finish("one", 0, LONG[1:])
+    assert work.output("one", 0) == LONG[1:]
+    work.forget({"one": "acme"})
+    assert work.output("one", 0) == LONG[1:]
+    keep("two", {1: LONG})
+    assert work.output("two", 1) == LONG
+    assert counted(fake, acme=["two"], globex=["theirs"])["acme"] > len(LONG)
+    work.forget({"two": "acme", "theirs": "globex"})
+    assert not fake.exists(KEYS.live)
+
+
+def test_of_programs_that_give_way_nothing_is_counted(
+    work: Worklist, fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_queue, "KEPT_PROGRAMS", 2)
+    for number in range(5):
+        work.keep_program_output(APP, number, b"x" * (number + 1), company="acme")
+        work.keep_driver_output(APP, b"y" * (10 - number), company="acme")
+    assert work.written(APP) == [3, 4]
+    assert counted(fake, acme=[APP]) == {"acme": 4 + 5 + 6}
+    assert work.open_apps() == [APP]
+
+
 def test_an_app_that_runs_again_under_an_old_name_keeps_its_tasks(
     work: Worklist, fake: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
