@@ -494,8 +494,10 @@ class Handlers:
         """Events of the log after position `after`, as `fairlog log --json` prints them.
 
         They have their private parts for those who may read them. `next` is the position to ask after; None at the end.
+
+        Raises: NotAllowed, NotReady; NotThatLong if the log ends before `after`.
         """
-        seen, may = self.replica.read(lambda state: self.reader(state, who, reason))
+        seen, may = self.replica.read(lambda state: self.reader(state, who, reason), after=after)
         limit = max(1, min(limit, PAGE))
         found: list[Raw] = []
         private = False

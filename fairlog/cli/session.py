@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 from fairlog import credentials
 from fairlog.api.addresses import UNIX
 from fairlog.cli.failures import NoStore, NotThatLong, Unconfirmed, UnknownCluster
+from fairlog.cli.reached import check_reached
 from fairlog.cli.render import say
 from fairlog.local.running import find_running
 from recovery.replay.bounds import OPEN, Bound, E, up_to
@@ -387,12 +388,9 @@ def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> 
     for entry in up_to(entries, at or OPEN):
         seq, ended_at = entry.seq, entry.at
         yield entry
-    if at is not None and at.seq is not None and seq < at.seq:
-        raise NotThatLong(f"the log ends at position {seq}, before {at.seq}")
     if at is not None and at.at is not None and not seq:
         raise NotThatLong(f"the log begins after {at}; give a later time")
-    if at is not None and at.at is not None and at.at > now_ms():
-        raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is in the future")
+    check_reached(at or OPEN, seq, ended_at, now_ms)
 
 
 def locate(target: Target) -> tuple[str, str, Running | None]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
+from fairlog.cli.reached import check_span, now_ms
 from fairlog.cli.session import Session, until
 from fairlog.cli.target import Target
 from recovery.replay.bounds import Bound, E
@@ -88,7 +88,23 @@ class Source:
 
     def until(self, entries: Iterable[E]) -> Iterator[E]:
         """The entries up to `--at`. Raises: NotThatLong if they end before."""
-        return until(entries, self._at, lambda: round(time.time() * 1000))
+        return until(entries, self._at, now_ms)
+
+    def span(self, entries: Iterable[E], first: Bound, last: Bound) -> Iterator[E]:
+        """The entries from `first` to `last`, of those up to `--at`.
+
+        Raises: NotThatLong, after the last entry, if they end before one of the three.
+        """
+        seq = ended_at = 0
+        for entry in self.until(entries):
+            seq, ended_at = entry.seq, entry.at
+            if last.passed(entry):
+                return
+            if first.reached(entry):
+                yield entry
+        if not seq and first.seq is not None:  # what is stored before `first` was not read
+            seq = self.end().seq
+        check_span(first, last, seq, ended_at)
 
     def end(self) -> Position:
         """The position and digest of the end of the log. Raises: InvalidCommand if the log is empty."""

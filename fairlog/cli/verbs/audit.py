@@ -15,6 +15,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.params import EXPORT, FOLDER, as_json, flag, read_point, span_options, text_option
+from fairlog.cli.reached import check_reached
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
 from fairlog.cli.whose import company_option
@@ -265,8 +266,7 @@ def audit(  # noqa: PLR0913 - its options
         verdicts = _verdicts(audited, name, company)
         if proofs is not None and audited.blind_from is None:
             verdicts = [*verdicts, *map(Verdict, proofs.deviations())]
-        if audited.ends_at < audited.first and first != OPEN:
-            raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
+        _check_span(audited, first, last)
         if not as_json:
             _print_verdicts(f"{name}: " if golden else "", audited, verdicts, everything=everything)
         found += [(name, each) for each in verdicts]
@@ -429,6 +429,14 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
         if audited.last is None and last.at is not None and error.at is not None and error.at > last.at:
             audited.last = error.seq - 1
         raise
+
+
+def _check_span(audited: Audit, first: Bound, last: Bound) -> None:
+    """Raises: InvalidCommand, NotThatLong if the log, as far as it can be read, ends before the span does."""
+    if audited.ends_at < audited.first and first != OPEN:
+        raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
+    if audited.blind_from is None:
+        check_reached(last, audited.ends_at, audited.state.at)
 
 
 def _by_spans(log: EventLog) -> Audit:

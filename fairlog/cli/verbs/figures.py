@@ -13,6 +13,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, check_extra, file_option, flag, matched, read_bound, span_options
+from fairlog.cli.reached import check_reached
 from fairlog.cli.whose import company_option
 from recovery.archive.files import whole_file
 from recovery.replay.bounds import Bound
@@ -70,6 +71,7 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
     meter = Fairness(by=by)
     audited = Audited(source)
     state, span = measure(render.counted(audited), meter, first=first, last=last)
+    check_reached(last, state.head, state.at)
     report = {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
     if html is not None:
         with whole_file(html) as draft:

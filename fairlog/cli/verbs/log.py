@@ -82,8 +82,9 @@ def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public
         grown = follow(source.session.log, source.session.log.before((first.seq or 1) - 1))
         records = (record for record in grown if record is not None)
     lines = (line for record in records for line in lines_of(record, public=public))
-    within = up_to(lines, last) if following else source.until(up_to(lines, last))
-    yield from (line for line in within if first.reached(line))
+    if not following:
+        return source.span(lines, first, last)
+    return (line for line in up_to(lines, last) if first.reached(line))
 
 
 def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:

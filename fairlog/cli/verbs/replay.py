@@ -17,6 +17,7 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, matched, span_options
 from fairlog.cli.printed import terminal
+from fairlog.cli.reached import check_reached
 from recovery.replay.bounds import Bound
 from scheduler.model.text import one_line
 from witness.playback import Playback, pending_apps, told
@@ -67,6 +68,7 @@ def replay(source: Source, *, first: Bound, last: Bound, speed: float | None, as
             click.echo(show(frame))
     else:
         _live(playback.frames(), speed or 1.0)
+    check_reached(last, playback.state.head, playback.state.at)
 
 
 class Pace:

@@ -95,6 +95,8 @@ def test_an_app_is_submitted_seen_and_killed(api: Handlers) -> None:
         other = await client.post("/v1/apps", json=body(submission("b")), headers={"idempotency-key": "k"})
         check_problem(other, 409, "IdReused")
         assert (await client.get("/v1/apps/b")).status_code == 404
+        assert (await client.get("/v1/log", params={"after": seq, "fresh": "true"})).status_code == 200
+        check_problem(await client.get("/v1/log", params={"after": 1_000_000}), 404, "NotThatLong")
         seen = await client.get("/v1/apps/a", params={"after": seq})
         assert seen.json()["value"]["state"] == "pending"
         assert seen.json()["seq"] >= seq
