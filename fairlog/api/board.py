@@ -18,6 +18,7 @@ from fairlog.api.audit_file import audit_file
 from fairlog.api.handlers import Viewed
 from fairlog.api.replica import Seen
 from fairlog.watch.conditions import Around, as_json, found
+from fairlog.watch.surroundings import since_when
 from scheduler.model import events
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
@@ -106,9 +107,13 @@ class Board:
             def tell(state: ClusterState) -> Any:  # noqa: ANN401 (JSON)
                 then = around or Around(now=state.at, serving=None)
                 holding = [each for each in found(state, then) if around is not None or each.condition in OF_THE_STATE]
-                return {**board.overview(state), "health": as_json(holding)}
+                return {**board.overview(state), "health": holding}
 
             seen, value = self._replica.read(tell, at=at, after=after)
+            if around is not None:
+                store, keys = self._handlers.store, self._handlers.keys
+                value["health"] = since_when(store, keys, value["health"], around.now)
+            value["health"] = as_json(value["health"])
             value["decisions"] = self._decisions(seen.seq)
             value |= {"head": self._replica.head, "cluster": self._handlers.keys.cluster}
             if around is not None:

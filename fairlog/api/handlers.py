@@ -29,7 +29,7 @@ from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
 from fairlog.visiting import check_may_visit, place_of
 from fairlog.watch.conditions import Around, as_json, elected, found
-from fairlog.watch.surroundings import Watched, look_around, short_of
+from fairlog.watch.surroundings import Watched, look_around, short_of, since_when
 from scheduler.model import commands
 from scheduler.model.commands import (
     BATCH,
@@ -728,6 +728,7 @@ class Handlers:
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
         around = self.look_around()
         holding, election = self.replica.read(lambda state: (found(state, around), elected(state, around)))[1]
+        holding = since_when(self.store, self.keys, holding, around.now)
         agents = {
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
@@ -766,6 +767,11 @@ class Handlers:
         _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
         with self._lock:
             self._watched.look(master, short, self.now_ms())
+
+    def note_conditions(self) -> None:
+        """Take note of what needs attention, so that later looks can tell since when. Raises: as `keep_watch`."""
+        around = self.look_around()
+        since_when(self.store, self.keys, self.replica.read(lambda state: found(state, around))[1], around.now)
 
     def sign(self, *, stopping: bool = False) -> None:
         """Give a sign that this server answers, or that it was told to stop. Raises: NotReady, redis-py's errors."""

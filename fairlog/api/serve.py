@@ -285,7 +285,7 @@ async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str], do
         await asyncio.sleep(ALIVE_EVERY_S)
         notify(ALIVE)
         with suppress(FairlogError, RedisError):  # a replica that is behind is told of by its thread
-            await asyncio.to_thread(door.handlers.keep_watch)
+            await asyncio.to_thread(door.handlers.note_conditions)
 
 
 async def _ring_for_visits(door: Door) -> None:

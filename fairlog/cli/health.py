@@ -12,10 +12,11 @@ from redis.exceptions import RedisError
 from fairlog import credentials
 from fairlog.api.addresses import UNIX
 from fairlog.cli.session import Session, locate
-from fairlog.local.running import others_than
+from fairlog.local.running import KNOWN, others_than
 from fairlog.watch.conditions import Around
 from fairlog.watch.surroundings import disk_of, look_around, standbys_wanted
 from scheduler.model.errors import NotAllowed, NotAuthenticated, UnsuitableStore
+from scheduler.service.known import known_at, known_folder
 from scheduler.service.signs import living
 from scheduler.store.acl import AUDITOR
 from scheduler.store.connection import user_of
@@ -111,12 +112,14 @@ def _only_reads(session: Session) -> bool:
 def around_without_store(error: str, up: Running | None) -> Around:
     """The surroundings while the store does not answer; of an `up`, its disk and its last complaint."""
     if up is None:
-        return Around(now=0, serving=None, error=error)
+        folder = known_folder()
+        return Around(now=0, serving=None, error=error, known_at=0 if folder is None else known_at(folder))
     words, disk = _last_words(Path(up.data) / "store" / "store.log"), disk_of(Path(up.data))
     said = f"; its log says: {words}" if words else ""
     if disk.disk_size and disk.disk_size - disk.disk_used < _ROOM and "no space" not in words.lower():
         said += "; No space left on its disk"
-    return Around(now=0, serving=None, error=f"{error}{said}", store=disk, others=others_than(up))
+    known = known_at(Path(up.data) / KNOWN)
+    return Around(now=0, serving=None, error=f"{error}{said}", store=disk, others=others_than(up), known_at=known)
 
 
 def _last_words(log: Path) -> str:

@@ -30,6 +30,10 @@ class DataInUse(FairlogError):
     """Another `up` uses the data folder."""
 
 
+KNOWN = "known"
+"""The folder in the data folder of an `up` in which its processes keep how far they have known the log."""
+
+
 class Running(NamedTuple):
     """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started.
 
@@ -94,11 +98,11 @@ def find_running(data: Path | None = None) -> Running | None:
     return max(_all_running(), key=lambda running: running.started_at, default=None)
 
 
-def others_than(found: Running | None) -> list[str]:
-    """The data folders of this user's further `up`s; none if the cluster is not that of an `up`."""
+def others_than(found: Running | None) -> dict[str, int]:
+    """The data folders of this user's further `up`s, and since when (ms) each runs; none without an `up`."""
     if found is None:
-        return []
-    return list(dict.fromkeys(running.data for running in _all_running() if running.data != found.data))
+        return {}
+    return {each.data: round(each.started_at * 1000) for each in _all_running() if each.data != found.data}
 
 
 def keyring_for(url: str, *, own: bool = False) -> Keyring | None:

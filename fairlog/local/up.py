@@ -27,7 +27,7 @@ from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX
 from fairlog.api.client import ApiClient
 from fairlog.errors import Unreachable
 from fairlog.local import running
-from fairlog.local.running import Running
+from fairlog.local.running import KNOWN, Running
 from fairlog.local.store import EmbeddedStore
 from fairlog.watch.surroundings import STANDBYS_VARIABLE
 from recovery.archive.accept import refusal
@@ -251,7 +251,7 @@ class Tree:
         variables = {
             KEYS_VARIABLE: str(self.plan.data / KEYS_FILE),
             STANDBYS_VARIABLE: str(min(1, self.plan.masters - 1)),
-            KNOWN_VARIABLE: str(self.plan.data / "known"),
+            KNOWN_VARIABLE: str(self.plan.data / KNOWN),
             METRICS_VARIABLE: "",  # one address cannot serve several masters
         }
         program = partial(as_fairlog, [*arguments, *where], os.getpid(), variables)

@@ -48,6 +48,7 @@ class Notice(Struct, kw_only=True):
     severity: str
     sentence: str
     do: str
+    cost: str = ""
     since: int
     at: int
     to: list[str]
@@ -73,6 +74,7 @@ class Notice(Struct, kw_only=True):
             "about": self.about,
             "sentence": self.sentence,
             "do": self.do,
+            "cost": self.cost,
             "since": self.since,
             "at": self.at,
             "text": f"fairlog {self.cluster}: {self.sentence}{done}",
@@ -89,6 +91,7 @@ class Holding(Struct):
     about: str
     sentence: str
     do: str
+    cost: str = ""
 
 
 class Pages(Struct):
@@ -146,7 +149,7 @@ class Book:
         for key, each in holding.items():
             if key not in pages.holding:
                 identity = blake2b(f"{pages.cluster}\0{key}\0{now}".encode(), digest_size=12).hexdigest()
-                pages.holding[key] = Holding(id=identity, since=now, **each._asdict())
+                pages.holding[key] = Holding(id=identity, **{**each._asdict(), "since": each.since or now})
                 pages.due.append(self._notice(pages.holding[key], "firing", now, names))
         ended = [key for key in pages.holding if key not in holding] if whole else []
         for key in ended:

@@ -115,7 +115,8 @@ class Around(NamedTuple):
     - `log_at`: the time of the log's last entry (ms), read before `now`; the state may be of a later moment.
     - `unreplicated`: how many replicas of the store have what the masters wait for, and how many must; None = nobody
       waits.
-    - `others`: the data folders of further `up`s on this machine.
+    - `others`: the data folders of further `up`s on this machine, and since when (ms) each runs.
+    - `known_at`: when the log was last known to grow (ms), as far as a file tells; of use while the store is away.
     - `last_sign`: when the master before the present one gave its last sign (ms), 0 if that is not known.
     - `unserved`: that no API server answers; None if one does, or none is missed.
     - `shorter`: the position at which the log ends, and an end that was known and that it does not hold.
@@ -132,7 +133,7 @@ class Around(NamedTuple):
     audited: AuditedTo | None = None
     short_since: Mapping[str, int] = {}
     failover: Failover | None = None
-    others: Sequence[str] = ()
+    others: Mapping[str, int] = {}
     bounds: Bounds = BOUNDS
     cuts: Mapping[str, Cut] = {}
     log_at: int | None = None
@@ -140,6 +141,7 @@ class Around(NamedTuple):
     unserved: Unserved | None = None
     shorter: tuple[int, End] | None = None
     last_sign: int = 0
+    known_at: int = 0
 
 
 class Elected(NamedTuple):
@@ -180,13 +182,18 @@ def elected(state: ClusterState, around: Around | None = None) -> Elected | None
 
 
 class Found(NamedTuple):
-    """A condition that holds, about a worker, a company, … or "" for the cluster, in one sentence, and what to do."""
+    """A condition that holds, about a worker, a company, … or "" for the cluster, in one sentence, and what to do.
+
+    `since`: since when it holds (ms), 0 = nobody knows; `cost`: what it has cost, and costs while it holds.
+    """
 
     condition: str
     severity: Severity
     about: str
     sentence: str
     do: str
+    since: int = 0
+    cost: str = ""
 
     @property
     def key(self) -> str:
@@ -195,28 +202,37 @@ class Found(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A row of the table: how it is found, as pairs of about and sentence, and what to do; `{}` in it is the about.
+    """A row of the table: how it is found, as about, sentence and since when, and what to do; `{}` in it is the about.
 
-    `many` counts them in the sentence of health, "" if there is one at most.
+    `cost` says what it has cost, and costs while it holds. `many` counts them in the sentence of health, "" if there is
+    one at most.
     """
 
     name: str
     severity: Severity
-    find: Callable[[ClusterState, Around], Iterator[tuple[str, str]]]
+    find: Callable[[ClusterState, Around], Iterator[tuple[str, str, int]]]
     do: str | Callable[[Around], str]
+    cost: str | Callable[[ClusterState, Around, str], str]
     many: str = ""
 
     def advice(self, around: Around) -> str:
         """What to do, which may depend on what was found."""
         return self.do if isinstance(self.do, str) else self.do(around)
 
+    def price(self, state: ClusterState, around: Around, about: str) -> str:
+        """What it costs, which may depend on what was found."""
+        return self.cost if isinstance(self.cost, str) else self.cost(state, around, about)
+
 
 def found(state: ClusterState, around: Around) -> list[Found]:
     """The conditions that hold, the critical ones first. An empty state is that of a log that cannot be read."""
     holding = [
-        Found(condition.name, condition.severity, about, sentence, condition.advice(around).replace("{}", about))
+        Found(
+            *(condition.name, condition.severity, about, sentence, condition.advice(around).replace("{}", about)),
+            *(since, condition.price(state, around, about)),
+        )
         for condition in CONDITIONS
-        for about, sentence in condition.find(state, around)
+        for about, sentence, since in condition.find(state, around)
     ]
     return sorted(holding, key=lambda each: each.severity != "critical")
 
@@ -258,22 +274,23 @@ def duration(ms: int) -> str:
     return f"{max(0, ms) // 1000} s"
 
 
-Holds = Iterator[tuple[str, str]]
+Holds = Iterator[tuple[str, str, int]]
+"""About what, in a sentence, and since when (ms) as far as the look itself tells; 0 = it does not."""
 
 
 def _store(_: ClusterState, around: Around) -> Holds:
     if around.error:
-        yield "", around.error
+        yield "", around.error, around.known_at
 
 
 def _log(_: ClusterState, around: Around) -> Holds:
     if around.unreadable:
-        yield "", f"the log cannot be read: {around.unreadable}"
+        yield "", f"the log cannot be read: {around.unreadable}", 0
 
 
 def _shorter(_: ClusterState, around: Around) -> Holds:
     if around.shorter is not None and not around.error:
-        yield "", f"{missed(*around.shorter)}: masters and API servers refuse to serve"
+        yield "", f"{missed(*around.shorter)}: masters and API servers refuse to serve", around.log_at or 0
 
 
 def _decide(around: Around) -> str:
@@ -285,16 +302,16 @@ def _no_master(_: ClusterState, around: Around) -> Holds:
         waiting = len(around.standing_by)
         behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
         since = f"; nothing is decided since {moment(around.log_at)}, and what runs goes on" if around.log_at else ""
-        yield "", f"no master is active{behind}{since}"
+        yield "", f"no master is active{behind}{since}", around.log_at or 0
 
 
 def _replicas(_: ClusterState, around: Around) -> Holds:
     if around.unreplicated is not None and not around.error:
         reached, due = around.unreplicated
         if reached < due:
-            yield "", f"the last entries of the log are on {reached} of the {due} replicas that masters wait for"
+            yield "", f"the last entries of the log are on {reached} of the {due} replicas that masters wait for", 0
         else:
-            yield "", "a replica of the store that could become primary is behind it"
+            yield "", "a replica of the store that could become primary is behind it", 0
 
 
 def _no_api(_: ClusterState, around: Around) -> Holds:
@@ -305,9 +322,9 @@ def _no_api(_: ClusterState, around: Around) -> Holds:
     number = unserved.workers
     if number:
         behind = "1 worker reaches" if number == 1 else f"{number} workers reach"
-        yield "", f"{since}: {behind} nobody, so tasks that run go on there, and nothing new begins"
+        yield "", f"{since}: {behind} nobody, so tasks that run go on there, and nothing new begins", unserved.since
     else:
-        yield "", f"{since}: who has an account cannot reach the cluster"
+        yield "", f"{since}: who has an account cannot reach the cluster", unserved.since
 
 
 def _find_worker(around: Around) -> str:
@@ -329,14 +346,14 @@ def _start_worker(around: Around) -> str:
 def _deviation(_: ClusterState, around: Around) -> Holds:
     audited = around.audited
     if audited is not None and audited.deviations:
-        yield "", f"the audit has found that the log breaks its rules: {audited.verdict.rstrip('.')}"
+        yield "", f"the audit has found that the log breaks its rules: {audited.verdict.rstrip('.')}", 0
 
 
 def _clock(state: ClusterState, around: Around) -> Holds:
     at = state.at if around.log_at is None else min(state.at, around.log_at)
     behind_ms = at - around.now
     if behind_ms > CLOCK_MS and not around.error:
-        yield "", f"the store's clock is {duration(behind_ms)} behind the log"
+        yield "", f"the store's clock is {duration(behind_ms)} behind the log", 0
 
 
 def _disk(_: ClusterState, around: Around) -> Holds:
@@ -344,16 +361,16 @@ def _disk(_: ClusterState, around: Around) -> Holds:
     if store is None:
         return
     if store.write_error:
-        yield "write", f"the store cannot write to its disk: {store.write_error}"
+        yield "write", f"the store cannot write to its disk: {store.write_error}", 0
     if store.disk_size and store.disk_used >= around.bounds.disk * store.disk_size:
         left = size_text((store.disk_size - store.disk_used) >> 20)
         part = round(100 * store.disk_used / store.disk_size)
-        yield "space", f"the store's disk is {part} % full, {left} left"
+        yield "space", f"the store's disk is {part} % full, {left} left", 0
 
 
 def _durability(_: ClusterState, around: Around) -> Holds:
     if around.store is not None and around.store.weakness:
-        yield "", around.store.weakness.partition("; ")[0]
+        yield "", around.store.weakness.partition("; ")[0], 0
 
 
 def _mend_durability(around: Around) -> str:
@@ -366,12 +383,12 @@ def _memory(_: ClusterState, around: Around) -> Holds:
     if store is not None and store.memory_limit and store.memory_used >= around.bounds.memory * store.memory_limit:
         part, limit = round(100 * store.memory_used / store.memory_limit), size_text(store.memory_limit >> 20)
         full = " and refuses writes" if store.memory_used >= store.memory_limit else ""
-        yield "", f"the store uses {part} % of its {limit} of memory{full}"
+        yield "", f"the store uses {part} % of its {limit} of memory{full}", 0
 
 
 def _worker_lost(state: ClusterState, around: Around) -> Holds:
     for worker in sorted(state.lost.values(), key=lambda worker: (-worker.at, worker.id)):
-        yield worker.id, f"worker {worker.id} was lost {ago(around.now - worker.at)}{_interrupted(worker)}"
+        yield worker.id, f"worker {worker.id} was lost {ago(around.now - worker.at)}{_interrupted(worker)}", worker.at
 
 
 def _interrupted(worker: LostWorker) -> str:
@@ -391,29 +408,35 @@ def _interrupted(worker: LostWorker) -> str:
 def _worker_suspect(state: ClusterState, around: Around) -> Holds:
     for worker in state.suspects.values():
         if worker.suspicion is not None:
-            since = ago(around.now - worker.suspicion.since)
-            yield worker.id, f"worker {worker.id} has been suspect since {moment(worker.suspicion.since)}, {since}"
+            since = worker.suspicion.since
+            spent = ago(around.now - since)
+            yield worker.id, f"worker {worker.id} has been suspect since {moment(since)}, {spent}", since
 
 
 def _worker_disk(_: ClusterState, around: Around) -> Holds:
     for worker, cut in sorted(around.cuts.items()):
         if around.now - cut.at < KEPT_MS:
             lost = f"{cut.unwritten} bytes of the output of tasks, since {moment(cut.since)}"
-            yield worker, f"the disk of worker {worker} has not taken {lost}: {cut.why}"
+            yield worker, f"the disk of worker {worker} has not taken {lost}: {cut.why}", cut.since
 
 
 def _no_worker(state: ClusterState, _: Around) -> Holds:
     waiting = sum(app.ended is None for app in state.apps.values()) if not state.fleet.live else 0
     if waiting:
         last = max([worker.at for worker in state.lost.values()], default=None)
+        first = min([app.submitted_at for app in state.apps.values() if app.ended is None])
         since = "" if last is None else f"; the last one was lost at {moment(last)}"
-        yield "", f"no worker is live, and {waiting} {'app needs' if waiting == 1 else 'apps need'} one{since}"
+        yield (
+            "",
+            f"no worker is live, and {waiting} {'app needs' if waiting == 1 else 'apps need'} one{since}",
+            last or first,
+        )
 
 
 def _too_large(state: ClusterState, _: Around) -> Holds:
     number = too_large(state)
     if number:
-        yield "", f"{number} {'app' if number == 1 else 'apps'} can never start"
+        yield "", f"{number} {'app' if number == 1 else 'apps'} can never start", 0
 
 
 def too_large(state: ClusterState) -> int:
@@ -425,7 +448,7 @@ def _no_standby(_: ClusterState, around: Around) -> Holds:
     missing = around.standbys - len(around.standing_by)
     if missing > 0 and around.serving is not None:
         number = len(around.standing_by)
-        yield "", f"only {number} of {around.standbys} standbys" if number else "no standby"
+        yield "", f"only {number} of {around.standbys} standbys" if number else "no standby", 0
 
 
 def _failover(state: ClusterState, around: Around) -> Holds:
@@ -434,13 +457,18 @@ def _failover(state: ClusterState, around: Around) -> Holds:
         cost = ""
         if known is not None and (known.master, known.before) == (seen.master, seen.before):
             cost = f"; nobody served for at most {known.unserved_ms / 1000:.1f} s, and what ran went on"
-        yield seen.master, f"master {seen.master} took over from {seen.before} {ago(around.now - seen.at)}{cost}"
+        yield (
+            seen.master,
+            f"master {seen.master} took over from {seen.before} {ago(around.now - seen.at)}{cost}",
+            seen.at,
+        )
 
 
 def _short(_: ClusterState, around: Around) -> Holds:
     for company, since in sorted(around.short_since.items()):
         if around.now - since >= around.bounds.short_s * 1000:
-            yield company, f"company {company} has been short of its entitlement for {duration(around.now - since)}"
+            spent = duration(around.now - since)
+            yield company, f"company {company} has been short of its entitlement for {spent}", since
 
 
 def _audit_stopped(state: ClusterState, around: Around) -> Holds:
@@ -451,9 +479,10 @@ def _audit_stopped(state: ClusterState, around: Around) -> Holds:
         yield (
             "",
             f"the audit has stood at position {audited.seq} since {moment(audited.at)}; the log is at {state.head}",
+            audited.at,
         )
     elif audited.trouble:
-        yield "", f"the audit stands at position {audited.seq}: {audited.trouble}"
+        yield "", f"the audit stands at position {audited.seq}: {audited.trouble}", 0
 
 
 def _rewound(_: ClusterState, around: Around) -> Holds:
@@ -461,12 +490,78 @@ def _rewound(_: ClusterState, around: Around) -> Holds:
     if audited is not None and audited.rewound_at and around.now - audited.rewound_at < REWOUND_SHOWN_MS:
         lost = f"position {audited.rewound_from}, which had been audited, is not in the log any more"
         what = f"; with it {audited.rewound_lost}" if audited.rewound_lost else ""
-        yield str(audited.rewound_from), f"{lost}: it was seen {ago(around.now - audited.rewound_at)}{what}"
+        seen = f"{lost}: it was seen {ago(around.now - audited.rewound_at)}{what}"
+        yield str(audited.rewound_from), seen, audited.rewound_at
 
 
 def _other_up(_: ClusterState, around: Around) -> Holds:
-    for data in around.others:
-        yield data, f"another `fairlog up` runs on this machine, on the data in {data}"
+    for data, since in around.others.items():
+        yield data, f"another `fairlog up` runs on this machine, on the data in {data}", since
+
+
+def _left_behind(_: ClusterState, around: Around, __: str) -> str:
+    known = "" if around.shorter is None else f" up to {around.shorter[1].seq}"
+    return f"nothing is decided meanwhile; what was acknowledged{known} and is not in the log may be lost"
+
+
+def _unreached(_: ClusterState, around: Around, __: str) -> str:
+    workers = 0 if around.unserved is None else around.unserved.workers
+    return f"{counted(workers, 'worker')} and everybody with an account wait; what runs goes on"
+
+
+def _unwritten(_: ClusterState, __: Around, about: str) -> str:
+    if about == "write":
+        return "nothing is acknowledged meanwhile, and what runs goes on"
+    return "nothing so far; once it is full, nothing is acknowledged"
+
+
+def _refused(_: ClusterState, around: Around, __: str) -> str:
+    store = around.store
+    if store is not None and store.memory_used >= store.memory_limit:
+        return "nothing is acknowledged meanwhile, and what runs goes on"
+    return "nothing so far; once it is full, nothing is acknowledged"
+
+
+def _cut_off(state: ClusterState, _: Around, about: str) -> str:
+    cut_off = _interrupted(state.lost[about]).removeprefix(", and ")
+    return cut_off or "nothing ran there; its resources are gone"
+
+
+def _failed_there(state: ClusterState, _: Around, about: str) -> str:
+    return f"{counted(len(state.workers[about].quick_ends), 'executor')} failed there, and nothing is granted there now"
+
+
+def _not_kept(_: ClusterState, around: Around, about: str) -> str:
+    return f"{around.cuts[about].unwritten} bytes of output are lost"
+
+
+def _without_worker(state: ClusterState, _: Around, __: str) -> str:
+    return f"{counted(sum(app.ended is None for app in state.apps.values()), 'app')} cannot run meanwhile"
+
+
+def _never(state: ClusterState, _: Around, __: str) -> str:
+    return f"{counted(too_large(state), 'app')} cannot run meanwhile"
+
+
+def _unserved_for(state: ClusterState, around: Around, _: str) -> str:
+    known = elected(state, around)
+    spent = "" if known is None else f" for at most {known.unserved_ms / 1000:.1f} s"
+    return f"nothing was decided{spent}, and what ran went on"
+
+
+def _unchecked(state: ClusterState, around: Around, _: str) -> str:
+    seq = 0 if around.audited is None else around.audited.seq
+    return f"{counted(max(0, state.head - seq), 'event')} of the log have not been checked"
+
+
+def _rewound_lost(_: ClusterState, around: Around, __: str) -> str:
+    lost = "" if around.audited is None else around.audited.rewound_lost
+    return f"lost with it: {lost}" if lost else "the events that the log no longer holds"
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something: "1 app", "2 apps"."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 CONDITIONS: tuple[Condition, ...] = (
@@ -476,11 +571,22 @@ CONDITIONS: tuple[Condition, ...] = (
         _store,
         "see the store's own log; whether anything is lost can be known once it answers, by `fairlog audit`; if it "
         "cannot read its files, do what docs/operations.md says of such a store",
+        cost="nothing is decided or acknowledged meanwhile, and what runs goes on",
     ),
-    Condition("log", "critical", _log, "keep a copy of the store's files and restore a backup; masters stop here"),
-    Condition("shorter", "critical", _shorter, _decide),
     Condition(
-        "no_master", "critical", _no_master, "start one with `fairlog master`, or see the logs of those that run"
+        "log",
+        "critical",
+        _log,
+        "keep a copy of the store's files and restore a backup; masters stop here",
+        cost="nothing is decided meanwhile, and what runs goes on",
+    ),
+    Condition("shorter", "critical", _shorter, _decide, cost=_left_behind),
+    Condition(
+        "no_master",
+        "critical",
+        _no_master,
+        "start one with `fairlog master`, or see the logs of those that run",
+        cost="nothing is decided meanwhile, and what runs goes on",
     ),
     Condition(
         "replicas",
@@ -488,6 +594,7 @@ CONDITIONS: tuple[Condition, ...] = (
         _replicas,
         "start the replicas of the store that are missing, `INFO replication` on its primary lists those that follow; "
         "masters acknowledge nothing until then",
+        cost="nothing is acknowledged meanwhile, and what runs goes on",
     ),
     Condition(
         "no_api",
@@ -495,30 +602,51 @@ CONDITIONS: tuple[Condition, ...] = (
         _no_api,
         "start one with `fairlog api`, or see the logs of those that run; workers that reach no API server are not "
         "lost meanwhile, and their agents need no restart",
+        cost=_unreached,
     ),
-    Condition("deviation", "critical", _deviation, "run `fairlog audit` and keep a copy of the log"),
+    Condition(
+        "deviation",
+        "critical",
+        _deviation,
+        "run `fairlog audit` and keep a copy of the log",
+        cost="decisions from there on need not be those of the rules",
+    ),
     Condition(
         "clock",
         "critical",
         _clock,
         "set the clock of the store's machine; until it has caught up, nothing that waits for a time happens",
+        cost="nothing that waits for a time happens meanwhile",
     ),
-    Condition("disk", "critical", _disk, "free space on the store's disk, or move old entries with `fairlog archive`"),
-    Condition("durability", "critical", _durability, _mend_durability),
-    Condition("memory", "warning", _memory, "move old entries with `fairlog archive`, or raise the store's maxmemory"),
     Condition(
-        "worker_lost",
-        "warning",
-        _worker_lost,
-        _find_worker,
-        "workers are lost",
+        "disk",
+        "critical",
+        _disk,
+        "free space on the store's disk, or move old entries with `fairlog archive`",
+        cost=_unwritten,
     ),
+    Condition(
+        "durability",
+        "critical",
+        _durability,
+        _mend_durability,
+        cost="nothing is acknowledged meanwhile, and what runs goes on",
+    ),
+    Condition(
+        "memory",
+        "warning",
+        _memory,
+        "move old entries with `fairlog archive`, or raise the store's maxmemory",
+        cost=_refused,
+    ),
+    Condition("worker_lost", "warning", _worker_lost, _find_worker, cost=_cut_off, many="workers are lost"),
     Condition(
         "worker_suspect",
         "warning",
         _worker_suspect,
         "`fairlog workers` names the executors that failed on it; `fairlog drain {}` keeps it out until it is mended",
-        "workers are suspect",
+        cost=_failed_there,
+        many="workers are suspect",
     ),
     Condition(
         "worker_disk",
@@ -526,33 +654,55 @@ CONDITIONS: tuple[Condition, ...] = (
         _worker_disk,
         "free space in the run folder of worker {}; its tasks went on, and of each output `fairlog logs` has the end, "
         "which says what is missing",
-        "workers have full disks",
+        cost=_not_kept,
+        many="workers have full disks",
     ),
-    Condition("no_worker", "warning", _no_worker, _start_worker),
+    Condition("no_worker", "warning", _no_worker, _start_worker, cost=_without_worker),
     Condition(
         "never_starts",
         "warning",
         _too_large,
         "they need a larger worker than is live: `fairlog apps --reason no-worker-large-enough` lists them, `fairlog "
         "explain APP` names the nearest worker, `fairlog kill APP` ends one",
+        cost=_never,
     ),
-    Condition("no_standby", "warning", _no_standby, "start a second master: `fairlog master` on another machine"),
-    Condition("failover", "warning", _failover, "see the log of the master that was active before"),
+    Condition(
+        "no_standby",
+        "warning",
+        _no_standby,
+        "start a second master: `fairlog master` on another machine",
+        cost="nothing so far; if the active master ends, nothing is decided until another one is started",
+    ),
+    Condition("failover", "warning", _failover, "see the log of the master that was active before", cost=_unserved_for),
     Condition(
         "short",
         "warning",
         _short,
         "`fairlog explain APP` says why an app of it waits; `fairlog shares` who holds what",
-        "companies are short of their entitlements",
+        cost="its apps wait for what is due to it",
+        many="companies are short of their entitlements",
     ),
-    Condition("audit_stopped", "warning", _audit_stopped, "start `fairlog audit --follow` again, and see its log"),
+    Condition(
+        "audit_stopped",
+        "warning",
+        _audit_stopped,
+        "start `fairlog audit --follow` again, and see its log",
+        cost=_unchecked,
+    ),
     Condition(
         "rewound",
         "warning",
         _rewound,
         "a failover of the store lost the end of the log, or somebody has written it anew; compare it with receipts "
         "and seals, `fairlog audit --receipts FILE --seals URL`",
+        cost=_rewound_lost,
     ),
-    Condition("other_up", "warning", _other_up, "name the one that you mean with --data DIR"),
+    Condition(
+        "other_up",
+        "warning",
+        _other_up,
+        "name the one that you mean with --data DIR",
+        cost="nothing; a verb without --data may mean the other one",
+    ),
 )
 """Every condition, in the order in which it is told."""

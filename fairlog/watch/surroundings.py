@@ -19,6 +19,7 @@ from fairlog.watch.conditions import (
     AuditedTo,
     Bounds,
     Failover,
+    Found,
     StoreFacts,
     Unserved,
 )
@@ -30,6 +31,7 @@ from scheduler.store.connection import clock_ms
 from scheduler.store.durability import watched
 from scheduler.store.eventlog import EventLog
 from scheduler.store.full_disks import cuts
+from scheduler.store.keys import as_text
 from witness.fairness import Fairness, shortfall
 
 if TYPE_CHECKING:
@@ -156,7 +158,7 @@ def look_around(
     known: tuple[Member | None, Sequence[Member]] | None = None,
     watched: Watched | None = None,
     standbys: int | None = None,
-    others: Sequence[str] = (),
+    others: Mapping[str, int] | None = None,
     bounds: Bounds = BOUNDS,
 ) -> Around:
     """The surroundings now; `known` are the masters if they were asked for. Raises: redis-py's errors."""
@@ -173,7 +175,7 @@ def look_around(
         audited=audited_to(store, keys),
         short_since={} if watched is None else watched.since,
         failover=None if watched is None else watched.failover,
-        others=others,
+        others=others or {},
         bounds=bounds,
         cuts=cuts(store, keys),
         log_at=log_at,
@@ -182,6 +184,22 @@ def look_around(
         shorter=_shorter(store, keys),
         last_sign=0 if holder is None else last_sign(store, keys, holder.id),
     )
+
+
+def since_when(store: Redis, keys: Keys, holding: Sequence[Found], now: int) -> list[Found]:
+    """The conditions, each with since when it holds: what its look does not tell is as it was first seen by anybody.
+
+    Whoever may write notes what is new at `now` (ms), and forgets what has ended. Raises: redis-py's errors.
+    """
+    known = {as_text(key): int(at) for key, at in cast("dict[bytes, bytes]", store.hgetall(keys.noticed)).items()}
+    seen = {each.key: known.get(each.key, now) for each in holding if not each.since}
+    new, gone = {key: at for key, at in seen.items() if key not in known}, known.keys() - seen.keys()
+    with suppress(ResponseError):  # it is full, or read-only for this user
+        if gone:
+            store.hdel(keys.noticed, *gone)
+        for key, at in new.items():
+            store.hsetnx(keys.noticed, key, str(at))
+    return [each._replace(since=each.since or seen[each.key]) for each in holding]
 
 
 def _unserved(store: Redis, keys: Keys, sign: Served | None, now: int) -> Unserved | None:

@@ -201,6 +201,14 @@ def noted(store: Redis, keys: Keys) -> End | None:
     return None
 
 
+def known_at(folder: Path) -> int:
+    """When (ms) somebody whose files are in the folder last knew the log to grow; 0 if nobody has."""
+    times = []
+    with suppress(OSError):
+        times = [path.stat().st_mtime for path in folder.iterdir()]
+    return round(1000 * max(times, default=0))
+
+
 def known_folder() -> Path | None:
     """The folder that the environment names: FAIRLOG_KNOWN, else the state folder of a systemd unit; None without."""
     named = os.environ.get(KNOWN_VARIABLE) or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]

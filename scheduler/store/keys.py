@@ -47,6 +47,8 @@ class Keys:
         self.ended_sessions = f"{self.prefix}ended-sessions"
         """Stream: the sessions of the page that were ended (`scheduler.store.ended_sessions`)."""
         self.full_disks = f"{self.prefix}full-disks"
+        self.noticed = f"{self.prefix}noticed"
+        """Hash, condition that needs attention -> when it was first seen (ms)."""
         self.snapshots = f"{self.prefix}snapshots"
         self.snapshotting = f"{self.prefix}snapshotting"
         self.archive = f"{self.prefix}archive"

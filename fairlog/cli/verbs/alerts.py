@@ -90,7 +90,7 @@ class Eyes:
 
     def _by_store(self, session: Session) -> list[Found]:
         from fairlog.local.running import find_running, others_than  # noqa: PLC0415 (as above)
-        from fairlog.watch.surroundings import look_around, short_of, standbys_wanted  # noqa: PLC0415 (likewise)
+        from fairlog.watch.surroundings import look_around, short_of, since_when, standbys_wanted  # noqa: PLC0415 (likewise)
         from recovery.failover.follower import Reader  # noqa: PLC0415 (likewise)
         from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
 
@@ -113,7 +113,8 @@ class Eyes:
         )
         pages = self._pages
         pages.short_since, pages.master, pages.failover = seen.since, seen.master, seen.failover
-        return found(state, around._replace(unreadable=unreadable))
+        holding = found(state, around._replace(unreadable=unreadable))
+        return since_when(session.store, session.keys, holding, around.now)
 
 
 def _by_api(api: ApiClient) -> list[Found]:
@@ -121,7 +122,7 @@ def _by_api(api: ApiClient) -> list[Found]:
         said = api.read("/v1/status", fresh="true")["health"]["conditions"]
     except FairlogError as error:
         raise UnsuitableStore(f"the API does not answer: {error}") from error
-    return [Found(**{name: each[name] for name in Found._fields}) for each in said]
+    return [Found(**{name: each[name] for name in Found._fields if name in each}) for each in said]
 
 
 def _away(target: Target, error: str) -> list[Found]:

@@ -80,6 +80,7 @@ def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None
 def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
     from fairlog.cli.health import around_of  # noqa: PLC0415 (as in `status`)
     from fairlog.watch import conditions  # noqa: PLC0415 (likewise)
+    from fairlog.watch.surroundings import since_when  # noqa: PLC0415 (likewise)
     from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
     from scheduler.rules.views import look  # noqa: PLC0415 (likewise)
 
@@ -95,11 +96,11 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
         name, agent = worker["worker"], agents.get(worker["worker"], {})
         place = {"pid": agent.get("pid"), "host": agent.get("host")}
         workers.append({"worker": name, **place, "status": worker["status"], "suspicion": worker["suspicion"]})
-    election = conditions.elected(state, around)
+    election, holding = conditions.elected(state, around), conditions.found(state, around)
     said = {
         "cluster": session.cluster,
         "head": head,
-        "health": conditions.as_json(conditions.found(state, around)),
+        "health": conditions.as_json(since_when(session.store, session.keys, holding, around.now)),
         "master": around.serving and around.serving._asdict(),
         "standbys": [member._asdict() for member in around.standing_by],
         "election": election and election.as_json(),
@@ -149,6 +150,9 @@ def _print(said: dict[str, Any], *, as_json: bool) -> int:
     for each in health["conditions"]:
         alone = len(health["conditions"]) == 1 and each["sentence"] == health["sentence"]
         click.echo(f"{each['severity']:<8}  {'' if alone else each['sentence'] + ': '}{each['do']}")
+        if each.get("cost"):  # an older API server does not tell it
+            since = f"since {render.moment(each['since'])}: " if each["since"] else ""
+            click.echo(f"{'':<10}{since}{each['cost']}")
     master = said["master"]
     process = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
     where = "" if said["head"] is None else f", log at {said['head']}"

@@ -119,7 +119,7 @@ function health(value) {
     h("h1", { class: `health ${severity}` }, h("span", { class: "sign", "aria-hidden": "true" }, "!"),
       sentence.charAt(0).toUpperCase() + sentence.slice(1), "."),
     h("details", { class: "conditions", key: "conditions" }, h("summary", {}, "What to do"), h("ul", {}, conditions.slice(0, 12).map((each) => h("li", { key: `${each.condition}/${each.about}` },
-      h("span", { class: `severity ${each.severity}` }, each.severity), " ", HREFS[each.condition] ? h("a", { href: HREFS[each.condition]() }, name(each.sentence)) : name(each.sentence), ": ", name(each.do), ".")))),
+      h("span", { class: `severity ${each.severity}` }, each.severity), " ", HREFS[each.condition] ? h("a", { href: HREFS[each.condition]() }, name(each.sentence)) : name(each.sentence), ": ", name(each.do), ". ", each.since ? ["Since ", time(each.since), ": "] : null, name(each.cost), ".")))),
   ];
 }
 

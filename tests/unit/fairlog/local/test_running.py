@@ -21,6 +21,6 @@ def test_an_up_that_was_started_again_is_no_other_one(tmp_path: Path, monkeypatc
     announce(mine)
     announce(theirs)
     announce(mine._replace(pid=7))
-    assert others_than(mine) == [theirs.data]
+    assert [*others_than(mine)] == [theirs.data]
     for descriptor in locks:
         os.close(descriptor)

@@ -14,6 +14,7 @@ from fairlog.watch.conditions import (
     AuditedTo,
     Elected,
     Failover,
+    Found,
     StoreFacts,
     Unserved,
     as_json,
@@ -23,7 +24,7 @@ from fairlog.watch.conditions import (
     health,
     worst,
 )
-from fairlog.watch.surroundings import Watched, look_around, short_of
+from fairlog.watch.surroundings import Watched, look_around, short_of, since_when
 from recovery.failover.lease import Member
 from recovery.replay.bounds import moment
 from scheduler.model.commands import (
@@ -33,7 +34,7 @@ from scheduler.model.commands import (
     RegisterWorker,
     SubmitApp,
 )
-from scheduler.model.events import MasterElected, WorkerRemoved
+from scheduler.model.events import MasterElected, WorkerRemoved, WorkerSuspected
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -190,7 +191,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
                 "cannot reach the cluster"
             ),
         ),
-        ({"others": ("/data",)}, "other_up", "another `fairlog up` runs on this machine, on the data in /data"),
+        ({"others": {"/data": NOW}}, "other_up", "another `fairlog up` runs on this machine, on the data in /data"),
     ],
 )
 def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], condition: str, sentence: str) -> None:
@@ -198,6 +199,7 @@ def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], 
     holding = found(state, GOOD._replace(**changed))
     assert [(each.condition, each.sentence) for each in holding] == [(condition, sentence)]
     assert "{}" not in holding[0].do
+    assert holding[0].cost
     assert health(holding) == sentence
 
 
@@ -325,6 +327,61 @@ def test_apps_that_can_never_start_are_told_from_those_that_lack_any_worker() ->
     lost.apply(WorkerRemoved(worker="w0", reason="lost"), NOW)
     since = [each.sentence for each in found(lost, GOOD) if each.condition == "no_worker"]
     assert since == [f"no worker is live, and 1 app needs one; the last one was lost at {moment(NOW)}"]
+
+
+def every_condition() -> list[Found]:
+    """All conditions, each as it is found in a state and in surroundings where nothing is well."""
+    state = a_state(workers=2, apps=1, cores=8)
+    [suspect] = {each.worker for each in state.executors.values()}
+    [lost] = state.workers.keys() - {suspect}
+    state.apply(WorkerSuspected(worker=suspect, executors=("a0.0",), until=NOW + MIN_MS), NOW)
+    state.apply(WorkerRemoved(worker=lost, reason="lost"), NOW)
+    large, alone = a_state(apps=1, cores=16), a_state(workers=0, apps=1)
+    full = StoreFacts(9, 10, 1, 1, 95, 100, "it reports x:err", "the store forgets; do that")
+    audited = AuditedTo(2, "d", NOW - AUDITOR_SILENT_MS - 1, deviations=1, rewound_from=9, rewound_at=NOW)
+    bad = GOOD._replace(
+        error="away",
+        unreadable="altered",
+        unserved=Unserved(NOW - MIN_MS, 1),
+        store=full,
+        audited=audited,
+        standing_by=(),
+        failover=Failover("two", "one", NOW),
+        short_since={"acme": NOW - 16 * MIN_MS},
+        cuts={"w1": Cut(NOW, NOW, 700, "full")},
+        others={"/data": NOW},
+        known_at=NOW,
+    )
+    odd = GOOD._replace(now=NOW - MIN_MS, serving=None, log_at=NOW)
+    behind = GOOD._replace(unreplicated=(0, 1))
+    each = [*found(state, bad), *found(large, GOOD), *found(alone, GOOD), *found(a_state(), odd)]
+    shorter = GOOD._replace(shorter=(2, End(5, "d", "m")), log_at=NOW)
+    return [*each, *found(a_state(), behind), *found(a_state(), shorter)]
+
+
+def test_each_says_what_it_is_since_when_what_to_do_and_what_it_costs(fake: fakeredis.FakeRedis) -> None:
+    holding = every_condition()
+    assert {each.condition for each in holding} == {condition.name for condition in CONDITIONS}
+    for each in since_when(fake, KEYS, holding, NOW):
+        assert all((each.sentence, each.do, each.cost)), each
+        assert 0 < each.since <= NOW, each
+        assert "{}" not in each.cost + each.do
+
+
+def test_since_when_is_told_by_whoever_saw_it_first_until_it_has_ended(fake: fakeredis.FakeRedis) -> None:
+    alone = found(a_state(), GOOD._replace(standing_by=()))
+    assert [each.since for each in alone] == [0]
+
+    def seen(holding: list[Found], now: int) -> list[int]:
+        return [each.since for each in since_when(fake, KEYS, holding, now)]
+
+    assert [seen(alone, now) for now in (5, 7)] == [[5], [5]]
+    assert seen([], 8) == []
+    assert seen(alone, 9) == [9]
+    lost = a_state()
+    lost.apply(WorkerRemoved(worker="w0", reason="lost"), NOW)
+    assert seen(found(lost, GOOD), 10) == [NOW], "the log tells it"
+    assert fake.hgetall(KEYS.noticed) == {}
 
 
 def test_critical_conditions_come_first() -> None:

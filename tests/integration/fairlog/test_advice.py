@@ -1,0 +1,166 @@
+"""What a condition says to do is done, and the condition ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from fairlog.watch.conditions import CONDITIONS
+from tests.integration.cli_rig import Shell
+from tests.waiting import HOPELESS_S, wait_until
+
+OTHERWHERE = {
+    "store": "tests/integration/recovery/test_broken_store.py types the section of the documents that it names",
+    "shorter": "tests/integration/recovery/test_shorter_log.py does both that it offers",
+    "log": "tests/integration/recovery/test_backup.py restores a backup",
+    "replicas": "tests/integration/scheduler/test_replicas.py brings a replica back",
+    "no_master": "tests/integration/fairlog/test_watching.py starts one and waits until it serves",
+    "audit_stopped": "tests/integration/fairlog/test_watching.py starts the auditor again, and it goes on",
+    "no_api": "tests/integration/fairlog/test_watching.py ends the server and lets it come back",
+}
+"""Condition -> where its advice is carried out instead."""
+NOT_HERE = {
+    "deviation": "nothing ends it: what the log says stays, and the advice is to look",
+    "clock": "no test may set the clock of its machine",
+    "disk": "no test may fill a disk of its machine",
+    "worker_disk": "it ends an hour after the last loss, whatever is done",
+    "worker_suspect": "it ends by itself, and the advice keeps the worker out for longer",
+    "failover": "it is told for ten minutes, and the advice is to look",
+    "short": "the advice is to look; it ends when others give back what is due",
+    "rewound": "it is told for a day, and the advice is to look",
+    "other_up": "it is told as long as both run, and the advice is to name one",
+}
+"""Condition -> why no test can carry out its advice and see it end."""
+
+
+class Here:
+    """A cluster of one master and no worker, and what its conditions are."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.url = str(shell.status()["store"]["url"])
+        self.store = Redis.from_url(self.url)
+        self.app = ""
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def started(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A `fairlog` command that goes on, whose words nobody reads."""
+        command = [sys.executable, "-m", "fairlog", *arguments]
+        null = subprocess.DEVNULL
+        return subprocess.Popen(command, env=self.shell.env, cwd=self.shell.home, stdout=null, stderr=null)
+
+    def holding(self, *arguments: str) -> dict[str, Any]:
+        """Condition -> as `status --json` tells it."""
+        said = json.loads(self.shell.run("status", "--json", *arguments).out)
+        return {each["condition"]: each for each in said["health"]["conditions"]}
+
+    def until(self, name: str, *, holds: bool = True) -> Any:
+        """The condition, once it holds, or None once it does not."""
+        wait_until(lambda: (name in self.holding()) == holds, f"{name} to {'hold' if holds else 'end'}")
+        return self.holding().get(name)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    shell = Shell(tmp_path_factory.mktemp("advice") / "home")
+    shell.ok("up", "--detach", "--workers", "0", "--masters", "1")
+    shell.ok("company", "add", "acme")
+    found = Here(shell)
+    yield found
+    if found.agent is not None and found.agent.poll() is None:
+        found.agent.kill()
+        found.agent.wait(HOPELESS_S)
+    shell.run("down")
+    found.store.close()
+
+
+def advised(do: str, verb: str) -> list[str]:
+    """The words of the advised command line that begins with `fairlog VERB`."""
+    [line] = re.findall(f"`fairlog ({verb}[^`]*)`", do)
+    return str(line).split()
+
+
+def memory(here: Here) -> None:
+    used = int(here.store.info("memory")["used_memory"])
+    here.store.config_set("maxmemory", used * 10 // 9)
+    found = here.until("memory")
+    assert "raise the store's maxmemory" in found["do"]
+    here.store.config_set("maxmemory", 0)
+
+
+def durability(here: Here) -> None:
+    here.store.config_set("appendfsync", "no")
+    found = here.until("durability")
+    [line] = re.findall("`CONFIG SET ([^`]+)`", found["do"])
+    here.store.config_set(*line.split())
+
+
+def never_starts(here: Here) -> None:
+    here.shell.ok("settings", "set", "never_fits=wait")
+    app = here.shell.submit("--executor-cores", "64", "--cores", "64", "true")
+    found = here.until("never_starts")
+    assert app in here.shell.ok(*advised(found["do"], "apps"))
+    here.shell.ok(*[word.replace("APP", app) for word in advised(found["do"], "kill")])
+
+
+def no_standby(here: Here) -> None:
+    found = here.holding("--store", here.url)["no_standby"]
+    assert "`fairlog master`" in found["do"]
+    later = here.holding("--store", here.url)["no_standby"]
+    assert found["since"] == later["since"] > 0
+    data = json.loads((here.shell.home / ".local/share/fairlog/up/up.json").read_text())["data"]
+    here.shell.env["FAIRLOG_KEYS"] = str(next(Path(data).rglob("keys.json")))
+    master = here.started("master", "--store", here.url)
+    try:
+        wait_until(lambda: "no_standby" not in here.holding("--store", here.url), "the standby")
+    finally:
+        del here.shell.env["FAIRLOG_KEYS"]
+        master.terminate()
+        master.wait(HOPELESS_S)
+
+
+def no_worker(here: Here) -> None:
+    folder = here.shell.home.parent / "jobs"  # no worker but those of an `up` runs anything in a home
+    folder.mkdir()
+    mine = ("--company", "acme", "--user", "ann", "--cores", "1", "sleep", "600")
+    here.app = here.shell.ok("submit", *mine, folder=folder).splitlines()[0]
+    assert "`fairlog worker`" in here.until("no_worker")["do"]
+    here.agent = here.started("worker", "--id", "w9", "--cores", "4", "--memory", "4G")
+
+
+def worker_lost(here: Here) -> None:
+    assert here.agent is not None
+    here.shell.ok("settings", "set", "worker_timeout_s=5")
+    wait_until(lambda: here.shell.app(here.app)["state"] == "running", "the app to run")
+    os.kill(here.agent.pid, signal.SIGKILL)
+    here.agent.wait(HOPELESS_S)
+    found = here.until("worker_lost")
+    assert found["cost"] == "1 executor of 1 app was interrupted; their tasks run again elsewhere"
+    here.shell.ok(*advised(found["do"], "remove"))
+
+
+CARRIED_OUT: dict[str, Callable[[Here], None]] = {
+    each.__name__: each for each in (memory, durability, no_standby, no_worker, never_starts, worker_lost)
+}
+
+
+@pytest.mark.parametrize("name", CARRIED_OUT)
+def test_what_a_condition_advises_ends_it(here: Here, name: str) -> None:
+    CARRIED_OUT[name](here)
+    here.until(name, holds=False)
+
+
+def test_the_advice_of_every_condition_is_carried_out_or_cannot_be() -> None:
+    assert {*CARRIED_OUT, *OTHERWHERE, *NOT_HERE} == {each.name for each in CONDITIONS}
+    for text in OTHERWHERE.values():
+        assert (Path(__file__).parents[3] / text.split()[0]).is_file()
