@@ -110,7 +110,7 @@ class Server:
                 answer.append(error)
             finally:
                 self.requests.discard(actor)
-                if actor.doomed and not self.actor.doomed:  # a fault ends the process, not the thread
+                if actor.doomed and not self.actor.doomed:  # a fault ends the process, not the request
                     loom.kill(self.actor)
 
         actor = loom.spawn(f"{self.name}-request", live)

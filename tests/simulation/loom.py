@@ -1,14 +1,15 @@
 """A deterministic scheduler: programs run one at a time in virtual time, in an order that only the seed decides.
 
-Each actor is a thread, so it runs the real program with its loops. Only one thread runs at a time. It yields at
-a call to the store, a pause or a wait, and the seed chooses the next one.
+Each actor is a greenlet, so it runs the real program with its loops, and all share one thread. It yields at a call to
+the store, a pause or a wait, and the seed chooses the next one.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from random import Random
+
+from greenlet import getcurrent, greenlet
 
 
 class Killed(BaseException):
@@ -41,36 +42,10 @@ class Actor:
         """Whether it was told to stop."""
         self.on_signal: Callable[[], None] | None = None
         """What it does when it is told to stop; without it, it dies."""
-        self.turn = threading.Lock()
-        self.turn.acquire()
         self.body = body
         self.error: BaseException | None = None
-
-
-class _Hand:
-    """A reusable thread, because starting a thread costs more than most actors do."""
-
-    def __init__(self) -> None:
-        self._task: Callable[[], None] | None = None
-        self._go = threading.Lock()
-        self._go.acquire()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def take_up(self, task: Callable[[], None]) -> None:
-        """Have the thread do it."""
-        self._task = task
-        self._go.release()
-
-    def _work(self) -> None:
-        while True:
-            self._go.acquire()
-            if self._task is not None:
-                self._task()
-            self._task = None
-            _idle.append(self)
-
-
-_idle: list[_Hand] = []
+        self.strand = getcurrent()
+        """Where it runs: a greenlet of its own, except of the first actor."""
 
 
 class Loom:
@@ -91,8 +66,7 @@ class Loom:
         self.pids += 1
         actor = Actor(name, self.pids, body)
         self.actors.append(actor)
-        hand = _idle.pop() if _idle else _Hand()
-        hand.take_up(lambda: self._live(actor))
+        actor.strand = greenlet(lambda *_: self._live(actor), self.main.strand)
         return actor
 
     def kill(self, actor: Actor) -> None:
@@ -104,8 +78,7 @@ class Loom:
             raise Killed
         actor.killer = mine = self.current
         self.current = actor
-        actor.turn.release()
-        mine.turn.acquire()
+        actor.strand.switch()
         self.current = mine
 
     def stop(self, actor: Actor, for_ms: int) -> None:
@@ -136,7 +109,6 @@ class Loom:
                 self.kill(actor)
 
     def _live(self, actor: Actor) -> None:
-        actor.turn.acquire()
         try:
             if not actor.doomed:
                 actor.body()
@@ -149,7 +121,7 @@ class Loom:
         self.actors.remove(actor)
         following = actor.killer or (self.main if self.main.error is not None else self._pick())
         self.current = following
-        following.turn.release()
+        actor.strand.parent = following.strand  # which goes on when this one returns
 
     def _hand_on(self) -> None:
         mine = self.current
@@ -157,8 +129,7 @@ class Loom:
             raise Killed
         chosen = self._pick()
         if chosen is not mine:
-            chosen.turn.release()
-            mine.turn.acquire()
+            chosen.strand.switch()
         if mine.doomed:
             raise Killed
         if mine is self.main and mine.error is not None:

@@ -8,6 +8,7 @@ connections; fakeredis executes the commands.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
@@ -23,7 +24,8 @@ from fakeredis._msgs import FLAG_DO_NOT_CREATE, FLAG_LEAVE_EMPTY_VAL, FLAG_SKIP_
 from fakeredis._socket import FakeSocket
 from fakeredis._socket._resp import convert_to_resp2, extract_command
 from fakeredis.commands_mixins import scripting_mixin
-from fakeredis.model import Hash, XStream
+from fakeredis.commands_mixins.sortedset_mixin import ScoreTest
+from fakeredis.model import Hash, XStream, ZSet
 from fakeredis.model._stream import StreamEntryKey
 from redis import Redis
 from redis._parsers import Encoder
@@ -94,13 +96,9 @@ class _Engine(FakeSocket):
 
     def _run(self, signature: Any, arguments: list[Any]) -> Any:
         """`_run_command` of fakeredis, without what only other kinds of servers and other clients need."""
-        if (quick := _QUICK.get(signature.func_name)) is not None:
-            kind, none, answer = quick
-            item = self._found(arguments[0])
-            if item is None and none is not _SLOW:
-                return none
-            if item is not None and type(item.value) is kind:
-                return answer(item.value, *arguments[1:])
+        result: Any = self._at_once(signature.func_name, arguments)
+        if result is not _SLOW:
+            return result
         items: list[Any] | None = []
         try:
             items = self._apply(signature, arguments)
@@ -115,6 +113,20 @@ class _Engine(FakeSocket):
             if item._modified or item._expireat_modified:
                 item.writeback(remove_empty_val=FLAG_LEAVE_EMPTY_VAL not in signature.flags)
         return result
+
+    def _at_once(self, name: str, arguments: Sequence[bytes]) -> Any:
+        """The answer to a frequent command, by fakeredis' name; `_SLOW` if fakeredis is to answer."""
+        if (quick := _QUICK.get(name)) is not None:
+            kind, none, answer = quick
+            item = self._found(arguments[0])
+            if item is None:
+                return none
+            return answer(item.value, *arguments[1:]) if type(item.value) is kind else _SLOW
+        if name == "time":
+            return self.time()
+        if name == "type_cmd":
+            return self._key_value_type(CommandItem(arguments[0], self._db, self._found(arguments[0])))
+        return _SLOW
 
     def _apply(self, signature: Any, arguments: list[Any]) -> list[CommandItem] | None:
         """`Signature.apply`, in place, its types worked out once; None if it answers without the command."""
@@ -131,24 +143,30 @@ class _Engine(FakeSocket):
             found = self._found(name)
             type_ = kind.type_
             default = None
-            if type_ is not None and type_ is not bytes:
-                if found is None and FLAG_DO_NOT_CREATE not in signature.flags:
-                    default = type_()
-                elif found is not None and type(found.value) is not type_:
-                    raise SimpleError(WRONGTYPE_MSG)
+            if type_ is not None and found is not None and type(found.value) is not type_:
+                raise SimpleError(WRONGTYPE_MSG)
+            if type_ not in {None, bytes} and found is None and FLAG_DO_NOT_CREATE not in signature.flags:
+                default = type_()
             arguments[index] = CommandItem(name, db, found, default=default)
             items.append(arguments[index])
         return items
 
     def xread(self, *arguments: bytes) -> Any:
-        """None at once if no stream has anything new, as is mostly so."""
-        asked = arguments[arguments.index(b"STREAMS") + 1 :]
+        """What streams have after these entries; None if that is nothing, as is mostly so."""
+        place = arguments.index(b"STREAMS")
+        options, asked = arguments[:place], arguments[place + 1 :]
+        count = options[options.index(b"COUNT") :][:2] if b"COUNT" in options else ()
         half = len(asked) // 2
+        found = []
         for name, after in zip(asked[:half], asked[half:], strict=True):
             item = self._found(name)
             if item is not None and item.value.last_id > StreamEntryKey.parse_str(after):
-                return super().xread(*arguments)
-        return None
+                entries = _entries(item.value, b"(" + after, b"+", *count)
+                if entries is _SLOW:
+                    return super().xread(*arguments)
+                if entries:
+                    found.append([name, entries])
+        return found or None
 
     def _found(self, name: bytes) -> Any:
         """What is at the key and has not expired."""
@@ -593,19 +611,89 @@ def _written(fields: Hash, *pairs: bytes) -> int:
     return len(fields._values) - before
 
 
+def _dropped(fields: Hash, *names: bytes) -> Any:
+    if len(fields._values) <= len(names):
+        return _SLOW  # the key may go too
+    return sum(fields._values.pop(name, None) is not None for name in names)
+
+
+def _raised(fields: Hash, name: bytes, by: bytes) -> Any:
+    before = fields._values.get(name, b"0")
+    if not (before.isdigit() and by.isdigit()):
+        return _SLOW
+    total = int(before) + int(by)
+    fields._values[name] = b"%d" % total
+    return total
+
+
+def _ranked(members: ZSet, score: bytes, name: bytes, *more: bytes) -> Any:
+    if more or not score.isdigit():
+        return _SLOW
+    known = name in members
+    members.add(name, float(score))
+    return int(not known)
+
+
+def _all_ranked(members: ZSet, *asked: bytes) -> Any:
+    return [name for _, name in members._byscore] if asked == (b"0", b"-1") else _SLOW
+
+
+def _counted(members: ZSet, least: bytes, most: bytes) -> Any:
+    find = members._byscore.bisect_left
+    return max(0, find(ScoreTest.decode(most).upper_bound) - find(ScoreTest.decode(least).lower_bound))
+
+
+def _entries(stream: XStream, start: bytes, end: bytes, *count: bytes) -> Any:
+    """XRANGE with bounds as `-`, `+`, `7-0` and `(7-0`."""
+    first, last = _place(stream, start, first=True), _place(stream, end, first=False)
+    if first is None or last is None or (count and count[0] != b"COUNT"):
+        return _SLOW
+    if count:
+        last = min(last, first + int(count[1]))
+    values = stream._values_dict
+    return [[b"%d-%d" % key, [*values[key]]] for key in stream._ids[first:last]]
+
+
+def _place(stream: XStream, bound: bytes, *, first: bool) -> int | None:
+    """Where in the stream's entries a range with this bound begins, or ends; None if the bound is of another form."""
+    if bound in {b"-", b"+"}:
+        return 0 if bound == b"-" else len(stream._ids)
+    excluded = bound.startswith(b"(")
+    milliseconds, dash, number = bound[excluded:].partition(b"-")
+    if not (dash and milliseconds.isdigit() and number.isdigit()):
+        return None
+    find = bisect_right if excluded is first else bisect_left
+    return find(stream._ids, (int(milliseconds), int(number)))
+
+
+def _last_entry(stream: XStream, *asked: bytes) -> Any:
+    """XREVRANGE, if it asks for the last entry only."""
+    if asked != (b"+", b"-", b"COUNT", b"1"):
+        return _SLOW
+    return [[b"%d-%d" % key, [*stream._values_dict[key]]] for key in stream._ids[-1:]]
+
+
 _SLOW = object()
 _QUICK: dict[str, tuple[type, Any, Callable[..., Any]]] = {
     "get": (bytes, None, lambda value: value),
     "hexists": (Hash, 0, lambda fields, name: int(name in fields._values)),
+    "hdel": (Hash, 0, _dropped),
     "hget": (Hash, None, lambda fields, name: fields._values.get(name)),
     "hgetall": (Hash, [], lambda fields: [*chain.from_iterable(fields._values.items())]),
-    "hset": (Hash, _SLOW, _written),
+    "hincrby": (Hash, _SLOW, _raised),
     "hlen": (Hash, 0, lambda fields: len(fields._values)),
+    "hmget": (Hash, _SLOW, lambda fields, *names: [fields._values.get(name) for name in names]),
+    "hset": (Hash, _SLOW, _written),
     "llen": (list, 0, len),
     "rpush": (list, _SLOW, _pushed),
     "xlen": (XStream, 0, len),
+    "xrange": (XStream, [], _entries),
+    "xrevrange": (XStream, [], _last_entry),
+    "zadd": (ZSet, _SLOW, _ranked),
+    "zcount": (ZSet, 0, _counted),
+    "zrange": (ZSet, [], _all_ranked),
 }
-"""Frequent commands by fakeredis' names: type at the key, answer without a key (`_SLOW`: ask fakeredis), answer.
+"""Frequent commands by fakeredis' names: type at the key, answer without a key, answer; `_SLOW`: ask fakeredis.
 
 What fakeredis does for every command takes ten times as long. Fields of hashes do not expire here.
 """

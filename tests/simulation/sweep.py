@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
@@ -36,17 +35,9 @@ def pool() -> ProcessPoolExecutor:
 
 
 def _begin() -> None:
-    """Collect garbage only between seeds, and not among the objects that exist before.
-
-    The process is pinned to one core: only one thread of a run works at a time, and waking another core for it costs
-    a fifth of the time.
-    """
+    """Collect garbage only between seeds, and not among the objects that exist before."""
     gc.disable()
     gc.freeze()
-    if sys.platform == "linux":
-        cores = sorted(os.sched_getaffinity(0))
-        number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + multiprocessing.current_process()._identity[0]
-        os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 def sweep(seeds: Sequence[int], processes: ProcessPoolExecutor) -> Iterator[tuple[int, list[Failure]]]:

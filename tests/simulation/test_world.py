@@ -58,7 +58,7 @@ def test_a_seed_goes_the_same_way_each_time_whatever_hashes_are_salted_with() ->
 def test_every_fault_comes_about_and_has_its_consequences() -> None:
     """Otherwise the seeds would prove nothing."""
     seen: Counter[str] = Counter()
-    for seed in range(177, 577):
+    for seed in dict.fromkeys((*_TELLING, *range(400))):
         with running(seed) as world:
             run(world)
             seen.update(world.store.struck)
@@ -73,6 +73,8 @@ def test_every_fault_comes_about_and_has_its_consequences() -> None:
     raise AssertionError(f"not within 400 seeds: {missing}")
 
 
+_TELLING = (59, 62, 73, 112, 119, 181, 225)
+"""Seeds that once had everything among them, so that few others have to be tried."""
 _EVENTS = (
     "WorkerRemoved",
     "DriverAllocated",
