@@ -11,6 +11,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -79,12 +80,18 @@ def _types(entity: type[Any]) -> dict[str, Any]:
     """The types of its fields, by its source: a compiled class does not know them."""
     module = sys.modules[entity.__module__]
     source = Path(str(module.__file__)).with_name(f"{entity.__module__.rpartition('.')[2]}.py")
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    [body] = [each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == entity.__name__]
+    body = _classes(source)[entity.__name__].body
     written = {
         ast.unparse(each.target): ast.unparse(each.annotation) for each in body if isinstance(each, ast.AnnAssign)
     }
     return get_type_hints(SimpleNamespace(__annotations__=written), globalns=vars(module))
+
+
+@cache
+def _classes(source: Path) -> dict[str, ast.ClassDef]:
+    """The classes of a module by their names."""
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
 def _record_of(
