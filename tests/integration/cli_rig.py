@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -51,6 +52,8 @@ class Shell:
             "TZ": "UTC",
             "FAIRLOG_LEASE": "60",
         }
+        self.program: Callable[[], None] = main
+        """What `run` runs."""
         home.mkdir(parents=True, exist_ok=True)
 
     def run(self, *arguments: str, text: str = "", folder: Path | None = None) -> Answer:
@@ -59,7 +62,8 @@ class Shell:
         with tempfile.TemporaryDirectory() as kept:
             given, out, err = (Path(kept) / name for name in ("in", "out", "err"))
             given.write_text(text, encoding="utf-8")
-            process = Forked(main, *arguments, environment=self.env, log=out, errors=err, given=given, folder=begun)
+            streams = {"log": out, "errors": err, "given": given}
+            process = Forked(self.program, *arguments, environment=self.env, folder=begun, **streams)
             try:
                 code = process.wait(HOPELESS_S)
             except subprocess.TimeoutExpired:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.integration.cli_rig import ROOT, Shell
+from fairlog.cli.main import main
+from fairlog.cli.session import Session
+from tests.integration.cli_rig import ROOT, Answer, Shell
+from tests.integration.fairlog.test_organisation import Organisation
 
 WHO = "--company acme --user ann"
 REFUSED, USAGE, SHELL = 1, 2, 127
@@ -26,7 +30,7 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
         [
             *("company remove nobody --yes", "company set nobody --cores 3 --memory 1G", "account add nobody/ann"),
             *("submit --company nobody --user ann -- true", "run --company nobody --user ann -- true"),
-            *("submit --company nobody --user ann --plan -- true", "limit set --company nobody max_apps=3"),
+            *("submit --company nobody --user ann --plan -- true", "limit set --company nobody max_pending_apps=3"),
             *("statement --company nobody --month 2026-03", "whatif --quota nobody=1,1G", "account share nobody"),
         ],
     ),
@@ -116,6 +120,32 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
 }
 
 
+NOT_PERMITTED = [
+    *("company add b", "company set acme --cores 3 --memory 1G", "company remove acme --yes", "resource add gpu"),
+    *("settings set default_cores=2", "limit set --company acme max_pending_apps=3", "worker invite w7 --host h"),
+    *("drain worker-1", "undrain worker-1", "decommission worker-1", "remove worker-1"),
+    *("account add acme/eve", "account remove acme/boss", "account grant acme/ann admin", "token new acme/boss"),
+    *(f"{verb} --company acme --user boss -- true" for verb in ("submit", "submit --plan", "run")),
+    *(f"{verb} --company other --user ann -- true" for verb in ("submit", "submit --plan", "run")),
+]
+"""What the account of a user may not do."""
+
+ASKED = [
+    *("apps", "app a", "kill a", "drain w", "status", "shares", "log", "audit", "checkpoint", "logs a", "whoami"),
+    *(
+        "company list",
+        "company add b",
+        "settings show",
+        "settings set default_cores=2",
+        "explain a",
+        "workers",
+        "hold a",
+    ),
+    *("fairness", "account list", "token list", f"submit {WHO} -- true", f"run {WHO} -- true"),
+]
+"""What a cluster behind the API is asked for."""
+
+
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A cluster of one worker, and the company acme."""
@@ -142,3 +172,45 @@ def test_a_kind_of_mistake_has_one_code(shell: Shell, kind: str) -> None:
     answers = {each: shell.run(*each.split()) for each in typed}
     assert not {each: answer for each, answer in answers.items() if answer.code != code}
     assert not {each: answer for each, answer in answers.items() if not answer.out and not answer.err}
+
+
+def wrong(shell: Shell, typed: list[str], words: str) -> dict[str, Answer]:
+    """What was not refused in one sentence that has one of these words."""
+    answers = {each: shell.run(*each.split()) for each in typed}
+    return {
+        each: answer
+        for each, answer in answers.items()
+        if answer.code != REFUSED or len(answer.err.splitlines()) != 1 or not re.search(words, answer.err)
+    }
+
+
+@pytest.fixture(scope="module")
+def organisation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Organisation]:
+    found = Organisation(tmp_path_factory.mktemp("permits"))
+    yield found
+    found.owner.ok("down")
+
+
+def test_what_one_may_not_do_has_the_code_of_what_is_refused(organisation: Organisation) -> None:
+    """By name where the account is known, and for want of one otherwise."""
+    _, ann = organisation.company("acme")
+    assert not wrong(ann, NOT_PERMITTED, "may not|acts for")
+    stranger = organisation.elsewhere("stranger")
+    for token in ("", "fl_junk"):
+        stranger.env |= {"FAIRLOG_API": organisation.url, "FAIRLOG_TOKEN": token}
+        assert not wrong(stranger, ASKED, "token")
+
+
+def impatient() -> None:
+    """The command line, which does not wait for an API."""
+    defaults: dict[str, object] = Session.__init__.__kwdefaults__  # type: ignore[assignment]
+    defaults["timeout_s"] = 0.1
+    main()
+
+
+@pytest.mark.parametrize("where", ["http://127.0.0.1:1", "http+unix:/nowhere/api.sock"])
+def test_an_api_that_is_away_has_the_code_of_what_is_refused(tmp_path: Path, where: str) -> None:
+    shell = Shell(tmp_path / "home")
+    shell.program = impatient
+    shell.env["FAIRLOG_API"] = where
+    assert not wrong(shell, ASKED, "no API server answers|needs the store itself")
