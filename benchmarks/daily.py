@@ -1,7 +1,8 @@
 """The verbs of every day beside Slurm's, in turns; printed as JSON.
 
 `daily.py [APPS [ROUNDS]]` starts an `up`, keeps APPS apps pending (default 5,000), and times one submit, the list of
-what is pending, `status`, and the end of all of it, each as a process of its own, ROUNDS times (default 5). Where
+what is pending, `status`, the others that people type daily, and the end of all of it, each as a process of its own,
+ROUNDS times (default 5). Where
 Debian's `slurm-wlm` is installed and this user is root, a cluster of Slurm on this machine holds as many jobs, and its
 verbs take turns with fairlog's; else its figures are null. Wall time and CPU time of the verb's process are in ms.
 """
@@ -29,6 +30,7 @@ from fairlog.api.client import ApiClient
 from scheduler.model.commands import RegisterCompany, SubmitApp
 
 USER = "ann"
+VERBS = ("submit", "list", "status", "app", "explain", "logs", "shares", "workers", "kill")
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo")
 _CONF = """
 ClusterName=bench
@@ -103,12 +105,17 @@ class Fairlog:
         with self._api() as api:
             api.send_many([SubmitApp(app=f"{turn}-{each}", name="true", **about) for each in range(number)])
 
-    def verbs(self) -> dict[str, list[str]]:
+    def verbs(self, turn: int) -> dict[str, list[str]]:
         """The verbs that are timed; the last one ends all that is pending."""
         return {
             "submit": [*self._verb, "submit", "--company", "acme", "--user", USER, "--hold", "--", "true"],
             "list": [*self._verb, "apps"],
             "status": [*self._verb, "status"],
+            "app": [*self._verb, "app", f"{turn}-0"],
+            "explain": [*self._verb, "explain", f"{turn}-0"],
+            "logs": [*self._verb, "logs", f"{turn}-0"],
+            "shares": [*self._verb, "shares"],
+            "workers": [*self._verb, "workers"],
             "kill": [*self._verb, "kill", "--user", USER, "--yes"],
         }
 
@@ -161,8 +168,8 @@ class Slurm:
             submit = ["sbatch", "--hold", f"--array=0-{size - 1}", str(self._job)]
             subprocess.run(submit, env=self.env, check=True, capture_output=True)
 
-    def verbs(self) -> dict[str, list[str]]:
-        """As those of fairlog; a list has a line for each job of an array."""
+    def verbs(self, _turn: int) -> dict[str, list[str]]:
+        """As those of fairlog, where it has one; a list has a line for each job of an array."""
         return {
             "submit": ["sbatch", "--hold", str(self._job)],
             "list": ["squeue", "--array"],
@@ -200,9 +207,10 @@ def compared(clusters: dict[str, Fairlog | Slurm], apps: int, rounds: int) -> di
     for turn in range(rounds):
         for cluster in clusters.values():
             cluster.fill(apps, turn)
-        for verb in ("submit", "list", "status", "kill"):
+        for verb in VERBS:
             for name, cluster in clusters.items():
-                took[name].setdefault(verb, []).append(timed(cluster.verbs()[verb], cluster.env))
+                if (command := cluster.verbs(turn).get(verb)) is not None:
+                    took[name].setdefault(verb, []).append(timed(command, cluster.env))
     return {
         name: {
             verb: {part: round(median(getattr(each, part) for each in found)) for part in Took._fields}

@@ -256,11 +256,13 @@ class ApiExecutorDoor:
         """As `ExecutorDoor.finish`."""
         self._ask("finish", Raw, door.Finish(put_back=put_back), Raw())
 
-    def keep_output(self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
+    def keep_output(
+        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: door.Used | None = None
+    ) -> bool:
         """As `ExecutorDoor.keep_output`."""
         granted = True
         for part in _tail_parts(tails):
-            said = door.Output(tails=part, unwritten=unwritten, why=why)
+            said = door.Output(tails=part, unwritten=unwritten, why=why, used=used)
             granted, unwritten = self._ask("output", door.Kept, said, door.Kept(granted=False)).granted, 0
         return granted
 

@@ -152,15 +152,21 @@ class Asked(msgspec.Struct, frozen=True):
     completions: list[Completion] = []
 
 
+Used = tuple[int, int]
+"""The CPU time (ms) and the peak memory (MiB) of a program that ended."""
+
+
 class Output(msgspec.Struct, frozen=True):
     """The output tails of running tasks as base64; that of a driver or a program is of task 0.
 
     `unwritten` bytes of output are not in the worker's files, as its disk does not take them; `why` is the reason.
+    `used` is what a program has used that ended: CPU time (ms), peak memory (MiB).
     """
 
     tails: list[tuple[int, bytes]] = []
     unwritten: int = 0
     why: str = ""
+    used: Used | None = None
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -262,10 +268,12 @@ class ExecutorDoor(Protocol):
     def finish(self, *, put_back: bool) -> None:
         """Remove the record by which RQ's tools show it; with `put_back`, return its running tasks to the queue."""
 
-    def keep_output(self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
+    def keep_output(
+        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Used | None = None
+    ) -> bool:
         """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted.
 
-        So many further bytes are `unwritten` on the worker's disk, and `why`.
+        So many further bytes are `unwritten` on the worker's disk, and `why`. A program that has ended has `used` that.
         """
 
     def backlog(self, said: Backlog) -> None:

@@ -109,7 +109,12 @@ class Program:
             return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED)
         try:
             group = self._group
-            self._door.keep_output({0: ended.output}, unwritten=group.unwritten, why=group.why_unwritten)
+            self._door.keep_output(
+                {0: ended.output},
+                unwritten=group.unwritten,
+                why=group.why_unwritten,
+                used=(ended.cpu_ms, ended.peak_mb),
+            )
         except AWAY as error:
             _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
         if ended.outcome == "unstartable" and grant.program:

@@ -33,7 +33,7 @@ from scheduler.store.full_disks import note_cut
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist, broken
 from scheduler.store.visits import Orders, Report, Visit, Visits, read_awaited
-from workers.door import Backlog, Ended, Held, Registrant
+from workers.door import Backlog, Ended, Held, Registrant, Used
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -210,7 +210,15 @@ class WorkerStore:
         if claims.runs == "tasks":
             self._record(claims).withdraw()
 
-    def keep_output(self, claims: Claims, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
+    def keep_output(
+        self,
+        claims: Claims,
+        tails: Mapping[int, bytes],
+        *,
+        unwritten: int = 0,
+        why: str = "",
+        used: Used | None = None,
+    ) -> bool:
         """As `ExecutorDoor.keep_output`."""
         if unwritten:
             note_cut(self.store, self.keys, claims.worker, unwritten, why)
@@ -225,6 +233,8 @@ class WorkerStore:
         elif 0 in tails:
             number = number_of(claims.executor)
             self.work.keep_program_output(claims.app, number, tails[0], company=claims.company)
+        if used is not None and claims.runs == "program":
+            self.work.keep_used(claims.app, number_of(claims.executor), *used)
         return bool(grant)
 
     def backlog(self, by: By, claims: Claims, said: Backlog) -> None:
@@ -381,9 +391,11 @@ class StoreExecutorDoor:
         """As `ExecutorDoor.finish`."""
         self._door.finish(self._claims, put_back=put_back)
 
-    def keep_output(self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "") -> bool:
+    def keep_output(
+        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Used | None = None
+    ) -> bool:
         """As `ExecutorDoor.keep_output`."""
-        return self._door.keep_output(self._claims, tails, unwritten=unwritten, why=why)
+        return self._door.keep_output(self._claims, tails, unwritten=unwritten, why=why, used=used)
 
     def backlog(self, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""

@@ -205,14 +205,20 @@ class Board:
         if at is not None:
             return Viewed(seen, body)
         links = self._handlers.mailbox.links(app)
-        return self._viewed(seen, {**_plain(body), "progress": self._progress(app), "links": links})
+        used = {name: self._counted(app)[name] for name in ("cpu_ms", "peak_mb")}
+        return self._viewed(seen, {**_plain(body), "progress": self._progress(app), "used": used, "links": links})
 
     def _progress(self, app: str) -> dict[str, int] | None:
+        """The numbers of the app's tasks by state; None if it has none."""
+        found = self._counted(app)
+        return found if found["tasks"] else None
+
+    def _counted(self, app: str) -> dict[str, int]:
         def look() -> tuple[Seen, Any]:
             found = self._handlers.work.progress(app)
-            return Seen(self._replica.head, 0), found._asdict() if found.tasks else None
+            return Seen(self._replica.head, 0), found._asdict()
 
-        value: dict[str, int] | None = self._shared(("progress", app), look, None, 0)[1]
+        value: dict[str, int] = self._shared(("progress", app), look, None, 0)[1]
         return value
 
     def timeline(self, who: By, app: str, *, at: int | None = None) -> Viewed:

@@ -276,7 +276,8 @@ class Work:
     def output(self, caller: Caller, asked: door.Output) -> door.Kept:
         """Keep the output tails of running tasks; whether the executor is granted."""
         tails, unwritten = dict(asked.tails), max(0, asked.unwritten)
-        return door.Kept(self._store.keep_output(caller.grant, tails, unwritten=unwritten, why=asked.why))
+        kept = self._store.keep_output(caller.grant, tails, unwritten=unwritten, why=asked.why, used=asked.used)
+        return door.Kept(kept)
 
     def backlog(self, caller: Caller, asked: door.Backlog) -> None:
         """Report the app's backlog."""

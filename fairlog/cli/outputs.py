@@ -6,18 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from fairlog.cli.follow import follow
 from scheduler.model.events import AppRemoved
 from scheduler.store.codec import told
-from scheduler.store.keys import Keys
-from scheduler.store.mailbox import Mailbox
 from scheduler.store.tails import Tail
-from scheduler.store.task_queue import Progress, TaskState, Worklist
+from scheduler.store.task_states import Progress, TaskState
 
 if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
     from fairlog.cli.session import Session
+    from scheduler.store.task_queue import Worklist
 
 FEW = 10
 """So many outputs are asked for together, because each request counts."""
@@ -38,6 +37,8 @@ class RemoteTasks:
     def progress(self, app: str) -> Progress:
         """The numbers of the app's tasks by state."""
         states = self.states(app)
+        if not states:  # its executors run programs
+            return Progress(**self._api.read(f"/v1/apps/{quote(app, safe='')}/card").get("used", {}))
         number = Counter(task.state for task in states)
         counts = {state: number[state] for state in ("queued", "running", "succeeded", "failed")}
         cpu_ms, peak_mb = sum(task.cpu_ms for task in states), max((task.peak_mb for task in states), default=0)
@@ -68,13 +69,26 @@ def measured(progress: Progress) -> dict[str, int]:
 
 def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:
     """The tasks of the cluster's apps."""
-    return Worklist(session.store, session.cluster) if session.api is None else RemoteTasks(session.api, reason)
+    if session.api is not None:
+        return RemoteTasks(session.api, reason)
+    from scheduler.store.task_queue import Worklist  # noqa: PLC0415 (loads RQ, which an API server does without)
+
+    return Worklist(session.store, session.cluster)
+
+
+def shown_tasks(session: Session) -> Worklist | RemoteTasks:
+    """As `tasks_of`, for who looks once: an API server that is there anyway is reached faster than the store."""
+    server = session.server
+    return tasks_of(session) if server is None else RemoteTasks(server, "")
 
 
 def links_of(session: Session, app: str) -> dict[str, str]:
     """The addresses of the app's user interfaces, by name."""
-    if session.api is not None:
-        return session.api.links(app)
+    if (server := session.server) is not None:
+        return server.links(app)
+    from scheduler.store.keys import Keys  # noqa: PLC0415 (an API server answers as a rule)
+    from scheduler.store.mailbox import Mailbox  # noqa: PLC0415 (likewise)
+
     return Mailbox(session.store, Keys(session.cluster)).links(app)
 
 
@@ -89,6 +103,8 @@ def looks(session: Session, app: str) -> Iterator[bool]:
     while session.api is not None:
         time.sleep(LOOK_THROUGH_API_S)
         yield is_over(session, app)
+    from fairlog.cli.follow import follow  # noqa: PLC0415 (loads what folds the log)
+
     ended = session.ask("app", app=app)["endedAt"] is not None
     for record in follow(session.log, session.log.head(), wait_s=LOOK_S):
         if record is None:

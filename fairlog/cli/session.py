@@ -126,6 +126,11 @@ class Session:
             return self.api
         return None if self._near is None or (self._has_accounts and view in _PRIVATE) else self._near
 
+    @property
+    def server(self) -> ApiClient | None:
+        """The API server that answers what is private to apps as this session is to see it; None: the store does."""
+        return self._server_for("app")
+
     @cached_property
     def road(self) -> Road:
         """The road over the store."""
@@ -268,7 +273,7 @@ class Session:
 
     def record_output(self, app: str, owner: Subject, reason: str) -> None:
         """As `Road.record_output`; API servers record what they show themselves."""
-        if self.api is None:
+        if self.api is None and (self._near is None or self._has_accounts):
             self.road.record_output(self.folded(), app, owner, reason)
 
     def visit(self, app: str, wanted: Wanted) -> Callable[[Call], Reply]:

@@ -18,7 +18,8 @@ from scheduler.store.tails import STREAMS, Stream, Tail
 if TYPE_CHECKING:
     from fairlog.cli.outputs import RemoteTasks
     from fairlog.cli.session import Session
-    from scheduler.store.task_queue import TaskState, Worklist
+    from scheduler.store.task_queue import Worklist
+    from scheduler.store.task_states import TaskState
 
 _OVER = ("succeeded", "failed")
 """The states of a task that writes nothing more; one that was stopped may, until its executor has ended."""

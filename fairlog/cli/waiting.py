@@ -17,7 +17,7 @@ from fairlog.cli.times import localized
 from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
-from scheduler.store.task_queue import Progress
+from scheduler.store.task_states import Progress
 
 if TYPE_CHECKING:
     from fairlog.api.client import ApiClient

@@ -20,6 +20,7 @@ from scheduler.store import task_queue_lua
 from scheduler.store.keys import Keys, as_text, escaped
 from scheduler.store.secrets import unseal
 from scheduler.store.tails import MOST_BYTES, MOST_NOTED, Stream, Tail, read_tail
+from scheduler.store.task_states import Progress, TaskState
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -137,50 +138,6 @@ class Step(NamedTuple):
     def waiting(self) -> int:
         """How many tasks of the app are queued, or wait for their next attempt."""
         return self.tasks - self.succeeded - self.failed - self.running
-
-
-class Progress(NamedTuple):
-    """Numbers of an app's tasks by state; all zero before its first executor. `later`: wait for their next attempt.
-
-    `cpu_ms` and `output_bytes` are the sums over the attempts that ended, `peak_mb` is the largest of them.
-    """
-
-    tasks: int = 0
-    queued: int = 0
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    later: int = 0
-    cpu_ms: int = 0
-    peak_mb: int = 0
-    output_bytes: int = 0
-
-
-class TaskState(NamedTuple):
-    """The state of a task: queued, running, succeeded, failed, or stopped because its app ended first.
-
-    Of a task that was stopped while it ran, executor and times are those of the attempt that was broken off.
-    `attempts` counts every start. Times are ms by the store's clock; a failed task runs again at `due_at`. `tried`: the
-    worker on which its command could not be started. `cpu_ms` and `output_bytes` are the sums over the attempts that
-    ended, `peak_mb` is the largest of them: the CPU time of the task's process and of the processes that it waited for,
-    their memory in MiB, and the length of the output. `locality`: how near its last attempt ran to a host that it
-    prefers: `host`, `rack` or `any`; None if it prefers none or has not started.
-    """
-
-    task: int
-    state: str = "queued"
-    exit_code: int | None = None
-    executor: str | None = None
-    attempts: int = 0
-    started_at: int | None = None
-    ended_at: int | None = None
-    message: str = ""
-    due_at: int | None = None
-    tried: str | None = None
-    cpu_ms: int = 0
-    peak_mb: int = 0
-    output_bytes: int = 0
-    locality: str | None = None
 
 
 class Worklist:
@@ -415,6 +372,11 @@ class Worklist:
         keys, gone = self._keys, number - KEPT_PROGRAMS
         about = company, app, LIVE_BYTES, KEPT_S, number, gone if gone >= 0 else ""
         self._eval(task_queue_lua.KEEP_PROGRAM_OUTPUT, [keys.output(app), keys.live], [*about, *_forms(tail)])
+
+    def keep_used(self, app: str, number: int, cpu_ms: int, peak_mb: int) -> None:
+        """Count what the program of executor `number` has used, once: CPU time (ms) and peak memory (MiB)."""
+        used = max(0, cpu_ms), max(0, peak_mb)
+        self._eval(task_queue_lua.KEEP_USED, [self._keys.tasks(app)], [f"used:{number}", *used, KEPT_S])
 
     def _eval(self, script: str, keys: list[str], arguments: list[str | int | bytes]) -> object:
         return self._store.eval(script, len(keys), *keys, *arguments)

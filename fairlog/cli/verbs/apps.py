@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from fairlog.cli.outputs import RemoteTasks
     from fairlog.cli.session import Session
     from fairlog.cli.sources import Source
-    from scheduler.store.task_queue import TaskState, Worklist
+    from scheduler.store.task_queue import Worklist
+    from scheduler.store.task_states import TaskState
 
 
 @click.command()
@@ -252,10 +253,15 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     if not source.past:
         app = full_id(source.session, app)
     found = source.ask("app", app=app)
-    tasks = [] if source.past else _tasks(source.session).states(app)
+    from fairlog.cli.outputs import measured  # noqa: PLC0415 (few verbs need it)
+
+    work = None if source.past else _tasks(source.session)
+    tasks = [] if work is None else work.states(app)
     links = _links(source, app)
+    programs = measured(work.progress(app)) if work is not None and found["executorProgram"] else {}
     if as_json:
-        render.print_json({**found, "links": links, "taskStates": [_task_json(task) for task in tasks]})
+        shown = {**found, **programs, "links": links, "taskStates": [_task_json(task) for task in tasks]}
+        render.print_json(shown)
         return
     for name, value in found.items():
         if (
@@ -277,7 +283,8 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return
-    for line in (*_nearness(tasks), *_used(found, tasks)):
+    used = _used(found, tasks) if not found["executorProgram"] else _used_by_programs(programs)
+    for line in (*_nearness(tasks), *used):
         click.echo(line)
     if found["tasks"]:
         click.echo()
@@ -318,6 +325,13 @@ def _used(found: Mapping[str, Any], tasks: Sequence[TaskState]) -> Iterator[str]
     yield f"{'peak memory':<18} {size_text(peak_mb)} of a task"
 
 
+def _used_by_programs(measured: Mapping[str, int]) -> Iterator[str]:
+    """What the programs of executors that ended have used, in words."""
+    if measured:
+        yield f"{'cpu time':<18} {render.duration(measured['cpuMs'])} of its programs"
+        yield f"{'peak memory':<18} {size_text(measured['peakMemory'])} of a program"
+
+
 def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
     if name.endswith("At"):
         return render.moment(value)
@@ -350,10 +364,10 @@ def send_each(
 _ELSEWHERE = {"rack": "in its rack", "any": "elsewhere"}
 
 
-def _tasks(session: Session, reason: str = "") -> Worklist | RemoteTasks:
-    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+def _tasks(session: Session) -> Worklist | RemoteTasks:
+    from fairlog.cli.outputs import shown_tasks  # noqa: PLC0415 (loads RQ, which most verbs do without)
 
-    return tasks_of(session, reason)
+    return shown_tasks(session)
 
 
 def _links(source: Source, app: str) -> dict[str, str]:

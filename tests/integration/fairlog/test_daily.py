@@ -83,6 +83,7 @@ def named(app: str, user: str, name: str = "true") -> SubmitApp:
         "apps",
         "apps --json",
         "apps --user bea --state pending",
+        "app bea-0000",
         "workers",
         "shares",
         "company list",

@@ -140,6 +140,18 @@ def test_a_visitor_has_a_terminal_and_the_command_ends_with_both(here: Here) -> 
 
 
 @both
+def test_an_app_of_programs_tells_what_they_used_as_tasks_do(here: Here) -> None:
+    busy = "import time; block = b'x' * 60_000_000\nwhile time.process_time() < 0.3: pass"
+    asked = ("--executor-program", "--executors", "2", "--cores", "8", "--executor-cores", "4", "--as-many-as-fit")
+    app = here.submit(*asked, "--wait", "--", sys.executable, "-c", busy)
+    found = json.loads(here.ok("app", app, "--json"))
+    assert (found["cpuMs"] >= 600, found["peakMemory"] >= 60) == (True, True), found
+    assert re.search(r"cpu time +\S.* of its programs\npeak memory +\S+ of a program", here.ok("app", app))
+    [listed] = [each for each in here.apps("--ended") if each["app"] == app]
+    assert (listed["cpuMs"], listed["peakMemory"]) == (found["cpuMs"], found["peakMemory"])
+
+
+@both
 def test_apps_are_listed_with_cause_and_wait_filtered_sorted_and_cut(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlog.cli import render, waiting
 from fairlog.cli.printed import only_printable
-from scheduler.store.task_queue import Progress
+from scheduler.store.task_states import Progress
 
 if TYPE_CHECKING:
     import pytest

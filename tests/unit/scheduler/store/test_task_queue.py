@@ -18,17 +18,8 @@ from rq.utils import as_text
 from scheduler.model.grants import Nearness
 from scheduler.store import task_queue
 from scheduler.store.keys import Keys
-from scheduler.store.task_queue import (
-    OUTPUT_BYTES,
-    Completion,
-    Outcome,
-    Progress,
-    Step,
-    Verdict,
-    Worklist,
-    broken,
-    output_bytes,
-)
+from scheduler.store.task_queue import OUTPUT_BYTES, Completion, Outcome, Step, Verdict, Worklist, broken, output_bytes
+from scheduler.store.task_states import Progress
 from tests.waiting import HOPELESS_S
 
 APP, CLUSTER, WORKER = "app.1", "test", "w1"
@@ -759,6 +750,14 @@ def nearness(host: str, **changes: Any) -> Nearness:
         "host_wait_ms": 60_000,
     } | changes
     return Nearness(**{"rack_wait_ms": 60_000, **told})
+
+
+def test_what_programs_have_used_is_added_up_once_each(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    for number, cpu_ms, peak_mb in ((0, 700, 30), (1, 500, 40), (0, 700, 30), (2, -5, 10)):
+        work.keep_used(APP, number, cpu_ms, peak_mb)
+    assert work.progress(APP) == Progress(cpu_ms=1200, peak_mb=40)
+    assert work.states(APP) == []
+    assert 0 < fake.ttl(Keys(CLUSTER).tasks(APP)) <= task_queue.KEPT_S
 
 
 @pytest.fixture
