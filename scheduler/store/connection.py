@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.connection import UnixDomainSocketConnection, parse_url
+from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool, SentinelManagedConnection
+from redis.utils import SENTINEL as ITS_OWN
 
 from scheduler.model.errors import UnsuitableStore
 from scheduler.store.known_holes import known_holes, server_of
@@ -34,6 +40,8 @@ LOST_MS = 3_000
 The machine's kernel gives it, so a server that only works for long is not taken for lost; a machine that is down, or
 cut off, is not waited for until `ANSWER_S`.
 """
+LOOK_S = 1.0
+"""After so long without an answer, and then as often, sentinels are asked whether the server is still the primary."""
 AT_ONCE_BYTES = 1024 * 1024
 """Send buffer of a local socket, within the system's limit. The commit of a turn of 300 apps takes 400 KiB."""
 MOST_CONNECTIONS = 1_000
@@ -63,7 +71,7 @@ def connect(url: str) -> Redis:
 
     The client never retries a command. The log shows whether a commit with a lost answer took place; callers repeat
     everything else. A server that does not answer within `ANSWER_S` counts as unavailable, one whose machine gives no
-    sign of life within `LOST_MS`.
+    sign of life within `LOST_MS`, and one that hangs once another is the primary.
 
     Raises: UnsuitableStore if the URL has none of these forms, or the file cannot be read.
     """
@@ -187,7 +195,7 @@ def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
         )
     user, _, password = account.partition(":")
     asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S, "credential_provider": None}
-    sentinel = _Sentinels([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    sentinel = _Sentinels([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)
     account_of = {"username": user or None, "password": password or None}
     return _master_for(sentinel, service, {**account_of, **options})
 
@@ -203,11 +211,12 @@ def _primary_of(url: str, options: dict[str, Any]) -> Redis:
         servers.append((said.pop("host"), said.pop("port", 6379)))
     said["ssl"] = said.pop("connection_class", None) is not None
     asking = {**said, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
-    asked = _Servers(servers, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    asked = _Servers(servers, sentinel_kwargs=asking)
     return _master_for(asked, places, said)
 
 
 def _master_for(sentinel: Sentinel, service: str, options: dict[str, Any]) -> Redis:
+    options["connection_class"] = _WatchedByTls if options.pop("ssl", False) else _Watched
     found: Redis = sentinel.master_for(service, connection_pool_class=_Pool, **options)  # type: ignore[no-untyped-call]
     return found
 
@@ -222,6 +231,59 @@ class _Pool(SentinelConnectionPool):
             asked.close()
 
 
+class _Watched(SentinelManagedConnection):
+    """A connection to the primary that is lost once another server is named the primary, however long that hangs.
+
+    A machine that answers for a server that hangs keeps its connections; nobody else would say that it is replaced.
+    """
+
+    def read_response(self, *arguments: Any, timeout: Any = ITS_OWN, **options: Any) -> Any:  # noqa: ANN401 (redis-py's)
+        """The next answer. Raises: ConnectionError once the server is the primary no longer; as redis-py's."""
+        given: float | None = self.socket_timeout if timeout is ITS_OWN else timeout
+        begun, waited = time.monotonic(), 0.0
+        try:
+            while self.is_connected and (given is None or waited + LOOK_S < given) and not self.can_read(LOOK_S):
+                self._check_primary()
+                waited = time.monotonic() - begun
+        except StoreConnectionError:
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise
+        if waited and given is not None:
+            timeout = max(LOOK_S, given - waited)
+        return super().read_response(*arguments, timeout=timeout, **options)
+
+    def _check_primary(self) -> None:
+        """Raises: ConnectionError if another server is named the primary."""
+        asked = self.connection_pool
+        named = asked.sentinel_manager.named_lately(asked.service_name)
+        if named is not None and named != (self.host, self.port):
+            place = f"{self.host}:{self.port}"
+            raise StoreConnectionError(f"{place} does not answer, and {named[0]}:{named[1]} is the primary now")
+
+
+class _WatchedByTls(_Watched, SSLConnection):
+    """As `_Watched`, with TLS."""
+
+
+class _Finder(Sentinel):
+    """Finds the primary, and remembers for `LOOK_S` which it was, for the many that ask at once."""
+
+    def __init__(self, *places: Any, **options: Any) -> None:  # noqa: ANN401 (redis-py's)
+        super().__init__(*places, **options)  # type: ignore[no-untyped-call]
+        self._looking = Lock()
+        self._named: tuple[float, tuple[str, int] | None] = -math.inf, None
+
+    def named_lately(self, service_name: str) -> tuple[str, int] | None:
+        """Host and port of the primary, as of at most `LOOK_S` ago; None if nobody could name one."""
+        with self._looking:
+            if time.monotonic() > self._named[0] + LOOK_S:
+                named: tuple[str, int] | None = None
+                with suppress(RedisError):
+                    named = self.discover_master(service_name)  # type: ignore[no-untyped-call]
+                self._named = time.monotonic(), named
+            return self._named[1]
+
+
 class _Voice(NamedTuple):
     """What a sentinel says: its id, the primary unless it takes that for dead, and the others that it knows, by id."""
 
@@ -230,7 +292,7 @@ class _Voice(NamedTuple):
     others: Mapping[str, tuple[str, int]]
 
 
-class _Sentinels(Sentinel):
+class _Sentinels(_Finder):
     """Finds the primary that a majority of sentinels names.
 
     One that is cut off from the others goes on naming the primary that they have replaced. The majority is that of all
@@ -294,7 +356,7 @@ def _voice_once(sentinel: Redis, service: str) -> _Voice:
         return _voice(sentinel, service)
 
 
-class _Servers(Sentinel):
+class _Servers(_Finder):
     """Finds the primary among several servers by asking each for its role; takes the place of sentinels."""
 
     def discover_master(self, service_name: str) -> tuple[str, int]:

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -401,6 +402,28 @@ def test_sentinels_name_the_primary_before_and_after_a_failover(servers: Servers
         until(lambda: bool(asked.execute_command("SENTINEL", "FAILOVER", "fairlog")))
     until(lambda: bool(store.set("after", 1)) and replication(store)["master_replid"] != first)
     assert store.get("before") == b"1"
+
+
+def test_a_primary_that_hangs_is_left_once_another_one_is_named(
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by who only listens; its machine keeps the connections as long as it hangs."""
+    monkeypatch.setattr("scheduler.store.connection.ANSWER_S", 100_000)
+    sentinel = servers.watch(primary)
+    store = servers.connect(f"redis+sentinel://127.0.0.1:{sentinel}/fairlog")
+    with ThreadPoolExecutor() as pool, ExitStack() as stack:
+        stack.callback(servers.kill, primary)
+        listening = pool.submit(store.blpop, "key", 0)
+        until(lambda: store.info("clients")["blocked_clients"] == 1)
+        servers.signal(primary, signal.SIGSTOP)
+        asking = pool.submit(store.set, "asked", 1)
+        wait_until(lambda: len(store.connection_pool._in_use_connections) == 2, "both wait")
+        assert not listening.done()
+        servers.hurry(sentinel)
+        for left in (listening, asking):
+            with pytest.raises(StoreConnectionError, match=f"{primary} does not answer, and .* is the primary now"):
+                left.result(timeout=HOPELESS_S)
+    until(lambda: store.set("after", 1))
 
 
 def _knows_another(sentinel: Redis) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import RedisError
 
@@ -231,8 +232,8 @@ def test_every_kind_of_store_is_checked(url: str) -> None:
         manager = getattr(store.connection_pool, "sentinel_manager", None)
         for server in manager.sentinels if manager else ():
             found.append(_of(server))
-            assert "SSL" in server.connection_pool.connection_class.__name__
-        assert "SSL" in store.connection_pool.connection_class.__name__
+            assert issubclass(server.connection_pool.connection_class, SSLConnection)
+        assert issubclass(store.connection_pool.connection_class, SSLConnection)
         for each in found:
             assert (each["ssl_cert_reqs"], each["ssl_check_hostname"]) == ("required", True)
             assert each["ssl_ca_certs"] == "/ca.pem"
