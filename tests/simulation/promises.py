@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery.archive.archive import open_log
@@ -425,6 +426,7 @@ class Witness:
                 raise PromiseBroken(3, f"at {self.position.seq} {worker} is told grants that the log has not: {names}")
 
 
+@lru_cache(maxsize=1024)
 def _grant(text: str) -> Grant | None:
     """The grant without its time of settlement; None if it is revoked."""
     return Grant.model_validate_json(text).model_copy(update={"settled_at": 0}) if text else None

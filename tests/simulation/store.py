@@ -206,7 +206,7 @@ class _Engine(FakeSocket):
         done = self._run(known, [value if type(value) is bytes else _text(value) for value in arguments])
         if type(done) in _PLAIN:
             return False if done is None else done
-        return self._convert_redis_result(runtime, done)
+        return _table(runtime, done) if type(done) is list else self._convert_redis_result(runtime, done)
 
 
 @cache
@@ -218,6 +218,12 @@ def _shape(signature: Any, count: int) -> tuple[list[tuple[int, Any]], list[tupl
     numbered = [*enumerate(kinds)]
     keys = [(index, kind) for index, kind in numbered if isinstance(kind, Key)]
     return keys, [(index, kind) for index, kind in numbered if not isinstance(kind, Key) and kind is not bytes]
+
+
+def _table(runtime: Any, answers: list[Any]) -> Any:
+    """The table that a script is given for an answer of several parts."""
+    parts = (_table(runtime, part) if type(part) is list else False if part is None else part for part in answers)
+    return runtime.table_from([*parts])
 
 
 def _text(value: Any) -> bytes:
