@@ -397,12 +397,15 @@ class Agent:
                 note = ExitNote(app=grant.app, reason="failed", exit_code=126, detail=why, unstartable=why)
                 self._ended[grant.executor] = _Ended(note, 0)
                 return
+        cells = offer.cells
+        if offer.launcher == "cell" and not cells.folders and self._files.only_company(grant.company) != grant.company:
+            cells = cells.model_copy(update={"guest": True})
         spec = ExecutorSpec(
             grant=grant,
             worker=offer.worker,
             run_dir=offer.run_dir,
             launcher=offer.launcher,
-            cells=offer.cells,
+            cells=cells,
             pin=hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) >= offer.cores,
             outlive_agent=offer.outlive_agent,
             grace_s=offer.grace_s if grant.grace_s is None else grant.grace_s,

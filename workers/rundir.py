@@ -171,7 +171,7 @@ class RunDir:
         return True
 
     def only_company(self, company: str) -> str:
-        """The company whose tasks the worker runs without cells: the first one that had some."""
+        """The worker's first company: without cells the only one, in cells with its user's folders."""
         path = self.path / "company"
         if not path.exists():
             write_private(path, company)

@@ -64,6 +64,7 @@ class CellSettings(BaseModel):
     - `share`: paths that they can read, or write if `:rw` follows.
     - `folders`: where apps may have their folders, such as `/srv/{company}`; empty = anywhere but at home.
     - `hidden`: paths that they never find.
+    - `guest`: the app is of another company than the first of the worker, and no `folders` tell them apart.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -71,6 +72,7 @@ class CellSettings(BaseModel):
     share: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     hidden: tuple[Path, ...] = ()
+    guest: bool = False
 
 
 class NoCell(FairlogError):
@@ -362,7 +364,18 @@ def _why_not(real: Path, grant: Grant, settings: CellSettings, others: ForOthers
         return ""
     if is_personal(real):
         return "it holds files of the worker's user; use a folder below it, or name it to the worker with --folders"
+    if settings.guest and others is None and not _is_everybodys(real):
+        return (
+            "apps of another company ran on this worker first, and what its user may write is theirs; start it with "
+            "--folders '/srv/{company}' to say where apps of each company may have theirs"
+        )
     return ""
+
+
+def _is_everybodys(folder: Path) -> bool:
+    """Whether every user of the machine may read and write there, so that the worker's user gives nothing away."""
+    above = [each.stat().st_mode & stat.S_IXOTH for each in folder.parents]
+    return all(above) and folder.stat().st_mode & stat.S_IRWXO == stat.S_IRWXO
 
 
 def _filled(pattern: str, values: Mapping[str, str]) -> str:

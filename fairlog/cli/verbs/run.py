@@ -374,7 +374,8 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
     metavar="PATTERN",
     envvar="FAIRLOG_FOLDERS",
     show_envvar=True,
-    help="Where folders of apps may be, such as /srv/{company}/{user}. Repeatable.  [default: anywhere but at home]",
+    help="Where folders of apps may be, such as /srv/{company}/{user}. Repeatable.  [default: anywhere but at home, "
+    "for one company]",
 )
 @flag(
     "--unsafe-plain",

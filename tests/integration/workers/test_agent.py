@@ -54,6 +54,7 @@ from workers.agent import Agent, run_agent
 from workers.door import Held
 from workers.offer import Offer, WorkerBusy, make_offers
 from workers.rundir import ExitNote, RunDir
+from workers.sandbox import why_no_cell
 from workers.store_door import StoreAgentDoor
 
 SLEEP = ("sleep", "600")
@@ -218,6 +219,25 @@ def test_a_worker_without_cells_runs_tasks_of_one_company(cluster: Cluster) -> N
     said = "runs tasks without cells, and those of company acme only; start it with --launcher cell"
     wait_until(lambda: any(said in str(event) for event in cluster.events()), "the refusal")
     assert cluster.work.progress(found).running == 0
+
+
+@ONE_STORE
+@pytest.mark.skipif(bool(why_no_cell()), reason="cells do not work here")
+def test_without_folders_the_first_company_of_a_worker_has_those_of_its_user(cluster: Cluster) -> None:
+    cluster.client.send(RegisterCompany(company="beta"))
+    cluster.agent(cluster.offer().model_copy(update={"launcher": "cell"}))
+    private = cluster.folder / "private"
+    private.mkdir(mode=0o700)
+    for company, folder, state in (
+        ("acme", private, "finished"),
+        ("beta", private, "failed"),
+        ("beta", None, "finished"),
+    ):
+        cwd = None if folder is None else str(folder)
+        app = cluster.submit(("true",), tasks=1, company=company, cwd=cwd)
+        assert (company, cluster.end_of(app)["state"]) == (company, state)
+    [refused] = [event for event in cluster.events() if "ran on this worker first" in str(event)]
+    assert str(private) not in str(refused)
 
 
 def test_an_ended_app_leaves_no_rq_keys_and_holds_no_core(cluster: Cluster) -> None:

@@ -534,6 +534,23 @@ def test_apps_have_their_folders_where_the_operator_says(rig: Rig, tmp_path: Pat
         other.close()
 
 
+@in_cells
+def test_a_second_company_gets_no_folder_that_is_not_everybodys(rig: Rig, tmp_path: Path) -> None:
+    rig.cells = CellSettings(guest=True)
+    behind = tmp_path / "open"
+    behind.mkdir()
+    tmp_path.chmod(0o700)
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        places = {behind: 0o777, **{Path(made) / f"{mode:o}": mode for mode in (0o700, 0o755, 0o773, 0o777)}}
+        for number, (folder, mode) in enumerate(places.items()):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(mode)
+            note = rig.run(rig.grant(shell("true"), number=number, cwd=str(folder)))
+            assert ("--folders '/srv/{company}'" in note.unstartable) == (folder.name != "777"), folder
+        assert note.done
+
+
 HIDE = """
 import os, time
 if os.fork() == 0:
