@@ -18,7 +18,7 @@ from distributed.security import Security
 
 from fairlog.engines.dask_node import Scheduler
 from fairlog.engines.keys import draw_keys
-from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, say
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, say, why_ended
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
             if event["type"] == "ExecutorRemoved" and event["data"]["reason"] == "exited":
                 owned.scale(self._asked)
         if event["type"] == "AppRemoved":
-            say(f"app {self.app} is {event['data']['reason']}: {event['data']['detail'] or 'ended by somebody'}")
+            say(f"app {self.app} is {event['data']['reason']}: {why_ended(event) or 'ended by somebody'}")
             self.loop.add_callback(self._close)
 
     @property

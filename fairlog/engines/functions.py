@@ -28,7 +28,7 @@ from uuid import uuid4
 from fairlog.engines import function_worker as worker
 from fairlog.engines import wire
 from fairlog.engines.keys import draw_keys
-from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, why_ended
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
@@ -407,7 +407,7 @@ class _Pool:
                 self._why[data["executor"]] = f"failed: {data.get('detail') or 'it was killed'}"
             case "AppRemoved":
                 if not self._closing or self.calls or any(link.calls for link in self._links):
-                    said = f": {data['detail']}" if data["detail"] else ""
+                    said = f": {why}" if (why := why_ended(event)) else ""
                     self._break(BrokenProcessPool(f"app {data['app']} is {data['reason']}{said}"))
             case _:
                 pass

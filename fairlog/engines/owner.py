@@ -69,6 +69,11 @@ def own_folder() -> str | None:
     return None
 
 
+def why_ended(event: Mapping[str, Any]) -> str:
+    """Why the app of an `AppRemoved` ended: in the words of whoever ended it, or what is public; "" = unsaid."""
+    return str((event.get("private") or {}).get("said") or event["data"]["detail"])
+
+
 def say(sentence: str) -> None:
     """Print a sentence for people to stderr."""
     sys.stderr.write(f"fairlog: {sentence}\n")
@@ -255,6 +260,7 @@ class OwnedApp:
             case "ExecutorRemoved":
                 self.executors.pop(data["executor"], None)
             case "AppRemoved":
-                self.ended = f"{data['reason']}{': ' * bool(data['detail'])}{data['detail']}"
+                why = why_ended(event)
+                self.ended = f"{data['reason']}{': ' * bool(why)}{why}"
             case _:
                 pass

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote_plus, unquote_plus
 from uuid import uuid4
 
-from fairlog.engines.owner import LEASE_S, LOOPBACK, OwnedApp, own_folder, say
+from fairlog.engines.owner import LEASE_S, LOOPBACK, OwnedApp, own_folder, say, why_ended
 from fairlog.engines.spark.conf import MASTER, executor_command, executor_secrets, executors_of, whole
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import FairlogError, InvalidCommand
@@ -152,7 +152,7 @@ class Helper:
                 self._tell("LOST", number, str(code or 0), str(by_app).lower(), f"fairlog: {said}")
                 self._gone(number, data["reason"], said)
             case "AppRemoved":
-                detail = data["detail"]
+                detail = why_ended(event)
                 self._tell("OVER", f"app {data['app']} is {data['reason']}{': ' * bool(detail)}{detail}")
             case _:
                 pass

@@ -253,8 +253,8 @@ def test_a_killed_app_breaks_the_pool(cluster: Site) -> None:
     with Executor(**cluster.asks) as pool:
         futures: list[Future[int]] = [pool.submit(calls.nap, 0, 30.0)]
         wait_until(futures[0].running, "the call")
-        cluster.shell.ok("kill", pool.app)
-        with pytest.raises(BrokenExecutor, match=f"app {pool.app} is killed"):
+        cluster.shell.ok("kill", pool.app, "--reason", "the room is needed")
+        with pytest.raises(BrokenExecutor, match=f"app {pool.app} is killed: the room is needed"):
             futures[0].result()
 
 
