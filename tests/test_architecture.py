@@ -30,10 +30,11 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "fairlog.page": (*CORE, *RECOVERY, "witness", "fairlog.watch"),
     "fairlog.api": (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.page"),
     "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.watch", "fairlog.api"),
-    "fairlog.cli": (*OUTER, "fairlog.local", "fairlog.demo", "fairlog.engines"),
+    "fairlog.compat": (*CORE, "fairlog.api", "fairlog.engines"),
+    "fairlog.cli": (*OUTER, "fairlog.local", "fairlog.demo", "fairlog.engines", "fairlog.compat"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
     "fairlog.demo": (*OUTER, "fairlog.local", "fairlog.cli"),
-    "fairlog": (*OUTER, "fairlog.local", "fairlog.cli", "fairlog.demo", "fairlog.engines"),
+    "fairlog": (*OUTER, "fairlog.local", "fairlog.cli", "fairlog.demo", "fairlog.engines", "fairlog.compat"),
 }
 """Room -> the rooms that it may import from, besides the rooms within it and those that it lies in."""
 PACKAGES = ("scheduler", "workers", "recovery", "witness", "fairlog")
@@ -177,6 +178,7 @@ FORBIDDEN = {
     "fairlog.api": "fairlog.cli.render",
     "fairlog.local": "fairlog.cli.render",
     "fairlog.engines": "fairlog.cli.render",
+    "fairlog.compat": "fairlog.cli.render",
 }
 """Of each room, something that it may not import; what lies in `fairlog` may import everything else."""
 

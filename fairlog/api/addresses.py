@@ -2,8 +2,10 @@
 
 from scheduler.service.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
 
-__all__ = ["TOKEN_FILE_VARIABLE", "TOKEN_VARIABLE", "UNIX", "URL_VARIABLE", "VIEWS"]
+__all__ = ["SPARK_REST_VARIABLE", "TOKEN_FILE_VARIABLE", "TOKEN_VARIABLE", "UNIX", "URL_VARIABLE", "VIEWS"]
 
+SPARK_REST_VARIABLE = "FAIRLOG_SPARK_REST"
+"""Where an API server listens for Spark's clients, HOST:PORT."""
 VIEWS = {
     "apps": "/v1/apps",
     "app": "/v1/apps/{app}",

@@ -166,11 +166,11 @@ class Door:
         at_home = request.app.state.at_home
         if "authorization" not in request.headers and not at_home and (session := self.session(request)) is not None:
             return session.who
-        return self.handlers.principal(_token_of(request), at_home=at_home)
+        return self.handlers.principal(token_of(request), at_home=at_home)
 
     def driver(self, request: Request) -> Pass | None:
         """The pass that the request shows, if it shows one. Raises: NotAuthenticated if it is not good."""
-        text = _token_of(request)
+        text = token_of(request)
         if not text.startswith(PASS):
             return None
         self.handlers.replica.check_fresh()
@@ -241,7 +241,7 @@ class Door:
         of_their_own = {"open": self._open, "session": self._session, "work": self._work_of, "pass": self._pass}
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
-        if (shown := _token_of(request)).startswith(PASS):
+        if (shown := token_of(request)).startswith(PASS):
             claimed = self.passes.claims(shown)
             self.rates.charge(claimed.app, claimed.company)  # before the store is asked, whether it is good or not
             await self._hear_of(claimed.app)
@@ -295,7 +295,7 @@ class Door:
         work, path = self.handlers.workers, request.path_params
         worker, executor = path["worker"], path.get("executor", "")
         asks = {"at_home": request.app.state.at_home, "invited": route.name == "workerInvited"}
-        who = partial(work.caller, _token_of(request), worker, executor, **asks)
+        who = partial(work.caller, token_of(request), worker, executor, **asks)
         caller = who()
         self.rates.charge_worker(worker)
         values, body = _values(route.params, request), await _body(request)
@@ -693,6 +693,15 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 
 async def _body(request: Request, *, most: int = MAX_BODY, media: str = "application/json") -> bytes:
     """The body. Raises: TooLarge, WrongMedia."""
+    body = await body_of(request, most=most)
+    said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and said != media:
+        raise WrongMedia(f"send the body as {media}")
+    return body
+
+
+async def body_of(request: Request, *, most: int = MAX_BODY) -> bytes:
+    """The body, whatever it is said to be. Raises: TooLarge."""
     too_large = TooLarge(f"a request has at most {most} bytes; send a batch in parts")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
@@ -704,14 +713,11 @@ async def _body(request: Request, *, most: int = MAX_BODY, media: str = "applica
         if size > most:
             raise too_large
         parts.append(part)
-    said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if size and said != media:
-        raise WrongMedia(f"send the body as {media}")
     return b"".join(parts)
 
 
-def _token_of(request: Request) -> str:
-    """Raises: BadRequest if there are two: a proxy may have checked the other one."""
+def token_of(request: Request) -> str:
+    """The token in the header, or "". Raises: BadRequest if there are two: a proxy may have checked the other one."""
     given = request.headers.getlist("authorization")
     if len(given) > 1:
         raise BadRequest("send one Authorization header")

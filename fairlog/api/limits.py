@@ -61,6 +61,7 @@ class Rates:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = Buckets(TOKEN_RATE, TOKEN_BURST, clock)
+        self._addresses = Buckets(TOKEN_RATE, TOKEN_BURST, clock)
         self._companies = Buckets(COMPANY_RATE, COMPANY_BURST, clock)
         self._workers = Buckets(WORKER_RATE, WORKER_BURST, clock)
         self._work = Buckets(WORK_RATE, WORK_BURST, clock)
@@ -91,6 +92,11 @@ class Rates:
     def charge_work(self, owner: str, took_s: float) -> None:
         """Charge an answer that took so long."""
         self._work.owe(owner, took_s)
+
+    def charge_address(self, address: str) -> None:
+        """Charge a request without a token, where it needs none, as a token would be. Raises: TooMany."""
+        if wait_s := self._addresses.take(neighbourhood(address), 1.0):
+            raise TooMany(f"this address asks too often; ask again in {wait_s:.1f} s", wait_s)
 
     def charge_stranger(self, address: str) -> None:
         """Charge a request to sign in from the IP address, or "" if there is none. Raises: TooMany."""

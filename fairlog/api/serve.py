@@ -12,10 +12,11 @@ import socket
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import structlog
@@ -67,6 +68,8 @@ SWITCH_S = 0.001
 _log = structlog.get_logger()
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from fairlog.api.oidc import Provider
 
 
@@ -77,7 +80,8 @@ class CannotListen(FairlogError):
 class Where(NamedTuple):
     """Where to listen: a Unix socket, a TCP address, or both; `certificate` and `key` are files for TLS on TCP.
 
-    `plain` allows HTTP without TLS on other addresses than this machine's own.
+    `plain` allows HTTP without TLS on other addresses than this machine's own. At `beside` listens what else is served,
+    always without TLS.
     """
 
     path: Path | None = None
@@ -85,9 +89,10 @@ class Where(NamedTuple):
     certificate: Path | None = None
     key: Path | None = None
     plain: bool = False
+    beside: tuple[str, int] | None = None
 
 
-def run_api(
+def run_api(  # noqa: PLR0913 (what a server is made of)
     store_url: str,
     cluster: str,
     where: Where,
@@ -97,11 +102,12 @@ def run_api(
     timeout_s: float = 30,
     oidc: Path | None = None,
     known: Path | None = None,
+    beside: Callable[[Door], Starlette] | None = None,
 ) -> None:
     """Serve the API until SIGTERM or SIGINT; by the `keyring` it signs what it sends to the master.
 
     `oidc` is the file about the OpenID provider at which people sign in (`fairlog.api.oidc`). How far the log was known
-    is kept in the folder `known`.
+    is kept in the folder `known`. What `beside` makes is served at `where.beside`.
 
     Raises: Unwritable, CannotListen, UnsuitableStore, BadProvider.
     """
@@ -112,6 +118,7 @@ def run_api(
     sys.setswitchinterval(SWITCH_S)
     provider = None if oidc is None else _provider(oidc)
     sockets = _sockets(where)
+    other = _beside(where)
     feed = Feed()
     with connect(store_url) as store, Apart(store_url, cluster, archive_url) as figures:
         log = open_log(store, Keys(cluster), elsewhere=archive_url)
@@ -121,7 +128,8 @@ def run_api(
         door = Door(handlers, feed, provider=provider)
         replica.heard, replica.beside = door.heard, door.ended.read
         with replica, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-            loop.run(_serve(door, where, sockets))
+            more = {} if other is None or beside is None else {other: beside(door)}
+            loop.run(_serve(door, where, sockets, more))
 
 
 def most_connections(files: int) -> int:
@@ -221,12 +229,19 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> None:
+async def _serve(
+    door: Door,
+    where: Where,
+    sockets: Sequence[socket.socket],
+    more: Mapping[socket.socket, Starlette] = MappingProxyType({}),
+) -> None:
+    """Serve the API at the sockets, and `more` at theirs."""
     servers = []
-    for each in sockets:
-        at_home = each.family == socket.AF_UNIX
+    apps = {**{each: make_app(door, at_home=each.family == socket.AF_UNIX) for each in sockets}, **more}
+    for each, app in apps.items():
+        plain = each.family == socket.AF_UNIX or each in more
         config = uvicorn.Config(
-            make_app(door, at_home=at_home),
+            app,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -237,8 +252,8 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
             limit_concurrency=most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             timeout_keep_alive=KEEP_S,
             timeout_graceful_shutdown=STOP_S,
-            ssl_certfile=None if at_home else where.certificate,
-            ssl_keyfile=None if at_home else where.key,
+            ssl_certfile=None if plain else where.certificate,
+            ssl_keyfile=None if plain else where.key,
         )
         servers.append(_Server(config))
 
@@ -255,11 +270,11 @@ async def _serve(door: Door, where: Where, sockets: Sequence[socket.socket]) -> 
     errors = logging.getLogger("uvicorn.error")
     errors.setLevel(logging.ERROR)  # it warns of requests that anybody can make
     errors.addFilter(_is_no_cancellation)
-    living = asyncio.create_task(_say_alive(servers, [_named(each, where) for each in sockets], door))
+    living = asyncio.create_task(_say_alive(servers, [_named(each, where, plain=each in more) for each in apps], door))
     visits = asyncio.create_task(_ring_for_visits(door))
     signing = asyncio.create_task(_sign(door))
     try:
-        await asyncio.gather(*(server.serve([each]) for server, each in zip(servers, sockets, strict=True)))
+        await asyncio.gather(*(server.serve([each]) for server, each in zip(servers, apps, strict=True)))
     finally:
         living.cancel()
         visits.cancel()
@@ -311,11 +326,11 @@ async def _sign(door: Door) -> None:
         await asyncio.sleep(SIGN_EVERY_S)
 
 
-def _named(listening: socket.socket, where: Where) -> str:
+def _named(listening: socket.socket, where: Where, *, plain: bool = False) -> str:
     if listening.family == socket.AF_UNIX:
         return f"http+unix:{where.path}"
     host, port = listening.getsockname()[:2]
-    return f"{'https' if where.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{'https' if where.certificate and not plain else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _sockets(where: Where) -> list[socket.socket]:
@@ -333,6 +348,16 @@ def _sockets(where: Where) -> list[socket.socket]:
     return sockets
 
 
+def _beside(where: Where) -> socket.socket | None:
+    """The socket of what is served beside the API. Raises: CannotListen."""
+    if where.beside is None:
+        return None
+    try:
+        return _tcp(where._replace(certificate=None), *where.beside, instead="listen on 127.0.0.1")
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {where.beside}: {error.strerror or error}") from error
+
+
 def _unix(path: Path) -> socket.socket:
     """A socket that only this user can reach. Raises: CannotListen, OSError."""
     found = path.parent.stat()
@@ -348,13 +373,16 @@ def _unix(path: Path) -> socket.socket:
     return made
 
 
-def _tcp(where: Where, host: str, port: int) -> socket.socket:
-    """A TCP socket; several servers of one user may share the port. Raises: CannotListen, OSError."""
+def _tcp(where: Where, host: str, port: int, *, instead: str = "give --tls-cert and --tls-key") -> socket.socket:
+    """A TCP socket; several servers of one user may share the port.
+
+    `instead` is what else to do for a network. Raises: CannotListen, OSError.
+    """
     family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if where.certificate is None and not where.plain and not ip_address(str(place[0])).is_loopback:
         raise CannotListen(
-            f"{host} can be reached from other machines, and tokens would cross the network unencrypted: give "
-            "--tls-cert and --tls-key, or --plain-http behind a proxy that ends TLS"
+            f"{host} can be reached from other machines, and tokens would cross the network unencrypted: "
+            f"{instead}, or --plain-http behind a proxy that ends TLS"
         )
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

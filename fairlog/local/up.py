@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
+from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self, cast
@@ -23,8 +24,9 @@ from typing import NamedTuple, Self, cast
 import click
 from redis.exceptions import RedisError
 
-from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX
+from fairlog.api.addresses import SPARK_REST_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.api.client import ApiClient
+from fairlog.api.serve import CannotListen
 from fairlog.errors import Unreachable
 from fairlog.local import running
 from fairlog.local.running import KNOWN, Running
@@ -57,8 +59,32 @@ _POLL_S = 0.05
 _ANSWER_S = 2.0
 
 
+def check_local(address: Address) -> None:
+    """Raises: CannotListen unless the address is one of this machine's own, and free."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        if not ip_address(str(place[0])).is_loopback:
+            raise CannotListen(
+                f"{address[0]} can be reached from other machines, whose commands `up` would run as you; give "
+                "--spark-rest 127.0.0.1:PORT, or run `fairlog api --spark-rest`"
+            )
+        with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(place)
+    except OSError as error:
+        raise CannotListen(
+            f"cannot listen at {written(address)}: {error.strerror}; give --spark-rest another address"
+        ) from error
+
+
 class NotReady(FairlogError):
     """The cluster did not start or stop in time."""
+
+
+def written(address: Address) -> str:
+    """The address as HOST:PORT."""
+    host, port = address
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Plan(NamedTuple):
@@ -74,13 +100,15 @@ class Plan(NamedTuple):
     cores: int = 4
     memory_mb: int = 2048
     metrics: Address | None = None
+    spark_rest: Address | None = None
+    """Where the API listens for Spark's clients (`fairlog.compat.spark_rest`)."""
 
     def metrics_of(self, number: int) -> str:
         """Where master `number`, from 1, serves its metrics, HOST:PORT; "" = nowhere."""
         if self.metrics is None:
             return ""
         host, port = self.metrics
-        return f"{f'[{host}]' if ':' in host else host}:{port + number - 1}"
+        return written((host, port + number - 1))
 
 
 class Tree:
@@ -110,6 +138,8 @@ class Tree:
         self._reserved.bind(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._reserved.getsockname()[1]}"
         listening = ["api", "--socket", str(self.store.api_socket), "--listen", self.address]
+        if plan.spark_rest is not None:
+            listening += ["--spark-rest", written(plan.spark_rest)]
         self.api = self._child("api", listening)
         named = VARIABLE in os.environ
         master = ["master"] if named else ["master", "--archive-allow", (self.plan.data / "archive").as_uri()]
@@ -131,6 +161,8 @@ class Tree:
                 host, port = self.plan.metrics
                 for number in range(self.plan.masters):
                     check_free((host, port + number))
+            if self.plan.spark_rest is not None:
+                check_local(self.plan.spark_rest)
             private_folder(self._logs)
             self.keyring = keyring_at(self.plan.data / KEYS_FILE)
             self.store.start()
@@ -253,6 +285,8 @@ class Tree:
             STANDBYS_VARIABLE: str(min(1, self.plan.masters - 1)),
             KNOWN_VARIABLE: str(self.plan.data / KNOWN),
             METRICS_VARIABLE: "",  # one address cannot serve several masters
+            SPARK_REST_VARIABLE: "",  # likewise, of whichever cluster it is meant for
+            URL_VARIABLE: "",  # by which drivers would reach another cluster
         }
         program = partial(as_fairlog, [*arguments, *where], os.getpid(), variables)
         return Child(name, program, self._logs / f"{name}.log")
@@ -307,6 +341,7 @@ def describe(plan: Plan) -> str:
         "  fairlog submit --company acme --user ann --wait -- echo hello\n"
         "  fairlog status; fairlog shares; fairlog log; fairlog down\n"
         + (f"metrics of its masters: {' '.join(metrics)}\n" if metrics else "")
+        + (f"a Master for spark-submit: spark://{written(plan.spark_rest)}\n" if plan.spark_rest else "")
         + "its store has neither TLS nor users: only you, on this machine, can reach it"
     )
 
@@ -322,6 +357,7 @@ def start_detached(plan: Plan) -> Running:
     options = [
         *("--data", str(data), "--cluster", plan.cluster, "--masters", str(plan.masters)),
         *(("--metrics", plan.metrics_of(1)) if plan.metrics else ()),
+        *(("--spark-rest", written(plan.spark_rest)) if plan.spark_rest else ()),
         *("--workers", str(plan.workers), "--cores", str(plan.cores), "--memory", str(plan.memory_mb)),
     ]
     up = Child("up", partial(as_fairlog, ["up", *options]), logs / "up.log")

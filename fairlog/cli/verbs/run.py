@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from fairlog.api.addresses import UNIX, URL_VARIABLE
+from fairlog.api.addresses import SPARK_REST_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.cli import render
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.params import (
@@ -44,6 +45,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SMALLEST_CORES = 4
 _SMALLEST_MB = 2048
 MAX_PORT = 65535
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (to be refused)
 
 
 class NotRunning(FairlogError):
@@ -86,6 +88,18 @@ def _metrics_option(text: str) -> Callable[[Any], Any]:
     )
 
 
+def _spark_rest_option(text: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--spark-rest",
+        "beside",
+        type=read_address,
+        metavar="HOST:PORT",
+        envvar=SPARK_REST_VARIABLE,
+        show_envvar=True,
+        help=text,
+    )
+
+
 _logs = click.option(
     "--log-format",
     type=click.Choice(["console", "json"]),
@@ -118,6 +132,9 @@ _logs = click.option(
 @_metrics_option(
     "Serve the metrics of the first master at http://HOST:PORT/metrics, those of each further one at the next port."
 )
+@_spark_rest_option(
+    "Listen for spark-submit as a Master of Spark does, on this machine (docs/spark.md).  [default: nowhere]"
+)
 @_logs
 @click.pass_obj
 def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | None, **asked: Any) -> None:  # noqa: ANN401
@@ -138,6 +155,8 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
             f"--metrics needs a port for each of {asked['masters']} masters, and {last} is above {MAX_PORT}; give a "
             "lower one"
         )
+    if asked["beside"] is not None:
+        _check_spark()
     each = max(1, asked["workers"])
     plan = Plan(
         data=data or target.data or default_data(),
@@ -147,6 +166,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
         cores=asked["cores"] or max(_SMALLEST_CORES, default_cores() // each // 2 * 2),
         memory_mb=asked["memory"] or max(_SMALLEST_MB, default_memory_mb() // each // 512 * 512),
         metrics=asked["metrics"],
+        spark_rest=asked["beside"],
     )
     if note := plain_note():
         render.say(note)
@@ -280,6 +300,9 @@ def master(
     show_envvar=True,
     help="Let people sign in at the OpenID provider that FILE describes (docs/security.md).",
 )
+@_spark_rest_option(
+    "Listen for spark-submit as a Master of Spark does, besides --listen (docs/spark.md).  [default: nowhere]"
+)
 @_logs
 @target_options()
 @click.pass_obj
@@ -294,6 +317,7 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
 
     if (where["certificate"] is None) != (where["key"] is None):
         raise click.UsageError("--tls-cert and --tls-key belong together; give both")
+    beside = None if where["beside"] is None else _spark_rest(where["address"])
     url, cluster, _ = locate(target)
     log_to_stderr()
     run_api(
@@ -304,7 +328,27 @@ def api(target: Target, /, oidc: Path | None, **where: Any) -> None:  # noqa: AN
         keyring=keyring_for(url),
         oidc=oidc,
         known=known_folder(),
+        beside=beside,
     )
+
+
+def _check_spark() -> str:
+    """The folder of Spark. Raises: NoSpark."""
+    from fairlog.engines.spark.driver import home_of_spark  # noqa: PLC0415 (few need it)
+
+    return home_of_spark()
+
+
+def _spark_rest(address: tuple[str, int] | None) -> Callable[[Any], Any]:
+    """What makes the listener for Spark's clients. Raises: NoSpark; click.UsageError if drivers could not reach us."""
+    from fairlog.compat.spark_rest.server import make_app  # noqa: PLC0415 (few need it)
+
+    if not os.environ.get(URL_VARIABLE) and (address is None or address[0] in _EVERY_ADDRESS):
+        raise click.UsageError(
+            "drivers of --spark-rest reach this server by its API: give --listen HOST:PORT with the host by which "
+            f"workers know it, or the URL in {URL_VARIABLE}"
+        )
+    return partial(make_app, home=_check_spark())
 
 
 @click.group(cls=VerbGroup, invoke_without_command=True)

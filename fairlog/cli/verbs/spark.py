@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from uuid import uuid4
@@ -18,7 +17,6 @@ from fairlog.cli.streams import Printer
 from fairlog.cli.verbs.submit import submitter
 from fairlog.cli.whose import company_option, user_option
 from fairlog.local.running import find_running
-from scheduler.model.commands import SubmitApp
 from scheduler.service.receipts import write_receipts
 
 _company = company_option("Company of the app.  [default: that of the account]")
@@ -47,19 +45,15 @@ def spark_submit(
     else the installed pyspark, at the same path on the workers. The driver's app is printed; it owns a second app, that
     of its executors, which ends with it.
     """
-    from fairlog.engines.spark.conf import (  # noqa: PLC0415 (few need it)
-        executors_of,
-        properties,
-        size,
-        whole,
-        with_overhead,
-    )
+    from fairlog.engines.spark.conf import properties  # noqa: PLC0415 (few need it)
     from fairlog.engines.spark.driver import (  # noqa: PLC0415 (likewise)
         PROPERTIES,
         asked_of,
+        driver_size,
         folder_of_conf,
         home_of_spark,
         kept_variables,
+        submission,
         without_effect,
     )
 
@@ -68,31 +62,12 @@ def spark_submit(
     for sentence in without_effect(earlier):
         render.say(sentence)
     conf = {**properties(earlier), **asked.conf}
-    executors_of(conf, 2)  # what cannot be read is refused here, not in the driver
-    driver_cores = whole(conf, "spark.driver.cores", 1)
-    driver_memory_mb = with_overhead(conf, "driver", size(conf, "spark.driver.memory", "1g"))
+    driver_size(conf)
     home = home_of_spark()
     who = submitter(session, company, user)
     app = f"app-{uuid4().hex[:12]}"
     variables = kept_variables() | ({PROPERTIES: earlier} if earlier else {}) | _access(session, app, **who)
-    request = SubmitApp(
-        app=app,
-        company=who["company"],
-        user=who["user"],
-        name=conf.get("spark.app.name", Path(asked.program).name),
-        cores=0,
-        driver=True,
-        driver_cores=driver_cores,
-        driver_memory_mb=driver_memory_mb,
-        supervise=conf.get("spark.driver.supervise") == "true",
-        command=(
-            *(sys.executable, "-m", "fairlog.engines.spark.driver", who["company"], who["user"], home),
-            *arguments,
-        ),
-        env=tuple(sorted(variables)),
-        cwd=read_folder(),
-        grace_s=30,
-    )
+    request = submission(arguments, conf, variables, app=app, home=home, folder=read_folder(), **who)
     if receipt is not None:
         write_receipts(receipt, [])  # fails before anything is submitted
     answer = session.submit(request, variables)

@@ -7,17 +7,21 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Literal, NamedTuple, NoReturn
+from urllib.parse import unquote, urlsplit
 
 from fairlog.engines.owner import own_host, say
 from fairlog.engines.spark import archives
-from fairlog.engines.spark.conf import JAR, MASTER, properties
+from fairlog.engines.spark.conf import JAR, MASTER, executors_of, properties, size, whole, with_overhead
+from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import FairlogError, InvalidCommand
 
+INTERNAL = "spark-internal"
+"""What stands for the app's file where its class is in Spark's own jars, or in `spark.jars`."""
 _FILE, _WITH_DEFAULTS, _CONF = "--properties-file", "--load-spark-defaults", ("--conf", "-c")
 _NOT_THEIRS = "leave it out: `fairlog spark-submit` runs the driver on a worker, with the executors that it is granted"
 _NO_KERBEROS = "it is for YARN and Kubernetes: fairlog logs in to no Kerberos; log in within the app"
@@ -83,6 +87,20 @@ _OURS = {
 """Properties that are refused, or said not to count where they stand in a file -> why."""
 _THEIRS = ("spark.ui.enabled",)
 """Properties of ours that the user's own files overrule."""
+_SET_HERE = (
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.authenticate",
+    "spark.authenticate.secret",
+    "spark.network.crypto.enabled",
+    "spark.network.crypto.authEngineVersion",
+    "spark.network.crypto.cipher",
+    "spark.ui.killEnabled",
+    "spark.shuffle.readHostLocalDisk",
+    "spark.fairlog.helper",
+    "spark.fairlog.executorOptions",
+)
+"""Properties of ours that overrule the user's files."""
 _JOINED = {"spark.driver.extraClassPath": ":", "spark.driver.defaultJavaOptions": " "}
 _OLDEST = (3, 5)
 _JAVA = {3: (8, 23), 4: (17, 0)}
@@ -91,6 +109,8 @@ _JAR_OF_SPARK = re.compile(r"spark-core_[\d.]+-((\d+)\.(\d+)[^/]*)\.jar")
 _AUTHENTICATED = "AES/GCM/NoPadding"
 """The cipher that notices what was changed; Spark 3.5 may have none but AES/CTR."""
 _DEFAULTS = "spark-defaults.conf"
+CANNOT_START = 69
+"""The exit code of a driver's program that could not start Spark, of which its last line says why."""
 PROPERTIES = "FAIRLOG_SPARK_PROPERTIES"
 """The variable with the properties that the submitter has: a cell may not show the file, and a worker have others."""
 
@@ -188,6 +208,11 @@ def without_effect(earlier: str) -> Iterator[str]:
     """A sentence for each of these properties that does not count here."""
     for name in sorted(properties(earlier).keys() & _OURS.keys()):
         yield f"{name} in Spark's properties does not count: {_OURS[name]}"
+
+
+def overruled(conf: Iterable[str]) -> dict[str, str]:
+    """Those of these properties that do not count in a driver's file -> why."""
+    return {name: _OURS.get(name, "fairlog sets it for each driver") for name in sorted({*_OURS, *_SET_HERE} & {*conf})}
 
 
 def folder_of_conf() -> Path:
@@ -307,6 +332,67 @@ def as_submitted(arguments: Sequence[str]) -> list[str]:
     return [*kept, *arguments[place:]]
 
 
+def driver_size(conf: Mapping[str, str]) -> tuple[int, int]:
+    """The driver's cores and memory in MiB. Raises: InvalidCommand, also if what executors are asked for is no size.
+
+    So what cannot be read is refused where it is submitted, not in the driver.
+    """
+    executors_of(conf, 2)
+    return whole(conf, "spark.driver.cores", 1), with_overhead(conf, "driver", size(conf, "spark.driver.memory", "1g"))
+
+
+def submission(
+    arguments: Sequence[str],
+    conf: Mapping[str, str],
+    variables: Mapping[str, str],
+    *,
+    app: str,
+    company: str,
+    user: str,
+    home: str,
+    folder: str | None,
+) -> SubmitApp:
+    """The app of a driver on a worker, which spark-submit's `arguments` and the whole configuration `conf` describe.
+
+    `variables` are those of its environment, `folder` is the one that driver and executors see. Raises: InvalidCommand.
+    """
+    cores, memory_mb = driver_size(conf)
+    return SubmitApp(
+        app=app,
+        company=company,
+        user=user,
+        name=conf.get("spark.app.name", Path(asked_of(arguments).program).name),
+        cores=0,
+        driver=True,
+        driver_cores=cores,
+        driver_memory_mb=memory_mb,
+        supervise=conf.get("spark.driver.supervise") == "true",
+        command=(sys.executable, "-m", "fairlog.engines.spark.driver", company, user, home, *arguments),
+        env=tuple(sorted(variables)),
+        cwd=folder,
+        grace_s=30,
+    )
+
+
+def path_of(resource: str) -> str | None:
+    """The path of an app's file on the driver's machine; None for one that Spark fetches or has itself."""
+    parts = urlsplit(resource)
+    if parts.scheme in ("file", "local"):
+        return unquote(parts.path)
+    return None if parts.scheme or resource == INTERNAL else resource
+
+
+def check_program(program: str) -> None:
+    """Raises: NoSpark if the app's file has an absolute path and is not there; Spark would miss a class."""
+    path = path_of(program)
+    if path is not None and path.startswith("/") and not Path(path).exists():
+        host = os.environ.get("FAIRLOG_HOST", "this machine")
+        raise NoSpark(
+            f"{path[:200]} is not there for a driver on {host}: the file is needed at that path on every worker, "
+            "in a cell below the driver's folder, or in a folder that `worker --share` shows"
+        )
+
+
 def run_driver() -> NoReturn:
     """The program of a Spark driver on a worker: spark-submit in client mode, in place of this process.
 
@@ -315,12 +401,13 @@ def run_driver() -> NoReturn:
     company, user, home, *arguments = sys.argv[1:]
     try:
         check_java(home)
+        check_program(asked_of(arguments).program)
         earlier = os.environ.pop(PROPERTIES, "")
         conf = defaults(company, user, home) | ivy_folder(properties(earlier))
         folder = conf_folder(conf, Path(home, "conf"), earlier)
     except FairlogError as error:
         say(str(error))
-        raise SystemExit(1) from None
+        raise SystemExit(CANNOT_START) from None
     os.environ |= {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **with_jar()}
     submit = f"{home}/bin/spark-submit"
     os.execv(submit, [submit, *as_submitted(arguments)])  # noqa: S606 (the user's Spark)

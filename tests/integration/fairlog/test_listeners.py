@@ -16,7 +16,7 @@ from rq import Queue
 
 from fairlog.local.store import bundled_server
 from tests.integration import engines_rig as calls
-from tests.integration.cli_rig import ROOT
+from tests.integration.cli_rig import ROOT, Service, Shell
 from tests.integration.engines_rig import Site, site
 from tests.integration.listeners import answers, listening
 from tests.integration.servers import Servers
@@ -94,6 +94,47 @@ def test_rq_listens_nowhere(cluster: Site, tmp_path: Path) -> None:
             finally:
                 process.terminate()
         cluster.wait_for_end(app)
+
+
+def test_sparks_clients_have_a_listener_where_it_is_asked_for(
+    cluster: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server has one more address then, and what is no request of Spark's protocol is refused there."""
+    for folder, file in (("bin", "spark-submit"), ("jars", "spark-core_2.13-4.3.0.jar")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).touch()
+    monkeypatch.setitem(cluster.shell.env, "SPARK_HOME", str(tmp_path))
+    at = ("--listen", "127.0.0.1:0")
+    with Service(cluster.shell, "api", *at, name="without") as service:
+        service.hear("READY=1")
+        assert len(listening([service.process.pid])) == 1
+    with Service(cluster.shell, "api", *at, "--spark-rest", "127.0.0.1:0", name="with") as service:
+        service.hear("READY=1")
+        urls = next(str(entry["at"]) for entry in service.entries() if "at" in entry).split(", ")
+        address = ("127.0.0.1", int(urls[1].rpartition(":")[2]))
+        found = listening([service.process.pid])
+        assert (len(found), address in found) == (2, True)
+        assert b"HTTP/1.1 468" in answers(address)["http"].replace(b"HTTP/1.0", b"HTTP/1.1")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:6066", "[::]:6066"])
+def test_up_has_no_listener_for_other_machines(cluster: Site, tmp_path: Path, address: str) -> None:
+    """And a server whose drivers could not reach it says what is missing."""
+    for folder, file in (("bin", "spark-submit"), ("jars", "spark-core_2.13-4.3.0.jar")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).touch()
+    shell = Shell(tmp_path / "home")
+    answer = shell.run("up", "--spark-rest", address)
+    assert (answer.code != 0, "there is no Spark" in answer.err) == (True, True), answer.err
+    shell.env["SPARK_HOME"] = str(tmp_path)
+    answer = shell.run("up", "--spark-rest", address)
+    assert (answer.code != 0, "whose commands `up` would run as you" in answer.err) == (True, True), answer.err
+    cluster.shell.env["SPARK_HOME"] = str(tmp_path)
+    try:
+        unreachable = cluster.shell.run("api", "--listen", "0.0.0.0:0", "--spark-rest", "127.0.0.1:0")
+    finally:
+        del cluster.shell.env["SPARK_HOME"]
+    assert (unreachable.code, "or the URL in FAIRLOG_API" in unreachable.err) == (2, True), unreachable.err
 
 
 def running(cluster: Site, name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +29,7 @@ import pytest
 
 from fairlog.engines.spark.demo import core_seconds
 from fairlog.engines.spark.driver import home_of_spark
-from tests.integration.cli_rig import ROOT
+from tests.integration.cli_rig import ROOT, Service
 from tests.integration.engines_rig import Site, site
 from tests.integration.listeners import Address, answers, listening
 from tests.waiting import wait_until
@@ -80,6 +82,61 @@ def test_pi_runs_with_driver_and_executors_on_workers(cluster: Site) -> None:
     assert (answer.code, "Pi is roughly 3.1" in said) == (0, True), said[-3000:]
     ended = cluster.wait_for_end(app_of(cluster, "pi")["app"])
     assert (ended["state"], ended["executorsGranted"]) == ("finished", 2)
+    assert "follows its rules" in cluster.audit()
+
+
+def test_spark_submit_of_spark_itself_reaches_the_listener(cluster: Site) -> None:
+    """In cluster mode it submits, sees and kills a driver in Java, whichever API server it asks."""
+    port, jobs = free_port(), cluster.shell.home / "jobs"
+    jobs.mkdir()
+    mllib = next(Path(home_of_spark(), "jars").glob("spark-mllib_*.jar"))
+    jar = Path(shutil.copy(mllib, jobs / "jobs.jar"))
+    log = "rootLogger.level = info\nrootLogger.appenderRef.x.ref = x\nappender.x.type = Console\nappender.x.name = x\n"
+    log += "appender.x.target = SYSTEM_ERR\nappender.x.layout.type = PatternLayout\nappender.x.layout.pattern = %m%n\n"
+    (jobs / "log4j2.properties").write_text(log)
+    environment = {**cluster.shell.env, "SPARK_HOME": home_of_spark(), "SPARK_CONF_DIR": str(jobs)}
+    listening_at = f"127.0.0.1:{port}"
+
+    def typed(*arguments: str) -> str:
+        asked = ("--master", f"spark://{listening_at}", "--conf", "spark.master.rest.enabled=true", *arguments)
+        submit = [f"{home_of_spark()}/bin/spark-submit", *asked]
+        done = subprocess.run(submit, env=environment, cwd=jobs, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def state_of(name: str) -> str:
+        """As Airflow reads it."""
+        with urllib.request.urlopen(f"http://{listening_at}/v1/submissions/status/{name}") as answer:
+            lines: list[str] = answer.read().decode().splitlines()
+        states = [line.split(" : ")[1] for line in lines if "driverState" in line]
+        return states[0].replace(",", "").replace('"', "").strip()
+
+    def served(name: str) -> Service:
+        return Service(cluster.shell, "api", "--listen", "127.0.0.1:0", "--spark-rest", listening_at, name=name)
+
+    arguments = ("--driver-memory", "512m", "--executor-memory", "512m", "--total-executor-cores", "1", str(jar))
+    main = ("--deploy-mode", "cluster", "--class", "org.apache.spark.mllib.util.LinearDataGenerator")
+    endless = (*main, *arguments, "spark+fairlog://acme/ann", str(jobs / "out"), "10000000", "2", "1000000")
+    kept = dict(cluster.shell.env)
+    try:
+        cluster.shell.env["SPARK_HOME"] = home_of_spark()
+        with served("first") as first:
+            first.hear("READY=1")
+            said = typed("--conf", "spark.fairlog.user=ann", *endless)
+            name = next(word for word in said.split() if re.fullmatch(r"driver-[0-9-]+", word.strip('.",')))
+            name = name.strip('.",')
+            assert '"success" : true' in said
+            wait_until(lambda: state_of(name) == "RUNNING", "the driver")
+            first.process.kill()
+        with served("second") as second:
+            second.hear("READY=1")
+            typed("--status", name)
+            assert "ErrorResponse" not in typed("--kill", name)
+            wait_until(lambda: state_of(name) == "KILLED", "its end")
+    finally:
+        cluster.shell.env.clear()
+        cluster.shell.env.update(kept)
+    assert cluster.wait_for_end(f"app-{name.removeprefix('driver-')}")["state"] == "killed"
     assert "follows its rules" in cluster.audit()
 
 
