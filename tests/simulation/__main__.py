@@ -41,9 +41,9 @@ def _run_many(seeds: Sequence[int]) -> int:
     console = Console(stderr=True)
     with pool() as processes, Progress(*columns, console=console) as shown:
         under_way = shown.add_task("seeds", total=len(seeds))
-        for count, failures in sweep(seeds, processes):
-            shown.advance(under_way, count)
-            for failure in failures:
+        for chunk in sweep(seeds, processes):
+            shown.advance(under_way, chunk.seeds)
+            for failure in chunk.failures:
                 failed += 1
                 console.print(failure, highlight=False, markup=False, soft_wrap=True)
     print(f"{len(seeds) - failed} of {len(seeds)} seeds keep every promise")  # noqa: T201 - likewise

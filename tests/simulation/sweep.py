@@ -14,6 +14,29 @@ from tests.simulation.promises import PromiseBroken
 from tests.simulation.world import World, run, running
 
 _CHUNK = 10
+CONSEQUENCES = (
+    "standing by again",
+    "a commit got no answer",
+    "made the turn fail and was put aside",
+    "the store is away",
+    "a snapshot was written",
+    "has archived",
+    "crashes the machine",
+    "sets the store's clock",
+    "past the timeout",
+    "rings",
+    "asks another server",
+    "logs in again",
+    "and may not",
+    "an intruder sends",
+    "messages were put aside",
+    "troubles api",
+    "kills api",
+    "reads nothing: NotAuthenticated",
+    "has not answered for",
+    "smuggles KillApp",
+)
+"""What the traces of some seeds say."""
 
 
 class Failure(NamedTuple):
@@ -28,6 +51,14 @@ class Failure(NamedTuple):
         return f"seed {self.seed}: {self.reason}\n    make simulate SEED={self.seed}"
 
 
+class Chunk(NamedTuple):
+    """What was found in some seeds: the failures, and what came about."""
+
+    seeds: int
+    failures: list[Failure]
+    seen: set[str]
+
+
 def pool() -> ProcessPoolExecutor:
     """A pool with a process per core; pytest-xdist's workers share the cores."""
     ours = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -40,18 +71,32 @@ def _begin() -> None:
     gc.freeze()
 
 
-def sweep(seeds: Sequence[int], processes: ProcessPoolExecutor) -> Iterator[tuple[int, list[Failure]]]:
-    """The number of seeds and the failures of each chunk, as it ends."""
-    chunks = [seeds[first : first + _CHUNK] for first in range(0, len(seeds), _CHUNK)]
-    for chunk, failures in zip(chunks, processes.map(failing, chunks), strict=True):
-        yield len(chunk), failures
+def sweep(seeds: Sequence[int], processes: ProcessPoolExecutor) -> Iterator[Chunk]:
+    """What was found in each chunk of the seeds, as it ends."""
+    yield from processes.map(_found_in, [seeds[first : first + _CHUNK] for first in range(0, len(seeds), _CHUNK)])
 
 
-def failing(seeds: Sequence[int]) -> list[Failure]:
-    """The failures among these seeds."""
-    found = [failure for seed in seeds if (failure := failure_of(seed)) is not None]
+def _found_in(seeds: Sequence[int]) -> Chunk:
+    chunk = Chunk(len(seeds), [], set())
+    for seed in seeds:
+        with running(seed) as world:
+            failure = _failure_in(world)
+            chunk.seen.update(came_about(world))
+        if failure is not None:
+            chunk.failures.append(failure)
     gc.collect()
-    return found
+    return chunk
+
+
+def came_about(world: World) -> set[str]:
+    """The faults that struck, the types of events in the log, and what the trace says of their consequences."""
+    seen = {*world.store.struck, *(fact.type for fact in world.witness.facts)}
+    seen |= {sentence for sentence in CONSEQUENCES if any(sentence in line for line in world.story)}
+    if world.witness.tails_lost:
+        seen.add("a tail was lost")
+    if world.witness.told:
+        seen.add("a command was acknowledged")
+    return seen
 
 
 def failure_of(seed: int) -> Failure | None:
