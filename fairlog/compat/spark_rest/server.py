@@ -237,10 +237,12 @@ class Server:
         )
 
     async def _driver(self, who: By, name: str) -> _Driver | None:
-        """What is told of the driver; None if there is none of that name, or none that `who` may see."""
+        """What is told of the driver; None if there is none of that name, or none that `who` may see.
+
+        It has all that any server has answered: who kills a driver and asks again hears that it is killed.
+        """
         door, app = self._door, app_of(name)
-        if not door.handlers.replica.peek(lambda state: app in state.apps):
-            await door.reach(await door.head())
+        await door.reach(await door.head())
 
         def look(state: ClusterState) -> _Driver | None:
             known = state.apps.get(app)
@@ -313,6 +315,7 @@ class Server:
     async def _page(self, request: Request, asked: _Asked) -> Response:
         door, who, now = self._door, self._who(request, asked), round(time.time() * 1000)
         handlers, led = door.handlers, await self._led()
+        await door.reach(await door.head())
         beats = await asyncio.to_thread(handlers.store.zrange, handlers.keys.heartbeats, 0, -1, withscores=True)
         heard = {name.decode(): round(at) for name, at in cast("list[tuple[bytes, float]]", beats)}
         shown, public = handlers.shown_to(who)

@@ -120,6 +120,7 @@ def with_account(api: Handlers, account: str) -> str:
     token = new_token()
     for command in (AddAccount(account=account), IssueToken(token=token.id, account=account, hash=token.hash)):
         api.send(ROOT, command)
+    folded(api)
     return token.text
 
 
