@@ -36,6 +36,7 @@ def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
         heads = [(queue.contender, queue.head) for queue in company.users.values() if queue.head is not None]
         if not heads:
             continue
+        passing = [_passes(state, company, head) for _, head in heads]
         use = state.usage(state.companies[name])
         companies.append(
             {
@@ -43,7 +44,7 @@ def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
                 "share": str(state.queue.share(name)),
                 "usedCoreMs": use.cores,
                 "usedMemoryMs": use.memory_mb,
-                "takesPart": name in taking,
+                "takesPart": any(passing) if state.by_entitlement else name in taking,
                 "lastSelected": company.tenant.last_selected or None,
             }
         )
@@ -53,11 +54,17 @@ def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
                 "user": contender.user,
                 "lastSelected": contender.last_selected or None,
                 "app": head.id,
-                "passes": is_entitled(state, head) if state.by_entitlement else company.limit.admits(head.requested),
+                "passes": passes,
+                "keptOutBy": None if passes else "not entitled" if state.by_entitlement else "quota",
             }
-            for contender, head in heads
+            for (contender, head), passes in zip(heads, passing, strict=True)
         ]
     return {"why": _reasons(state, app), "companies": companies, "users": users}
+
+
+def _passes(state: ClusterState, company: CompanyQueue, app: App) -> bool:
+    """Whether the app may enter by its entitlement (H4), or by its company's quota (C4)."""
+    return is_entitled(state, app) if state.by_entitlement else company.limit.admits(app.requested)
 
 
 def _reasons(state: ClusterState, app: App) -> list[Reason]:
@@ -74,7 +81,7 @@ def _reasons(state: ClusterState, app: App) -> list[Reason]:
             *why_entered(state, app),
             _reason(
                 policy.rule,
-                f"of those due, the company with the least {policy.measure} enters first; {name} had {value}",
+                f"of the companies with an app that is due, this one was first: {name} had {policy.measure} {value}",
             ),
         ]
     company = state.queue.companies[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from scheduler.rules.stage.room import Seeking
 from scheduler.rules.standings import NOWHERE, Standing, standing_of, standings
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App, Hold
+    from scheduler.rules.entities import Allocation, App
     from scheduler.rules.state import ClusterState
 
 ENTITLED_CAUSES = ("not-entitled", "larger-than-share", "cap", "drivers", "need")
@@ -137,7 +137,7 @@ def _need(state: ClusterState, app: App) -> Told:
         and Seeking(state, filling_of(state), app, state.at).cheapest() is None
     ):
         text += "; no worker can be emptied for it now, for what is entitled stands in fragments"
-    facts = {"units": app.lack.units, "since": app.lack.since, "date": app.lack.date or None}
+    facts = {"units": app.lack.units, "since": app.lack.since, "date": _date(state, app)}
     return text, {**facts, "targets": targets_of(app), "ahead": ahead_of(state, app)}
 
 
@@ -161,7 +161,8 @@ def targets_of(app: App) -> list[dict[str, Any]]:
             "why": hold.reason,
             "since": hold.since,
             "leaving": [
-                {"executor": one.id, "app": one.app, "deadline": one.deadline} for one in hold.leaving.values()
+                {"executor": one.id, "app": one.app, "deadline": one.deadline if one.firm else None}
+                for one in hold.leaving.values()
             ],
         }
         for hold in app.holds.values()
@@ -169,10 +170,17 @@ def targets_of(app: App) -> list[dict[str, Any]]:
     ]
 
 
-def _latest(app: App, targets: list[Hold]) -> int:
-    """When (ms) the last of those has left that were told to leave for the app; its date if nobody was."""
-    told = [one.deadline for target in targets for one in target.leaving.values()]
-    return max(told, default=app.lack.date if app.lack.units else 0)
+def _date(state: ClusterState, app: App) -> int | None:
+    """By when (ms) room is made for the app's need; None if nobody has to leave by a date (semantics H7)."""
+    return (app.lack.date or None) if app.lack.units and state.settings.reclaim == "firm" else None
+
+
+def _until(leaving: Iterable[Allocation]) -> str:
+    """By when those who were told to leave have left, as the rest of a sentence; empty if nobody was (semantics H7)."""
+    told = list(leaving)
+    if any(not one.firm for one in told):
+        return ", as tasks there end"
+    return f", by {moment(max(one.deadline for one in told))} at the latest" if told else ""
 
 
 def _coming(state: ClusterState, app: App) -> str:
@@ -183,10 +191,9 @@ def _coming(state: ClusterState, app: App) -> str:
     if names:
         named = _listed(names)
         text += f"; {named} {'is' if len(names) == 1 else 'are'} being emptied for it"
-        if latest := _latest(app, targets):
-            text += f", by {moment(latest)} at the latest"
-    elif app.lack.units and app.lack.date:
-        text += f"; room is made for it by {moment(app.lack.date)}"
+        text += _until(one for target in targets for one in target.leaving.values())
+    elif (date := _date(state, app)) is not None:
+        text += f"; room is made for it by {moment(date)}"
     if app.lack.units > len(targets) and (before := ahead_of(state, app)):
         text += f"; {before} {'need goes' if before == 1 else 'needs go'} first"
     return text
@@ -213,8 +220,8 @@ def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
         are = "is" if due == "1 core" else "are"
         text = f"You hold {mine.held.cores} of the {due} that {are} yours"
     if mine.leaving != NOTHING:
-        until = max((one.deadline for one in app.executors.values() if one.status == "stopping"), default=0)
-        text += f"; {_amounts(mine.leaving, kinds)} leave" + (f", by {moment(until)} at the latest" if until else "")
+        told = (one for one in app.executors.values() if one.status == "stopping" and one.deadline)
+        text += f"; {_amounts(mine.leaving, kinds)} leave{_until(told)}"
     text += _coming(state, app).replace(" for it", " for you")
     return {
         "text": f"{text}.",
@@ -223,7 +230,7 @@ def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
             for name, amounts in mine._asdict().items()
             for key, value in ((f"{name}Cores", amounts.cores), (f"{name}Memory", amounts.memory_mb))
         },
-        "date": app.lack.date or None if app.lack.units else None,
+        "date": _date(state, app),
         "ahead": ahead_of(state, app) if app.lack.units else 0,
         "targets": targets_of(app),
     }

@@ -21,7 +21,15 @@ from recovery.replay.rebuild import unhindered
 from scheduler.model import commands, events
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker
 from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, UnknownCompany
-from scheduler.model.events import ClusterConfigured, CommandRefused, Event, MasterElected, outlined, unplaced
+from scheduler.model.events import (
+    ClusterConfigured,
+    CommandRefused,
+    EditionChanged,
+    Event,
+    MasterElected,
+    outlined,
+    unplaced,
+)
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.model.sender import ASSUMED
@@ -89,6 +97,8 @@ def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
             yield Input(fact.command, fact.cause)
         elif isinstance(fact.event, MasterElected):
             yield Input(fact.event)
+        elif isinstance(fact.event, EditionChanged) and not fact.cause:
+            yield Input(commands.ChangeEdition(edition=fact.event.edition))
         elif isinstance(fact.event, ClusterConfigured) and not fact.cause:
             yield Input(ConfigureCluster(settings=asdict(fact.event)))
 

@@ -1,6 +1,6 @@
 """The demo's checks of the log: what each app got, and whether admission was fair.
 
-The rules are implemented a second time, as simply as possible, so that a mistake in the scheduler shows.
+Shares, caps and workers are worked out a second time, as simply as possible, so that a mistake in the scheduler shows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError
 from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved
-from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App
+from scheduler.model.resources import NOTHING
 from scheduler.rules.invariants import check
+from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.receipts import Receipt
@@ -45,10 +45,13 @@ def read_story(facts: Sequence[Fact]) -> Story:
     Raises: Broken naming the position and the violation, InvariantViolated if a ledger does not add up.
     """
     story, since = Story(), dict[str, int]()
+    turn, entitled = 0, Entitlement()
     for fact in facts:
         event = fact.event
         if isinstance(event, AppAdmitted):
-            check_admission(story.state, event, fact.seq)
+            if fact.turn != turn or not entitled.units(story.state.apps[event.app]):
+                turn, entitled = fact.turn, entitlement(story.state)
+            check_admission(story.state, event, fact.seq, entitled)
             story.admissions += 1
         if isinstance(event, ExecutorRemoved):
             cores = story.state.executors[event.executor].resources.cores
@@ -58,6 +61,7 @@ def read_story(facts: Sequence[Fact]) -> Story:
             since[event.executor] = fact.at
             story.executors[event.app] = story.executors.get(event.app, 0) + 1
         check_workers(story.state, fact.seq)
+        check_caps(story.state, fact.seq)
         check(story.state)
         story.positions += 1
     return story
@@ -75,32 +79,38 @@ def check_workers(state: ClusterState, seq: int) -> None:
             )
 
 
-def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> None:
-    """Check that the right company was admitted from (semantics A3, A9, C1, C3, C4).
+def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int, entitled: Entitlement) -> None:
+    """Check that the right company was admitted from (semantics C1, C3, H4).
 
-    An app that its company's assured part covers goes first; among such apps, and then among those that a quota
-    covers, one of the company with the lowest share.
+    Of the companies with a pending app that is entitled to an executor it has the lowest share. If there is none, what
+    is lent has room on a worker. Who is `entitled` in the turn is asked of the rules; the shares are worked out here.
     Raises: Broken.
     """
-    within_quota = {name for name in state.companies if _has_head_within(state, name, *_quota(state, name))}
-    if admitted.company not in within_quota:
-        raise Broken(f"log position {seq}: {admitted.app} was admitted beyond the quota of {admitted.company}")
-    parts = _parts(state)
-    within_part = {
-        name for name in within_quota if not any(_claim(state, name)) or _has_head_within(state, name, *parts[name])
-    }
-    if within_part and admitted.company not in within_part:
-        others = ", ".join(sorted(within_part))
-        raise Broken(
-            f"log position {seq}: {admitted.app} was admitted beyond the assured part of {admitted.company}, "
-            f"but {others} had an app within its own"
-        )
-    lowest = min(within_part or within_quota, key=lambda name: _share(state, name))
-    if _share(state, lowest) < _share(state, admitted.company):
-        raise Broken(
-            f"log position {seq}: {admitted.company} was chosen with a share of {_share(state, admitted.company)}, "
-            f"but {lowest} had a lower share, {_share(state, lowest)}"
-        )
+    waiting = {name: leaf for name, leaf in entitled.leaves.items() if not state.apps[name].admitted}
+    due = {state.apps[name].spec.company for name, leaf in waiting.items() if leaf.units}
+    if not due:
+        size = state.apps[admitted.app].need.executor
+        if not any(worker.free.covers(size) for worker in state.workers.values() if worker.status == "alive"):
+            raise Broken(f"log position {seq}: {admitted.app} was admitted although no worker has room for it")
+    elif admitted.company not in due:
+        others = ", ".join(sorted(due))
+        raise Broken(f"log position {seq}: {admitted.app} was admitted, but {others} had an app that is entitled")
+    else:
+        lowest = min(due, key=lambda name: _share(state, name))
+        if _share(state, lowest) < _share(state, admitted.company):
+            raise Broken(
+                f"log position {seq}: {admitted.company} was chosen with a share of {_share(state, admitted.company)}, "
+                f"but {lowest} had a lower share, {_share(state, lowest)}"
+            )
+
+
+def check_caps(state: ClusterState, seq: int) -> None:
+    """Raises: Broken if a company that may not borrow is granted more than its quota (semantics H1)."""
+    for name, company in state.companies.items():
+        moving = sum((app.moving for app in state.apps.values() if app.spec.company == name), NOTHING)
+        granted, quota = company.balance.granted - moving, state.quota(name)
+        if not company.spec.may_borrow and not quota.covers(NOTHING, granted):
+            raise Broken(f"log position {seq}: {name} is granted {granted}, but its quota is {quota.in_whole()}")
 
 
 def check_acknowledged(facts: Sequence[Fact], receipts: Sequence[Receipt]) -> None:
@@ -149,57 +159,6 @@ def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) ->
     for view, arguments in VIEWS.items():
         if ask(view, **arguments) != look(state, view, arguments):
             raise Broken(f"the reader's view of the {view} differs from the log's")
-
-
-def _has_head_within(state: ClusterState, name: str, cores: int, memory_mb: int) -> bool:
-    """Whether the first pending app of any user fits into these amounts beside what the company claims."""
-    first: dict[str, App] = {}
-    for app in sorted(state.apps.values(), key=lambda app: app.submitted):
-        if app.state == "pending" and app.spec.company == name:
-            first.setdefault(app.spec.user, app)
-    claim = _claim(state, name)
-    return any(
-        claim.cores + app.requested.cores <= cores and claim.memory_mb + app.requested.memory_mb <= memory_mb
-        for app in first.values()
-    )
-
-
-def _claim(state: ClusterState, name: str) -> Resources:
-    """What the company's apps hold on live workers, and what whole smallest executors they can still use (A8)."""
-    live = {worker.id: worker.offer for worker in state.workers.values() if worker.status == "alive"}
-    cluster, claim = sum(live.values(), NOTHING), NOTHING
-    for app in state.apps.values():
-        if app.spec.company == name:
-            claim += sum((held.resources for held in app.allocations() if held.worker in live), NOTHING)
-            each = app.need.executor
-            if app.admitted and app.ended is None and any(offer.covers(each) for offer in live.values()):
-                left = Resources(app.left_cores, app.left_executor_memory_mb)
-                claim += each * max(0, min(left.holds(each), cluster.holds(each)))
-    return claim
-
-
-def _quota(state: ClusterState, name: str) -> tuple[int, int]:
-    """The company's quota, which is of whole amounts, in cores and MiB (semantics C2)."""
-    amount = state.quota(name).amount
-    return amount.cores, amount.memory_mb
-
-
-def _parts(state: ClusterState) -> dict[str, tuple[int, int]]:
-    """Company -> the part of its quota that it is assured, in cores and MiB (semantics C8)."""
-    active = {app.spec.company for app in state.apps.values() if app.admitted and app.ended is None}
-    active |= {name for name in state.companies if _has_head_within(state, name, *_quota(state, name))}
-    bought = {name: _quota(state, name) for name in state.companies}
-    offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
-    offered = sum(offer.cores for offer in offers), sum(offer.memory_mb for offer in offers)
-    steps = state.settings.min_executor_cores, state.settings.min_executor_memory_mb
-
-    def part(name: str, kind: int) -> int:
-        quota, step = bought[name][kind], steps[kind]
-        among = sum(bought[each][kind] for each in active)
-        whole = min(quota, quota * offered[kind] // max(among, 1)) // step
-        return (whole or int(quota >= step)) * step
-
-    return {name: (part(name, 0), part(name, 1)) for name in state.companies}
 
 
 def _share(state: ClusterState, name: str) -> Fraction:

@@ -444,6 +444,14 @@ def too_large(state: ClusterState) -> int:
     return sum(not app.need.hostable for app in state.apps.values() if app.ended is None and state.fleet.live)
 
 
+def _no_date(state: ClusterState, _: Around) -> Holds:
+    if state.by_entitlement and state.settings.reclaim != "firm":
+        needs = len(state.needy)
+        waiting = f"; {needs} {'app waits' if needs == 1 else 'apps wait'} for it" if needs else ""
+        choice = f"the setting reclaim is {state.settings.reclaim}"
+        yield "", f"what is lent has to come back by no date: {choice}{waiting}", 0
+
+
 def _no_standby(_: ClusterState, around: Around) -> Holds:
     missing = around.standbys - len(around.standing_by)
     if missing > 0 and around.serving is not None:
@@ -665,6 +673,13 @@ CONDITIONS: tuple[Condition, ...] = (
         "they need a larger worker than is live: `fairlog apps --reason no-worker-large-enough` lists them, `fairlog "
         "explain APP` names the nearest worker, `fairlog kill APP` ends one",
         cost=_never,
+    ),
+    Condition(
+        "no_date",
+        "warning",
+        _no_date,
+        "`fairlog settings set reclaim=firm` gives each need a date",
+        cost="who is below its entitlement waits until tasks of others end by themselves",
     ),
     Condition(
         "no_standby",

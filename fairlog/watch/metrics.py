@@ -21,6 +21,7 @@ from recovery.failover.exporter import histogram
 from scheduler.model.events import AppState, WorkerStatus
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
+from scheduler.rules.standings import NOWHERE, standings
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for
 
@@ -180,33 +181,43 @@ def standing_of(state: ClusterState, around: Around) -> Standing:
                     oldest[company] = min(since, oldest.get(company, since))
             else:
                 busy.append(name)
-    standings = Fairness().of_now(state)
+    measured = Fairness().of_now(state)
     workers: Counter[str] = Counter(worker.status for worker in state.workers.values())
     workers["suspect"] = len(state.suspects)
     workers["lost"] = len(state.lost)
-    claims = {company: state.claims.of(company) for company in state.companies}
     return Standing(
         head=state.head,
         at=state.at,
         conditions=Counter(each.condition for each in found(state, around)),
         apps=apps,
         oldest=oldest,
-        amounts={
-            "granted": {name: claim.held for name, claim in claims.items()},
-            "claimed": {name: claim.claimed for name, claim in claims.items()},
-            "assured": {name: state.queue.part(name) for name in state.companies},
-        },
+        amounts=_amounts(state),
         quotas={name: state.quota(name) for name in state.companies},
         offered=state.fleet.total,
         held=state.balance.granted,
-        entitled={name: min(standing.entitled[0], standing.quota[0]) for name, standing in standings.items()},
-        short=shortfall(standings),
+        entitled={name: min(standing.entitled[0], standing.quota[0]) for name, standing in measured.items()},
+        short=shortfall(measured),
         never=too_large(state),
         workers=workers,
         executors=Counter(held.status for held in state.executors.values()),
         waiting=waiting,
         busy=busy,
     )
+
+
+def _amounts(state: ClusterState) -> dict[str, dict[str, Resources]]:
+    """`granted`, `claimed`, `assured` -> company -> amounts: demand and entitlement, or claim and part (H2, A8, C8)."""
+    claims = {company: state.claims.of(company) for company in state.companies}
+    amounts = {"granted": {name: claim.held for name, claim in claims.items()}}
+    if state.by_entitlement:
+        stand = standings(state)
+        each = {name: stand.get((name, ""), NOWHERE) for name in state.companies}
+        amounts["claimed"] = {name: standing.demand for name, standing in each.items()}
+        amounts["assured"] = {name: standing.entitled for name, standing in each.items()}
+    else:
+        amounts["claimed"] = {name: claim.claimed for name, claim in claims.items()}
+        amounts["assured"] = {name: state.queue.part(name) for name in state.companies}
+    return amounts
 
 
 def _waits(app: App) -> bool:
@@ -271,8 +282,8 @@ def of_state(now: Standing, reasons: Mapping[tuple[str, str], int], now_ms: int)
 
 _AMOUNTS = {
     "granted": "What the apps of a company are granted on live workers.",
-    "claimed": "What they are granted and can still use.",
-    "assured": "What a company is assured while the cluster is short.",
+    "claimed": "What they are granted and can still use; by entitlement, their demand.",
+    "assured": "What a company is assured while the cluster is short; by entitlement, what it is entitled to.",
 }
 
 

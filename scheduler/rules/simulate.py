@@ -35,7 +35,7 @@ from scheduler.rules.decide import check_edition
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
-from scheduler.rules.validate import shorten
+from scheduler.rules.validate import NEW_SETTINGS, shorten
 
 _OPERATIONS = {
     "company": "RegisterCompany",
@@ -107,7 +107,7 @@ def run_scenario(scenario: Mapping[str, Any], *, timed: bool = False) -> dict[st
     check_edition(edition)
     course = _Course(edition, timed=timed)
     beginning = Turn(course.state, 0)
-    beginning.take(ConfigureCluster(settings=dict(settings)))
+    beginning.take(ConfigureCluster(settings={**(NEW_SETTINGS if edition == EDITIONS[-1] else {}), **settings}))
     for kind in sorted(_kinds(scenario["commands"])):
         beginning.take(RegisterKind(kind=kind))
     for index, operation in enumerate(scenario["commands"]):

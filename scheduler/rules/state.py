@@ -1167,7 +1167,7 @@ class ClusterState:
         app.running -= executor.was_running
         self._let_leave(executor)
         executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
-        executor.firm = event.hold > 0 and (event.why is not None or self.settings.reclaim == "firm")
+        executor.firm = event.hold > 0 and self.settings.reclaim == "firm"
         if event.why == "plan":
             app.lack = app.lack.brought_forward(executor.deadline, self.at)
         if event.why == "move":

@@ -370,6 +370,7 @@ def edition(state: ClusterState) -> dict[str, Any]:
         "edition": state.edition,
         "since": state.edition_at or None,
         "byEntitlement": state.by_entitlement,
+        "reclaim": state.settings.reclaim,
         "admission": state.settings.admission,
     }
 

@@ -36,12 +36,14 @@ from scheduler.model.errors import (
     StaleLog,
     refusal_of,
 )
-from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
+from scheduler.model.events import EditionChanged, MasterElected, RefusalsOmitted
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.permission import permit
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.request import with_task_cores
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.rules.validate import NEW_CLUSTER
 from scheduler.service import inbox, seals
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
@@ -132,7 +134,8 @@ class Scheduler:
     def take_over(self) -> None:
         """Fold the log, commit `MasterElected`, and bring the store in line with the log.
 
-        A log without settings gets the defaults, so that it states from the start which rules are in force.
+        A log without settings gets the newest edition of the rules of sharing and the default settings, so that it
+        states from the start which rules are in force (semantics H8).
 
         Raises: UnreadableRecord if the log cannot be read; StaleLog if another master keeps writing it; BadKeys, and
         writes nothing, without the masters' key that is in force.
@@ -150,7 +153,8 @@ class Scheduler:
             if change is not None:
                 turn.record(change)
             if not self.state.configured:
-                turn.record(ClusterConfigured())
+                turn.record(EditionChanged(edition=EDITIONS[-1]))
+                turn.record(NEW_CLUSTER)
             turn.settle()
             settled_at = self.commits.settles_at(self.state.head)
             changes = differing_grants(self.state, stored, settled_at=settled_at)

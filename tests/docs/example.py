@@ -7,26 +7,31 @@ properly. In reclaimed.jsonl one company has borrowed what the other then asks f
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 from fairlog.cli.render import log_json
-from scheduler.model.commands import EndApp, EndedExecutor, RegisterCompany
+from scheduler.model.commands import ChangeEdition, ConfigureCluster, EndApp, EndedExecutor
 from scheduler.model.events import AppAdmitted
-from scheduler.rules.decide import admit
+from scheduler.rules.decide import admission
+from scheduler.rules.share.entitlement import Entitlement
+from scheduler.rules.stage.sharing import _entering as entering
 from scheduler.rules.state import ClusterState
+from scheduler.rules.validate import NEW_SETTINGS
 from scheduler.store.codec import lines_of
 from tests.property.given import GIB, Cluster, recorded
 
 BEGIN_S = 1_772_442_000
 """2026-03-02 09:00:00 UTC."""
+_BEGINNING = (ChangeEdition(edition=3), ConfigureCluster(settings=dict(NEW_SETTINGS)))
 
 
 def history(favoured: str = "") -> Cluster:
     """A morning of acme and globex; `favoured` is the app that a forging master admits out of turn, once it can."""
     cluster = Cluster()
-    cluster.turn(RegisterCompany(company="acme", cores=24, memory_mb=64 * GIB), after_s=BEGIN_S)
+    cluster.turn(*_BEGINNING, after_s=BEGIN_S)
+    cluster.company("acme", 24, 64 * GIB)
     cluster.company("globex", 24, 64 * GIB)
     cluster.worker("w1", 16)
     cluster.worker("w2", 16)
@@ -36,7 +41,7 @@ def history(favoured: str = "") -> Cluster:
     cluster.submit("report-7", 8, user="bob")
     cluster.submit("report-8", 8, user="bob")
     for app in ("etl-1", "model-1", "report-7", "model-2", "report-8"):
-        with patch("scheduler.rules.turn.admit", _favouring(favoured)):
+        with patch("scheduler.rules.stage.sharing._entering", _favouring(favoured)):
             executors = [
                 EndedExecutor(executor=each, reason="exited", exit_code=0, done=True)
                 for each in sorted(cluster.state.apps[app].executors)
@@ -46,9 +51,10 @@ def history(favoured: str = "") -> Cluster:
 
 
 def reclaimed() -> Cluster:
-    """globex borrows the whole cluster; acme asks for its part, and an executor leaves for it between two tasks."""
+    """globex is lent the whole cluster; acme asks for its half, and an executor leaves for it between two tasks."""
     cluster = Cluster()
-    cluster.turn(RegisterCompany(company="acme", cores=16, memory_mb=64 * GIB), after_s=BEGIN_S)
+    cluster.turn(*_BEGINNING, after_s=BEGIN_S)
+    cluster.company("acme", 16, 64 * GIB)
     cluster.company("globex", 16, 64 * GIB, borrow=True)
     cluster.worker("w1", 16)
     cluster.worker("w2", 16)
@@ -58,13 +64,11 @@ def reclaimed() -> Cluster:
     return cluster
 
 
-def _favouring(app: str) -> Callable[[ClusterState], AppAdmitted | None]:
-    def instead(state: ClusterState) -> AppAdmitted | None:
-        due = admit(state)
-        if due is None or app not in state.apps or state.apps[app].state != "pending":
-            return due
-        spec = state.apps[app].spec
-        return AppAdmitted(app=app, company=spec.company, user=spec.user, share=due.share)
+def _favouring(app: str) -> Callable[[ClusterState, Entitlement], Iterator[AppAdmitted]]:
+    def instead(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitted]:
+        if app in state.apps and state.apps[app].state == "pending":
+            yield admission(state, state.apps[app])
+        yield from entering(state, entitled)
 
     return instead
 

@@ -254,7 +254,7 @@ PLANTS: dict[Plant, Found] = {
     every_end_meets_every_condition: Found(7, from_seed=144),
     who_holds_which_address_is_not_looked_at: Found(5),
     room_that_is_held_is_free_to_everybody: Found(5, from_seed=5),
-    executors_within_a_part_are_taken: Found(7, from_seed=10),
+    executors_within_a_part_are_taken: Found(7, from_seed=120),
     what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=18),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),

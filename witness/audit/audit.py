@@ -26,6 +26,7 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     CompanyRegistered,
+    EditionChanged,
     Event,
     KeyChanged,
     LogAccepted,
@@ -232,8 +233,11 @@ class Audit:
                 self._departed(fact, 1, None, [event, *more], inputs[end:])
 
     def _believes(self, event: Event) -> bool:
-        """Whether a master states it without a command: settings, omitted refusals (T3), keys and seals (I6)."""
-        first = type(event) is ClusterConfigured and not self.state.configured
+        """Whether a master states it without a command.
+
+        That is the edition and the settings of a new log, omitted refusals (T3), keys and seals (I6).
+        """
+        first = type(event) in (EditionChanged, ClusterConfigured) and not self.state.configured
         return first or type(event) in (RefusalsOmitted, LogSealed, KeyChanged)
 
     def _unproven(self, event: Any) -> str:  # noqa: ANN401 - of a type in _SIGNED

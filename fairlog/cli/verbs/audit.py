@@ -149,7 +149,10 @@ def _print_claims(told: dict[str, Any]) -> None:
         size = f"{target['cores']} cores, {size_text(target['memory'])} on {target['worker']}"
         click.echo(f"target    {size}, since {render.moment(target['since'])}, by {target['why']} (H6)")
         for one in target["leaving"]:
-            click.echo(f"          {one['executor']} leaves, by {render.moment(one['deadline'])} at the latest (H7)")
+            by = "once its tasks have ended"
+            if one["deadline"] is not None:
+                by = f"by {render.moment(one['deadline'])} at the latest"
+            click.echo(f"          {one['executor']} leaves, {by} (H7)")
     for loss in told["losses"]:
         shares = loss["shares"]
         click.echo(
@@ -176,7 +179,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
     rows = []
     for user in admission["users"]:
         company = next(each for each in admission["companies"] if each["company"] == user["company"])
-        part = "yes" if company["takesPart"] and user["passes"] else "no, quota"
+        part = "yes" if company["takesPart"] and user["passes"] else f"no, {user['keptOutBy'] or 'quota'}"
         last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
         rows.append((company["company"], render.percent(company["share"]), part, *last))
     columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")

@@ -254,9 +254,10 @@ def settings_show(session: Session, *, as_json: bool) -> None:
 def edition(session: Session, *, number: int | None, as_json: bool) -> None:
     """Show or change the edition of the rules of sharing.
 
-    Edition 2 assures each company a part and lends the rest. Edition 3 works out what everybody is entitled to, and
-    brings what was lent back by an announced date. No earlier edition can follow a later one, and only operators
-    change it. `fairlog whatif --edition 3` shows beforehand who would be above and below.
+    Edition 3, that of a new cluster, works out what everybody is entitled to, and brings what was lent back by an
+    announced date. Edition 2 assures each company a part and lends the rest; a log of an earlier version goes on by it
+    until an operator changes that. No earlier edition can follow a later one. `fairlog whatif --edition 3` shows
+    beforehand who would be above and below.
     """
     if number is not None:
         receipt = session.send(commands.ChangeEdition(edition=number))
@@ -269,6 +270,10 @@ def edition(session: Session, *, number: int | None, as_json: bool) -> None:
         return
     since = "the beginning" if found["since"] is None else render.moment(found["since"])
     click.echo(f"edition {found['edition']} is in force since {since}: {_EDITIONS[found['edition']]}")
+    if found["byEntitlement"] and found["reclaim"] != "firm":
+        click.echo(
+            f"Who is told to leave finishes its tasks first, however long: the setting reclaim is {found['reclaim']}."
+        )
     if found["admission"] == "open":
         click.echo("It decides nothing while the setting admission is open, by which every app enters.")
 
@@ -464,14 +469,15 @@ _STANDING = ("demand", "entitled", "held", "lent", "leaving", "below")
 
 def _print_standings(found: dict[str, Any]) -> None:
     """Companies and their users by entitlement (semantics H)."""
-    rows: list[tuple[str, ...]] = []
+    rows = [("waitingApps", "", _amounts(found["waitingApps"], "occupied"), *[""] * (2 + len(_STANDING)))]
     for each in found["companies"]:
         cap = "none" if each["capCores"] is None else _amounts(each, "cap")
-        rows.append((each["company"], "", _amounts(each, "quota"), cap, *_standing(each)))
+        occupied = _amounts(each, "occupied")
+        rows.append((each["company"], "", occupied, _amounts(each, "quota"), cap, *_standing(each)))
         users = (user for user in found["users"] if user["company"] == each["company"])
-        rows += [("", user["user"], "", "", *_standing(user)) for user in users]
-    columns = ("COMPANY", "USER", "WEIGHT", "CAP", *(name.upper() for name in _STANDING))
-    render.print_table(columns, rows, empty="", spare=("LEAVING", "DEMAND"))
+        rows += [("", user["user"], _amounts(user, "occupied"), "", "", *_standing(user)) for user in users]
+    columns = ("COMPANY", "USER", "OCCUPIED", "WEIGHT", "CAP", *(name.upper() for name in _STANDING))
+    render.print_table(columns, rows, empty="", spare=("LEAVING", "DEMAND", "LENT", "CAP"))
 
 
 def _standing(each: dict[str, Any]) -> list[str]:

@@ -105,6 +105,12 @@ def durability(here: Here) -> None:
     here.store.config_set(*line.split())
 
 
+def no_date(here: Here) -> None:
+    here.shell.ok("settings", "set", "reclaim=gentle")
+    found = here.until("no_date")
+    here.shell.ok(*advised(found["do"], "settings set"))
+
+
 def never_starts(here: Here) -> None:
     here.shell.ok("settings", "set", "never_fits=wait")
     app = here.shell.submit("--executor-cores", "64", "--cores", "64", "true")
@@ -150,7 +156,7 @@ def worker_lost(here: Here) -> None:
 
 
 CARRIED_OUT: dict[str, Callable[[Here], None]] = {
-    each.__name__: each for each in (memory, durability, no_standby, no_worker, never_starts, worker_lost)
+    each.__name__: each for each in (memory, durability, no_date, no_standby, no_worker, never_starts, worker_lost)
 }
 
 

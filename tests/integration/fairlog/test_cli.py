@@ -273,11 +273,18 @@ def test_shares_has_the_ledgers_at_all_three_levels(shell: Shell) -> None:
     shares = json.loads(shell.ok("shares", "--json"))
     balance = {"occupiedCores", "occupiedMemory", "grantedCores", "grantedMemory"}
     assert set(shares["waitingApps"]) == balance
-    numbers = {f"{what}{kind}" for what in ("quota", "part", "claim", "beyond") for kind in ("Cores", "Memory")}
+    stands = {
+        f"{what}{kind}"
+        for what in ("demand", "entitled", "held", "lent", "leaving", "below")
+        for kind in ("Cores", "Memory")
+    }
+    numbers = stands | {f"{what}{kind}" for what in ("quota", "cap") for kind in ("Cores", "Memory")}
     assert set(shares["companies"][0]) == balance | numbers | {"company", "share"}
     assert all(re.fullmatch(r"\d+/\d+", company["share"]) for company in shares["companies"])
-    assert balance | {"company", "user"} == set(shares["users"][0])
-    assert "acme" in shell.ok("shares")
+    assert balance | stands | {"company", "user"} == set(shares["users"][0])
+    heading, everybody, *_ = shell.ok("shares").splitlines()
+    assert heading.split()[:3] == ["COMPANY", "USER", "OCCUPIED"]
+    assert everybody.startswith("waitingApps ")
 
 
 def _stored(value: Any) -> Any:

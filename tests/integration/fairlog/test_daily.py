@@ -156,7 +156,7 @@ def test_shares_names_what_is_occupied_at_three_levels_as_its_json_does(shell: S
     api.send_many(held("fay", 1))
     said = json.loads(shell.ok("shares", "--json"))
     lines = shell.ok("shares").splitlines()
-    assert lines[0].split()[:4] == ["COMPANY", "USER", "OCCUPIED", "GRANTED"]
+    assert lines[0].split()[:4] == ["COMPANY", "USER", "OCCUPIED", "WEIGHT"]
     assert lines[1].split()[0] == "waitingApps"
     assert lines[2].split()[0] == "acme"
     assert "fay" in [line.split()[0] for line in lines[3:]]

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from fairlog.demo.checks import (
     Broken,
-    _parts,
     check_acknowledged,
     check_admission,
+    check_caps,
     check_end,
     check_tasks,
     check_workers,
@@ -21,10 +21,18 @@ from fairlog.demo.checks import (
     read_story,
     takeover_ms,
 )
-from scheduler.model.commands import Command, EndApp, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.commands import (
+    ChangeCompany,
+    ChangeEdition,
+    Command,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+)
 from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation
+from scheduler.rules.share.entitlement import entitlement
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Entry, Turn
 from scheduler.rules.views import look
@@ -58,6 +66,7 @@ def _cluster(*more: Command) -> tuple[ClusterState, list[Entry]]:
     """A worker of 16 cores, the companies rich and poor, and one turn with `more`."""
     turn = Turn(ClusterState(), 1)
     for command in (
+        ChangeEdition(edition=3),
         RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384),
         RegisterCompany(company="rich", cores=32, memory_mb=16384),
         RegisterCompany(company="poor", cores=8, memory_mb=8192),
@@ -97,37 +106,35 @@ def test_the_story_of_a_fair_log_is_told() -> None:
 def test_an_admission_that_passes_over_a_lower_share_is_found() -> None:
     state, _ = _cluster(_app("a", "rich"))
     _submit(state, _app("c", "rich", 4), _app("d", "poor"))
-    check_admission(state, _admission("d", "poor"), 9)
+    check_admission(state, _admission("d", "poor"), 9, entitlement(state))
     with pytest.raises(
         Broken, match="log position 9: rich was chosen with a share of 1/4, but poor had a lower share, 0"
     ):
-        check_admission(state, _admission("c", "rich"), 9)
+        check_admission(state, _admission("c", "rich"), 9, entitlement(state))
 
 
-def test_an_admission_beyond_an_assured_part_before_one_within_is_found() -> None:
-    """Once poor is active, rich is assured 12 of its 32 cores."""
+def test_an_admission_before_one_that_is_entitled_is_found() -> None:
+    """Beside poor, rich is entitled to the 12 cores that it has."""
     state, _ = _cluster(_app("a", "rich"), _app("b", "rich", 4))
     _submit(state, _app("c", "rich", 4), _app("d", "poor"))
-    check_admission(state, _admission("d", "poor"), 9)
-    with pytest.raises(
-        Broken, match="log position 9: c was admitted beyond the assured part of rich, but poor had an app within"
-    ):
-        check_admission(state, _admission("c", "rich"), 9)
+    check_admission(state, _admission("d", "poor"), 9, entitlement(state))
+    with pytest.raises(Broken, match="log position 9: c was admitted, but poor had an app that is entitled"):
+        check_admission(state, _admission("c", "rich"), 9, entitlement(state))
 
 
-def test_a_company_whose_quota_is_still_held_by_what_ended_is_not_active() -> None:
-    state, _ = _cluster(_app("a", "poor"), _app("b", "rich", 4))
-    turn = Turn(state, 2)
-    turn.take(EndApp(app="a", reason="finished"))
-    turn.take(_app("c", "poor"))
-    assert _parts(state)["rich"] == (16, 16384) == tuple(state.queue.part("rich"))
+def test_an_admission_without_room_is_found() -> None:
+    state, _ = _cluster(_app("a", "rich", 16))
+    _submit(state, _app("b", "rich"))
+    with pytest.raises(Broken, match="log position 9: b was admitted although no worker has room for it"):
+        check_admission(state, _admission("b", "rich"), 9, entitlement(state))
 
 
-def test_an_admission_past_a_quota_is_found() -> None:
+def test_a_company_above_its_cap_is_found() -> None:
     state, _ = _cluster(_app("a", "poor"))
-    _submit(state, _app("b", "poor"))
-    with pytest.raises(Broken, match="log position 9: b was admitted beyond the quota of poor"):
-        check_admission(state, _admission("b", "poor"), 9)
+    check_caps(state, 9)
+    Turn(state, 2).take(ChangeCompany(company="poor", cores=4, memory_mb=8192))
+    with pytest.raises(Broken, match="log position 9: poor is granted 8 cores"):
+        check_caps(state, 9)
 
 
 def test_a_worker_that_is_granted_more_than_it_offers_is_found() -> None:

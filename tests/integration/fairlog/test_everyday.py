@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,6 +113,14 @@ def test_a_command_runs_beside_the_tasks_of_a_running_app(here: Here) -> None:
     assert here.run("exec", app, "--", "true").err.startswith(f"Error: app {app!r} is killed: it has no executor")
 
 
+def _sleeps(here: Here, app: str, visitor: subprocess.Popen[str], seconds: int) -> bool:
+    """Whether the command of that visitor, a sleep of so many seconds, runs beside the app."""
+    assert visitor.poll() is None, visitor.communicate()
+    asked = here.run("exec", app, "--", "pgrep", "-f", f"sleep {seconds}")
+    assert asked.code in (0, 1), asked
+    return asked.code == 0
+
+
 def test_a_visitor_has_a_terminal_and_the_command_ends_with_both(here: Here) -> None:
     app = here.submit("--cores", "1", "sleep", "600")
     ours, theirs = pty.openpty()
@@ -127,13 +136,13 @@ def test_a_visitor_has_a_terminal_and_the_command_ends_with_both(here: Here) -> 
     for end in (ours, theirs):
         os.close(end)
     visitor = here.started("exec", app, "--", "sleep", "601")
-    wait_until(lambda: here.run("exec", app, "--", "pgrep", "-f", "sleep 601").code == 0, "the command")
+    wait_until(partial(_sleeps, here, app, visitor, 601), "the command")
     visitor.send_signal(signal.SIGINT)
     visitor.communicate(timeout=HOPELESS_S)
     assert visitor.returncode == 130
     wait_until(lambda: here.run("exec", app, "--", "pgrep", "-f", "sleep 601").code == 1, "its end")
     last = here.started("exec", app, "--", "sleep", "602")
-    wait_until(lambda: here.run("exec", app, "--", "pgrep", "-f", "sleep 602").code == 0, "the command")
+    wait_until(partial(_sleeps, here, app, last, 602), "the command")
     here.ok("kill", app)
     last.communicate(timeout=HOPELESS_S)
     assert last.returncode == 137

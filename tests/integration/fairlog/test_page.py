@@ -98,7 +98,7 @@ def rigged(home: Path, browser: Browser) -> Iterator[Rig]:
     said = json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())
     with ApiClient(f"http+unix:{said['socket']}") as api:
         made = Rig(said["api"], shell, api, browser, [])
-        api.send(RegisterCompany(company="acme", cores=12, memory_mb=16384))
+        api.send(RegisterCompany(company="acme", cores=8, memory_mb=16384))
         api.send(RegisterCompany(company="globex", part="1/4"))
         made.submit("prints", command=("sh", "-c", 'printf "$0"; echo oops >&2', OUTPUT), name=HOSTILE)
         wait_until(lambda: api.view("app", app="prints")["state"] == "finished", "the end of an app")
@@ -209,8 +209,8 @@ def test_now_tells_capacity_companies_and_the_last_decisions(page: Page, rig: Ri
     show(page, rig, "/")
     has(page.locator(".capacity").first, "8 cores used")
     has(row(page, "acme"), "waits")
-    has(row(page, "acme"), "the quota is used up C4")
-    bar = page.get_by_role("img", name=re.compile("acme: granted 8 cores, claimed 8 cores"))
+    has(row(page, "acme"), "its company's quota is used up H1")
+    bar = page.get_by_role("img", name=re.compile("acme: granted 8 cores, demand 16 cores"))
     assert bar.count() == 1
     has(page.locator(".decisions"), "runs.0 gets 4 cores on worker-")
     page.get_by_role("link", name=re.compile(r"runs\.0 gets")).click()
@@ -241,9 +241,9 @@ def test_apps_are_filtered_and_sorted_by_the_address(page: Page, rig: Rig) -> No
 
 def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> None:
     show(page, rig, "/app?id=waits")
-    has(page.locator(".why"), "Rule C4")
+    has(page.locator(".why"), "Rule H1")
     has(page.locator(".why"), "What would help: Wait until apps of its company end")
-    has(page.locator(".kinds"), "the quota is used up")
+    has(page.locator(".kinds"), "its company's quota is used up")
     assert page.get_by_role("img", name=re.compile(r"^Submitted .* Not admitted yet\.")).count() == 1
     page.get_by_text("In words").click()
     has(page.locator(".timeline .decisions"), "waits submitted by ann at acme, 8 cores")
@@ -335,7 +335,7 @@ def test_what_happens_elsewhere_comes_by_itself_and_moves_nothing_else(page: Pag
 
 def test_a_company_sees_its_queue_its_statement_and_whether_it_was_treated_fairly(page: Page, rig: Rig) -> None:
     show(page, rig, "/company?name=acme")
-    has(page.locator(".facts").first, "12 cores, 16 GiB")
+    has(page.locator(".facts").first, "8 cores, 16 GiB")
     has(page.get_by_role("region", name="Queue by user"), "ann")
     page.get_by_role("link", name="Check now").click()
     has(page.locator("main"), "The log follows its rules")
@@ -687,10 +687,8 @@ def test_a_store_that_hangs_is_told_from_a_server_that_is_away(page: Page, rig: 
 def test_each_role_sees_and_does_what_it_may_and_a_revoked_token_ends_its_session(rig: Rig) -> None:
     """The last walk: from here on there are accounts."""
     tokens = {}
-    rig.submit("of-bob", user="bob", cores=8, tasks=8, name="secret-of-bob")
-    rig.submit("of-ann", cores=8, tasks=8)
-    for app in ("of-ann", "of-bob"):
-        rig.api.send(HoldApp(app=app))
+    rig.submit("of-bob", user="bob", cores=8, tasks=8, name="secret-of-bob", hold=True)
+    rig.submit("of-ann", cores=8, tasks=8, hold=True)
     accounts = {"acme/ann": False, "acme/bob": False, "globex/adm": True, "op/olga": False, "auditor/ida": False}
     for account, admin in accounts.items():
         rig.api.send(AddAccount(account=account, role="admin" if admin else None))
@@ -714,7 +712,7 @@ def test_each_role_sees_and_does_what_it_may_and_a_revoked_token_ends_its_sessio
     has(heading(ann), "of-bob")
     assert "secret-of-bob" not in ann.inner_text("main")
     globex.goto(f"{rig.url}/")
-    has(row(globex, "acme"), "12 cores")
+    has(row(globex, "acme"), "8 cores")
     assert not re.search("ann|bob|of-", row(globex, "acme").inner_text())
     row(olga, "of-ann").get_by_role("button", name="Kill").click()
     reason = olga.get_by_label("Reason, which the log keeps")

@@ -162,7 +162,7 @@ def test_up_says_at_which_position_the_log_cannot_be_read(shell: Shell) -> None:
     answer = shell.run("up", "--workers", "0")
     assert (answer.code, answer.out) == (1, "")
     assert re.search(
-        r"^Error: the cluster does not start; master-. failed: .*log position 4: ", answer.err, re.MULTILINE
+        r"^Error: the cluster does not start; master-. failed: .*log position 5: ", answer.err, re.MULTILINE
     )
 
 

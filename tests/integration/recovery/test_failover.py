@@ -347,10 +347,10 @@ def test_a_master_folds_only_the_new_tail_when_the_log_has_grown(
 
 
 def test_a_log_that_cannot_be_read_stops_the_follower_at_its_position(scheduler: Scheduler, log: EventLog) -> None:
-    log.store.xadd(log.keys.log, {"type": "Nonsense"}, id="3-0")
-    assert scheduler.position.seq == 2
+    log.store.xadd(log.keys.log, {"type": "Nonsense"}, id="4-0")
+    assert scheduler.position.seq == 3
     for _ in range(2):
-        with pytest.raises(UnreadableRecord, match=r"^log position 3: "):
+        with pytest.raises(UnreadableRecord, match=r"^log position 4: "):
             Follower(log).follow(1)
 
 
@@ -359,8 +359,8 @@ def test_a_log_that_contradicts_itself_stops_a_standby_at_its_position(
 ) -> None:
     admitted = AppAdmitted(app="nobody", company="acme", user="ann", share="0/1")
     log.begin_commit(
-        scheduler.position, encode_turn([(admitted, "")], first=3, at=1, previous=log.head().digest)
+        scheduler.position, encode_turn([(admitted, "")], first=4, at=1, previous=log.head().digest)
     ).finish()
     log.store.set(keys.lease, "held by another")
-    with Redis.from_url(store.url) as own, pytest.raises(InvariantViolated, match=r"^log position 3: "):
+    with Redis.from_url(store.url) as own, pytest.raises(InvariantViolated, match=r"^log position 4: "):
         Master(EventLog(own, keys), Member("standby", 2, "there")).run()

@@ -126,9 +126,9 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         wait_until(lambda: guarded.refused() or shell.app(app)["state"] == "finished", "the app's end")
         assert guarded.refused() == []
         assert "hush" in shell.ok("logs", app)
+        driven = shell.submit("--driver", "--wait", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN").split()[0]
         held = shell.submit("--tasks", "2", "--", "sleep", "600").split()[0]
         wait_until(lambda: shell.run("exec", held, "--", "echo", "there").out == "there\n", "its tasks")
-        driven = shell.submit("--driver", "--wait", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN").split()[0]
         assert "hush" in shell.ok("logs", driven, "--driver")
         for verb in (
             *(("status",), ("apps", "--all"), ("app", app), ("shares",), ("workers",), ("explain", held)),

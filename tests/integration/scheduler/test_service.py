@@ -43,12 +43,13 @@ from scheduler.model.errors import (
     UnreadableRecord,
     UnsuitableStore,
 )
-from scheduler.model.events import ClusterConfigured, CommandRefused, Event, RefusalsOmitted
+from scheduler.model.events import CommandRefused, Event, RefusalsOmitted
 from scheduler.model.sender import By
 from scheduler.rules import turn as turn_module
 from scheduler.rules.decide import decide
 from scheduler.rules.decide import decide as decide_soundly
 from scheduler.rules.state import ClusterState
+from scheduler.rules.validate import NEW_CLUSTER
 from scheduler.service.client import Client
 from scheduler.service.heartbeats import BEAT_LUA
 from scheduler.service.receipts import Receipt
@@ -135,20 +136,20 @@ def ask(client: Client, *commands: Command) -> list[str]:
 
 
 def test_the_first_master_writes_down_its_election_and_the_rules_in_force(scheduler: Scheduler, log: EventLog) -> None:
-    assert types(log) == ["MasterElected", "ClusterConfigured"]
+    assert types(log) == ["MasterElected", "EditionChanged", "ClusterConfigured"]
     assert scheduler.position == log.head()
 
 
 def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, client: Client, log: EventLog) -> None:
     client.notify(ACME, WORKER, submission("a"), submission("b"))
     assert scheduler.turn() == 4
-    records = list(log.facts())[2:]
+    records = list(log.facts())[3:]
     assert [record.type for record in records] == [
         *("CompanyRegistered", "WorkerRegistered", "AppRegistered", "AppRegistered"),
         *("AppAdmitted", "AppAdmitted"),
         *("ExecutorAllocated", "ExecutorAllocated"),
     ]
-    assert {record.turn for record in records} == {3}
+    assert {record.turn for record in records} == {4}
     assert client.store.xlen(client.keys.inbox) == 0
 
 
@@ -202,7 +203,7 @@ def test_what_a_decommission_ends_is_placed_anew_in_a_turn_that_waits_for_nothin
 def test_an_answer_gives_the_log_position_or_the_reason_of_a_refusal(scheduler: Scheduler, client: Client) -> None:
     good, bad = ask(client, ACME, submission("a", company="nobody"))
     scheduler.turn()
-    assert answer(client, good) == {"id": good, "seq": 3}
+    assert answer(client, good) == {"id": good, "seq": 4}
     refusal = answer(client, bad)
     assert refusal["error"] == "UnknownCompany"
     assert "nobody" in refusal["message"]
@@ -215,13 +216,13 @@ def test_refused_commands_are_logged_with_their_refusals_and_change_nothing_else
     commands = (submission("a"), KillApp(app="a"), ConfigureCluster(settings={"placement": "sideways"}))
     asked = ask(client, *commands)
     scheduler.turn()
-    refused = list(log.facts())[2:]
+    refused = list(log.facts())[3:]
     assert [type(fact.command) for fact in refused] == [type(command) for command in commands]
     answers = [answer(client, each) for each in asked]
     assert [fact.event for fact in refused] == [
         CommandRefused(error=said["error"], message=said["message"]) for said in answers
     ]
-    assert (scheduler.state.apps, scheduler.state.settings) == ({}, ClusterConfigured())
+    assert (scheduler.state.apps, scheduler.state.settings) == ({}, NEW_CLUSTER)
 
 
 def test_who_asks_again_for_what_was_refused_gets_the_same_refusal(
@@ -265,8 +266,8 @@ def test_a_batch_is_answered_at_once_and_a_refusal_is_that_of_its_own_command(
         assert scheduler.turn() == 4
     first, again = (answer(client, "batch") for _ in range(2))
     assert first == again
-    assert [each.get("seq", each.get("error")) for each in first["answers"]] == [3, "UnknownApp", "InvalidCommand", 5]
-    assert [(fact.type, fact.cause) for fact in log.facts()][2:] == [
+    assert [each.get("seq", each.get("error")) for each in first["answers"]] == [4, "UnknownApp", "InvalidCommand", 6]
+    assert [(fact.type, fact.cause) for fact in log.facts()][3:] == [
         ("CompanyRegistered", "batch.0"),
         ("CommandRefused", "batch.1"),
         ("WorkerRegistered", "batch.3"),
@@ -311,8 +312,8 @@ def test_a_command_of_a_batch_that_makes_a_turn_fail_is_put_aside_alone(
     client._put(("batch", "command", batch, "batch"))
     scheduler.turn()
     said = answer(client, "batch")["answers"]
-    assert [each.get("seq", each.get("error")) for each in said] == [3, "InternalError", 4]
-    assert types(log)[2:] == ["CompanyRegistered", "WorkerRegistered"]
+    assert [each.get("seq", each.get("error")) for each in said] == [4, "InternalError", 5]
+    assert types(log)[3:] == ["CompanyRegistered", "WorkerRegistered"]
     assert client.store.xlen(keys.dead) == 1
     assert client.store.xlen(keys.inbox) == 0
 
@@ -325,7 +326,7 @@ def test_a_command_that_comes_twice_is_carried_out_once_and_answered_twice(
     client._put(("same", "command", write_command(ACME), "same"))
     scheduler.turn()
     assert types(log).count("CompanyRegistered") == 1
-    assert answer(client, "same") == answer(client, "same") == {"id": "same", "seq": 3}
+    assert answer(client, "same") == answer(client, "same") == {"id": "same", "seq": 4}
 
 
 def test_a_client_that_waits_does_not_put_its_command_in_twice(
@@ -524,7 +525,7 @@ def test_unreadable_inbox_entries_are_refused_and_block_nothing(scheduler: Sched
     scheduler.turn()
     assert answer(client, "{")["error"] == "InvalidCommand"
     assert answer(client, '{"type":"KillApp"}')["error"] == "InvalidCommand"
-    assert answer(client, good)["seq"] == 3
+    assert answer(client, good)["seq"] == 4
 
 
 def test_a_deposed_master_cannot_append_and_finds_out_at_its_next_commit(
@@ -534,7 +535,7 @@ def test_a_deposed_master_cannot_append_and_finds_out_at_its_next_commit(
     ask(client, ACME)
     with pytest.raises(Deposed, match="second"):
         scheduler.turn()
-    assert types(scheduler.log) == ["MasterElected", "ClusterConfigured", "MasterElected"]
+    assert types(scheduler.log) == ["MasterElected", "EditionChanged", "ClusterConfigured", "MasterElected"]
     assert client.store.xlen(client.keys.inbox) == 1
 
 
@@ -548,7 +549,7 @@ def test_a_master_that_folded_a_tail_that_is_gone_folds_again(scheduler: Schedul
         scheduler.store.xadd(keys.log, fields, id=entry)
     (good,) = ask(client, RegisterCompany(company="other"))
     scheduler.turn()
-    assert answer(client, good)["seq"] == 3
+    assert answer(client, good)["seq"] == 4
     assert list(scheduler.state.companies) == ["other"]
 
 
@@ -565,8 +566,8 @@ def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
     first, poison, last = ask(client, ACME, RegisterCompany(company="poison"), RegisterCompany(company="other"))
     scheduler.turn()
     assert answer(client, poison)["error"] == InternalError.__name__
-    assert answer(client, first)["seq"] == 3
-    assert answer(client, last)["seq"] == 4
+    assert answer(client, first)["seq"] == 4
+    assert answer(client, last)["seq"] == 5
     letters: Any = client.store.xrange(client.keys.dead)
     ((_, letter),) = letters
     assert letter[b"id"].decode() == poison
@@ -727,7 +728,7 @@ def test_a_master_deposed_after_its_commit_answers_nobody(
 
 @pytest.mark.usefixtures("serving")
 def test_a_client_gets_its_receipt_and_its_refusal(client: Client) -> None:
-    assert client.send(ACME).seq == 3
+    assert client.send(ACME).seq == 4
     with pytest.raises(UnknownCompany, match="'nobody'"):
         client.send(submission("a", company="nobody"))
     accepted, refused = client.send_many([submission("a"), submission("a")])
@@ -802,29 +803,29 @@ def written(scheduler: Scheduler, client: Client) -> EventLog:
     [
         ("events", '[["CompanyRegistered","bcme",null,null,null,false]]'),
         ("at", "7"),
-        ("first", "3"),
+        ("first", "4"),
         ("digest", "0" * 64),
     ],
 )
 def test_an_altered_entry_stops_the_master_at_its_position(
     written: EventLog, store: EmbeddedStore, keys: Keys, field: str, value: str
 ) -> None:
-    rewrite(written, 4, **{field: value})
-    with pytest.raises(UnreadableRecord, match=r"^log position 4: "):
+    rewrite(written, 5, **{field: value})
+    with pytest.raises(UnreadableRecord, match=r"^log position 5: "):
         run_master(store.url, keys.cluster)
 
 
 def test_a_removed_entry_stops_the_master_at_its_position(written: EventLog, store: EmbeddedStore, keys: Keys) -> None:
-    written.store.xdel(keys.log, "3-0")
-    with pytest.raises(UnreadableRecord, match=r"^log position 3: the entry is missing"):
+    written.store.xdel(keys.log, "4-0")
+    with pytest.raises(UnreadableRecord, match=r"^log position 4: the entry is missing"):
         run_master(store.url, keys.cluster)
 
 
 def test_a_tail_that_was_cut_off_stops_the_master_at_its_position(
     written: EventLog, store: EmbeddedStore, keys: Keys
 ) -> None:
-    written.store.xdel(keys.log, "5-0", "6-0")
-    with pytest.raises(UnreadableRecord, match=r"^log position 5: the tail was cut off"):
+    written.store.xdel(keys.log, "6-0", "7-0")
+    with pytest.raises(UnreadableRecord, match=r"^log position 6: the tail was cut off"):
         run_master(store.url, keys.cluster)
 
 
@@ -840,9 +841,9 @@ def test_a_chained_but_unreadable_entry_stops_the_master_at_its_position(
     written: EventLog, store: EmbeddedStore, keys: Keys, events: str, why: str
 ) -> None:
     *_, before, last = written.read()
-    digest = chained(before.digest, 6, 6, last.at, events.encode(), last.commands)
-    rewrite(written, 6, events=events, digest=digest)
-    with pytest.raises(UnreadableRecord, match=f"^log position 6: .*{why}"):
+    digest = chained(before.digest, 7, 7, last.at, events.encode(), last.commands)
+    rewrite(written, 7, events=events, digest=digest)
+    with pytest.raises(UnreadableRecord, match=f"^log position 7: .*{why}"):
         run_master(store.url, keys.cluster)
 
 
@@ -850,7 +851,7 @@ def test_a_commit_survives_a_store_that_forgot_its_scripts(scheduler: Scheduler,
     (first,) = ask(client, ACME)
     client.store.script_flush()
     scheduler.turn()
-    assert answer(client, first)["seq"] == 3
+    assert answer(client, first)["seq"] == 4
 
 
 @pytest.mark.parametrize(("setting", "value"), [("appendfsync", "everysec"), ("maxmemory-policy", "allkeys-lru")])

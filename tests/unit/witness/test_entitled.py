@@ -173,6 +173,7 @@ def test_which_edition_is_in_force_and_since_when() -> None:
         "edition": 2,
         "since": None,
         "byEntitlement": False,
+        "reclaim": "firm",
         "admission": "",
     }
     state = lent().state

@@ -30,6 +30,14 @@ GRANT = Grant(
 )
 
 
+def _read(line: socket.socket) -> bytes:
+    """What has come; nothing once the line is closed, by either end."""
+    try:
+        return line.recv(65_536)
+    except OSError:
+        return b""
+
+
 class Server(threading.Thread):
     """Answers what waits for nothing, and leaves all other questions open."""
 
@@ -53,7 +61,7 @@ class Server(threading.Thread):
     def _answer(self, line: socket.socket) -> None:
         grant = Granted(msgspec.Raw(GRANT.model_dump_json(exclude_defaults=True).encode()), "")
         said = Holding(True, "tag", 0, None, [grant], [], beat_ms=self.beat_ms)  # noqa: FBT003 - a struct
-        while head := line.recv(65_536):
+        while head := _read(line):
             self.asked.append(head.split(b" ", 2)[1].decode().partition("?")[2])
             if self.asked[-1].endswith("wait=0"):
                 content = msgspec.json.encode(said)

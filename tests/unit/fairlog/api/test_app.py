@@ -452,13 +452,13 @@ def test_the_log_comes_as_events_and_resumes_where_it_was_left(api: Handlers) ->
                 return found
 
             async with asyncio.timeout(20):
-                before = await follow(0, 3)
-                assert [each["seq"] for each in before[:3]] == [1, 2, 3]
-                followers = [asyncio.create_task(follow(3, 2)) for _ in range(50)]
+                before = await follow(0, 4)
+                assert [each["seq"] for each in before[:4]] == [1, 2, 3, 4]
+                followers = [asyncio.create_task(follow(4, 2)) for _ in range(50)]
                 await client.post("/v1/companies", json={"company": "b"})
                 await client.post("/v1/apps", json=body(submission("a")))
                 for each in await asyncio.gather(*followers):
-                    assert [event["seq"] for event in each[:2]] == [4, 5]
+                    assert [event["seq"] for event in each[:2]] == [5, 6]
                     assert each[1]["private"]["command"] == ["true"]
             assert door.feed.streams == 0
 

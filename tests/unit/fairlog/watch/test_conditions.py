@@ -34,7 +34,7 @@ from scheduler.model.commands import (
     RegisterWorker,
     SubmitApp,
 )
-from scheduler.model.events import MasterElected, WorkerRemoved, WorkerSuspected
+from scheduler.model.events import EditionChanged, MasterElected, WorkerRemoved, WorkerSuspected
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -354,7 +354,9 @@ def every_condition() -> list[Found]:
     )
     odd = GOOD._replace(now=NOW - MIN_MS, serving=None, log_at=NOW)
     behind = GOOD._replace(unreplicated=(0, 1))
-    each = [*found(state, bad), *found(large, GOOD), *found(alone, GOOD), *found(a_state(), odd)]
+    lending = a_state()
+    lending.apply(EditionChanged(edition=3), NOW)
+    each = [*found(lending, GOOD), *found(state, bad), *found(large, GOOD), *found(alone, GOOD), *found(a_state(), odd)]
     shorter = GOOD._replace(shorter=(2, End(5, "d", "m")), log_at=NOW)
     return [*each, *found(a_state(), behind), *found(a_state(), shorter)]
 

@@ -205,7 +205,7 @@ def test_a_seal_over_another_digest_is_named_by_the_audit(
     scheduler.turn()
     [found] = audit(scheduler.log.facts())
     assert found.rule == "I6"
-    assert found.done.startswith(f"a seal of 3:{'0' * 64} at a turn that follows 3:")
+    assert found.done.startswith(f"a seal of 4:{'0' * 64} at a turn that follows 4:")
 
 
 def test_a_seal_that_its_key_has_not_signed_is_named_by_the_audit(
@@ -216,7 +216,7 @@ def test_a_seal_that_its_key_has_not_signed_is_named_by_the_audit(
     scheduler = master(fake, ring)
     scheduler.turn()
     [found] = audit(scheduler.log.facts())
-    assert found.done == f"a seal of position 3 that the key {ring.master} has not signed"
+    assert found.done == f"a seal of position 4 that the key {ring.master} has not signed"
 
 
 def test_a_seal_by_a_key_that_was_replaced_is_named_by_the_audit(fake: Any, ring: Keyring) -> None:

@@ -148,7 +148,7 @@ def test_a_message_that_was_changed_is_put_aside(fake: Any, ring: Keyring, what:
     EDITS[what](fields)
     fake.xadd(KEYS.inbox, fields)
     scheduler.turn()
-    assert types(scheduler) == ["MasterElected", "ClusterConfigured"]
+    assert types(scheduler) == ["MasterElected", "EditionChanged", "ClusterConfigured"]
     assert scheduler.put_aside == len(reasons(fake)) == 1
     assert fake.xlen(KEYS.inbox) == 0
     if what not in {"id", "reply"}:
@@ -170,7 +170,7 @@ def test_a_message_of_another_version_is_refused_and_names_who_is_too_old(
     [said] = reasons(fake)
     assert f"{ring.door}' sends messages of version '{version}', and the master reads version 1" in said
     assert f"upgrade fairlog of {older}" in said
-    assert types(scheduler) == ["MasterElected", "ClusterConfigured"]
+    assert types(scheduler) == ["MasterElected", "EditionChanged", "ClusterConfigured"]
 
 
 def test_a_message_without_a_version_has_the_first_one(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_what_is_not_signed_or_has_no_proper_id_is_put_aside(fake: Any, ring: Ke
     scheduler = master(fake, ring)
     put(fake, flat)
     scheduler.turn()
-    assert types(scheduler) == ["MasterElected", "ClusterConfigured"]
+    assert types(scheduler) == ["MasterElected", "EditionChanged", "ClusterConfigured"]
     assert len(reasons(fake)) == 1
     assert [key for key in fake.keys("*reply*") if key != KEYS.reply("c1").encode()] == []
 
@@ -206,7 +206,7 @@ def test_a_master_without_keys_takes_no_signed_message(fake: Any, ring: Keyring)
     scheduler = master(fake, None)
     sent(fake, ring).notify(ACME)
     scheduler.turn()
-    assert types(scheduler) == ["MasterElected", "ClusterConfigured"]
+    assert types(scheduler) == ["MasterElected", "EditionChanged", "ClusterConfigured"]
     assert reasons(fake) == [str(NotSigned("the message is signed, and the master has no keys to check it"))]
 
 
