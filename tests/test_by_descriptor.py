@@ -54,6 +54,8 @@ NAMED = {
         "_groups: (_GROUPS / 'cgroup.controllers').exists()": "the kernel's file system",
         "_groups: _GROUPS.exists()": "likewise",
         "_hidden: path.resolve()": "with the rights of who asks",
+        "_is_everybodys: each.stat()": "of an agent's own, without the rights of others; the helper never does",
+        "_is_everybodys: folder.stat()": "likewise",
         "_link: os.readlink(path)": "folders of the system",
         "_masks: path.is_dir()": "how bubblewrap hides it; what is there is not opened",
         "_mounted: path.exists()": "whether it need be kept; what is there is opened part by part",

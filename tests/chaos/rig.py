@@ -291,7 +291,7 @@ class Rig:
         return ["--lease", str(LEASE_S), "--replicas", str(self._store.replicas)]
 
     def _worker_options(self, number: int) -> list[str]:
-        return ["--id", f"worker-{number}", *OFFER, "--run-dir", str(self._folder / "run")]
+        return ["--id", f"worker-{number}", *OFFER, "--run-dir", str(self._folder / "run"), "--folders", "/"]
 
     def _agent(self, number: int) -> Child:
         """An agent, which reaches the API servers only; each asks another one first."""

@@ -118,6 +118,11 @@ class Server:
         return actor, answer
 
 
+def _parted(account: str) -> tuple[str, str]:
+    company, _, user = account.partition("/")
+    return company, user
+
+
 class Door:
     """The API servers, the accounts and their tokens, and what callers do with them."""
 
@@ -440,8 +445,20 @@ class Door:
         reason = self.random.choice(("", "an incident"))
         viewed = server.handlers.entries(by, after=max(0, server.replica.head - 60), reason=reason)
         lines = [json.loads(bytes(line)) for line in viewed.body]
-        owners = [(line["command"]["company"], line["command"]["user"]) for line in lines if line.get("private")]
+        owners = [self._owner_of(line) for line in lines if line.get("private")]
         self.world.witness.saw(by, "a private part", owners, private=True, reason=reason)
+
+    def _owner_of(self, line: dict[str, Any]) -> tuple[str, str]:
+        """Whose the private part of an entry is: the sender's if it was refused, else of whom the command is about."""
+        command, by = line["command"], line.get("by") or {}
+        if line["type"] == "CommandRefused" and by:
+            return _parted(by["account"])
+        if "account" in command:
+            return _parted(command["account"])
+        if "company" in command:
+            return command["company"], command.get("user", "")
+        app = self.world.witness.apps.get(command.get("app", ""))
+        return ("", "") if app is None else (app.company, app.user)
 
     def _sees_output(self, server: Server, by: By) -> None:
         app, reason = self._any_app(), self.random.choice(("", "an incident"))

@@ -364,7 +364,7 @@ def test_a_running_task_is_never_cut_short_where_reclaiming_is_gentle(cluster: C
     """Semantics E5: not at the deadline, nor by a later change of the setting and another master."""
     go = tmp_path / "go"
     script = f"until [ -e {go} ]; do sleep 0.05; done"
-    loser, claimant, deadline = claimed_from(cluster, script, reclaim="gentle", reclaim_patience_s=1)
+    loser, claimant, deadline = claimed_from(cluster, script, reclaim="gentle", min_runtime_s=0, reclaim_patience_s=1)
     cluster.client.send(ConfigureCluster(settings={"reclaim": "firm", "kill_grace_s": 0}))
     master = cluster.processes[0]
     master.terminate()
