@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-compiled test-spark spark-python properties simulate chaos lint bench lock clean
+.PHONY: demo demo-spark test test-compiled test-spark spark-python properties simulate explore chaos lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
@@ -63,6 +63,12 @@ properties: $(VENV)/.test
 # SEEDS=2000 (default) or SEEDS=1000-2000: these seeds, on all cores. SEED=1234: this seed only, with a trace.
 simulate: $(VENV)/.test
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),$(or $(SEEDS),2000))
+
+# Every order of ends, submissions and times of small clusters: so many of them, drawn from all; WORLDS=0: all of them.
+# STATES=400: so many states of each. SECONDS=600: begin no cluster after that. SEED=2: another draw.
+WORLDS ?= 2000
+explore: $(VENV)/.test
+	@$(BIN)/python -m tests.exploration --worlds $(WORLDS) $(if $(STATES),--states $(STATES)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 # Random kills, stops and restarts for five minutes or SECONDS=60. SEED=7 repeats a run, REPLICATED=1 uses three stores.
 chaos: $(VENV)/.test
