@@ -29,7 +29,7 @@ test: $(VENV)/.test
 # tests that read sources, or replace a function or an object of these modules.
 COMPILED := $(VENV)/compiled
 REPLACE := docs test_architecture.py unit/test_compiled.py unit/scheduler/rules/test_rules_cited.py \
-	simulation/test_planted.py integration/fairlog/test_printed.py \
+	simulation/test_planted.py exploration/test_explored.py integration/fairlog/test_printed.py \
 	unit/scheduler/rules/test_holders.py
 test-compiled:
 	rm -rf $(COMPILED) && mkdir -p $(COMPILED)/tree
