@@ -31,7 +31,8 @@ Reason = dict[str, str]
 
 def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
     """Why the app was next: the reasons, and every company and user with something to admit, as the rules saw them."""
-    companies, users, taking = [], [], set(state.queue.taking_part())
+    companies, users = [], []
+    taking = set() if state.by_entitlement else set(state.queue.taking_part())
     for name, company in state.queue.companies.items():
         heads = [(queue.contender, queue.head) for queue in company.users.values() if queue.head is not None]
         if not heads:

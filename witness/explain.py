@@ -106,8 +106,7 @@ class _Story:
         if command is None or fact.by.role in ("worker", "master"):
             return
         refused = fact.event.error if isinstance(fact.event, CommandRefused) else None
-        said = fact.private.said if fact.private is not None else getattr(command, "reason", "")
-        reason = {"reason": said} if isinstance(command, KillApp) and said else {}
+        reason = {"reason": fact.said} if isinstance(command, KillApp) and fact.said else {}
         sender = {"account": fact.by.account, "token": fact.by.token, "role": fact.by.role, "door": fact.by.door}
         what = {"command": type(command).__name__, "by": sender, **reason, "refused": refused}
         self.asked.append({"seq": fact.seq, "at": fact.at, **what})

@@ -113,7 +113,7 @@ class Timeline:
                 "command": type(command).__name__,
                 "account": fact.by.account,
                 "role": fact.by.role,
-                "reason": (fact.private and fact.private.said) or getattr(command, "reason", None) or None,
+                "reason": fact.said or None,
                 "refused": refused,
             }
         )

@@ -205,7 +205,8 @@ class Board:
         if at is not None:
             return Viewed(seen, body)
         links = self._handlers.mailbox.links(app)
-        used = {name: self._counted(app)[name] for name in ("cpu_ms", "peak_mb")}
+        counted = self._counted(app)
+        used = {name: counted[name] for name in ("cpu_ms", "peak_mb")}
         return self._viewed(seen, {**_plain(body), "progress": self._progress(app), "used": used, "links": links})
 
     def _progress(self, app: str) -> dict[str, int] | None:

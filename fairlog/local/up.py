@@ -34,7 +34,7 @@ from fairlog.local.store import EmbeddedStore
 from fairlog.watch.surroundings import STANDBYS_VARIABLE
 from recovery.archive.accept import refusal
 from recovery.archive.allowed import VARIABLE
-from recovery.failover.exporter import METRICS_VARIABLE, Address, check_free
+from recovery.failover.exporter import METRICS_VARIABLE, Address, check_free, try_to_listen
 from recovery.failover.lease import members
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
@@ -62,15 +62,13 @@ _ANSWER_S = 2.0
 def check_local(address: Address) -> None:
     """Raises: CannotListen unless the address is one of this machine's own, and free."""
     try:
-        family, kind, _, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        if not ip_address(str(place[0])).is_loopback:
+        host = str(socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][4][0])
+        if not ip_address(host).is_loopback:
             raise CannotListen(
                 f"{address[0]} can be reached from other machines, whose commands `up` would run as you; give "
                 "--spark-rest 127.0.0.1:PORT, or run `fairlog api --spark-rest`"
             )
-        with socket.socket(family, kind) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(place)
+        try_to_listen((host, address[1]))
     except OSError as error:
         raise CannotListen(
             f"cannot listen at {written(address)}: {error.strerror}; give --spark-rest another address"

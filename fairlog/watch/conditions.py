@@ -507,6 +507,11 @@ def _other_up(_: ClusterState, around: Around) -> Holds:
         yield data, f"another `fairlog up` runs on this machine, on the data in {data}", since
 
 
+_UNDECIDED = "nothing is decided meanwhile, and what runs goes on"
+_UNACKNOWLEDGED = "nothing is acknowledged meanwhile, and what runs goes on"
+_UNTIL_FULL = "nothing so far; once it is full, nothing is acknowledged"
+
+
 def _left_behind(_: ClusterState, around: Around, __: str) -> str:
     known = "" if around.shorter is None else f" up to {around.shorter[1].seq}"
     return f"nothing is decided meanwhile; what was acknowledged{known} and is not in the log may be lost"
@@ -519,15 +524,15 @@ def _unreached(_: ClusterState, around: Around, __: str) -> str:
 
 def _unwritten(_: ClusterState, __: Around, about: str) -> str:
     if about == "write":
-        return "nothing is acknowledged meanwhile, and what runs goes on"
-    return "nothing so far; once it is full, nothing is acknowledged"
+        return _UNACKNOWLEDGED
+    return _UNTIL_FULL
 
 
 def _refused(_: ClusterState, around: Around, __: str) -> str:
     store = around.store
     if store is not None and store.memory_used >= store.memory_limit:
-        return "nothing is acknowledged meanwhile, and what runs goes on"
-    return "nothing so far; once it is full, nothing is acknowledged"
+        return _UNACKNOWLEDGED
+    return _UNTIL_FULL
 
 
 def _cut_off(state: ClusterState, _: Around, about: str) -> str:
@@ -586,7 +591,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "critical",
         _log,
         "keep a copy of the store's files and restore a backup; masters stop here",
-        cost="nothing is decided meanwhile, and what runs goes on",
+        cost=_UNDECIDED,
     ),
     Condition("shorter", "critical", _shorter, _decide, cost=_left_behind),
     Condition(
@@ -594,7 +599,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "critical",
         _no_master,
         "start one with `fairlog master`, or see the logs of those that run",
-        cost="nothing is decided meanwhile, and what runs goes on",
+        cost=_UNDECIDED,
     ),
     Condition(
         "replicas",
@@ -602,7 +607,7 @@ CONDITIONS: tuple[Condition, ...] = (
         _replicas,
         "start the replicas of the store that are missing, `INFO replication` on its primary lists those that follow; "
         "masters acknowledge nothing until then",
-        cost="nothing is acknowledged meanwhile, and what runs goes on",
+        cost=_UNACKNOWLEDGED,
     ),
     Condition(
         "no_api",
@@ -638,7 +643,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "critical",
         _durability,
         _mend_durability,
-        cost="nothing is acknowledged meanwhile, and what runs goes on",
+        cost=_UNACKNOWLEDGED,
     ),
     Condition(
         "memory",

@@ -26,14 +26,19 @@ class CannotExport(FairlogError):
     """The address cannot be listened on."""
 
 
+def try_to_listen(address: Address) -> None:
+    """Raises: OSError if nothing can listen at the address."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tried.bind(address)
+
+
 def check_free(address: Address) -> None:
     """Raises: CannotExport if nothing can be served at the address."""
     host, port = address
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
+        try_to_listen(address)
     except OSError as error:
         raise CannotExport(
             f"cannot serve metrics at {host}:{port}: {error.strerror}; give --metrics another port"

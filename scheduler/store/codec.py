@@ -88,6 +88,11 @@ class Fact(Struct, gc=False):
         """The event's type, as the log names it."""
         return type(self.event).__name__
 
+    @property
+    def said(self) -> str:
+        """Why its command was sent, in the sender's words, or what is public of that; "" if nothing was said."""
+        return (self.private and self.private.said) or getattr(self.command, "reason", None) or ""
+
 
 class Hear(Protocol):
     """Takes an event, its time in ms, and `cause`, `private` and `by` as a `Fact` has them."""

@@ -50,10 +50,12 @@ def page_of(
     apps: list[dict[str, Any]] = []
     drivers: list[dict[str, Any]] = []
     for app in islice(reversed(state.apps.values()), SCANNED):
-        if shown(app):
-            (apps if app.spec.driver is None else drivers).append(
-                _app(app, state.at, public) if app.spec.driver is None else _driver(app, public)
-            )
+        if not shown(app):
+            continue
+        if app.spec.driver is None:
+            apps.append(_app(app, state.at, public))
+        else:
+            drivers.append(_driver(app, public))
     active = [app for app in apps if app["state"] in ("WAITING", "RUNNING")]
     ended = [app for app in apps if app["state"] not in ("WAITING", "RUNNING")]
     sums = {name: sum(worker[name] for worker in alive) for name in ("cores", "coresused", "memory", "memoryused")}

@@ -254,9 +254,10 @@ class Server:
 
     async def _last_line(self, who: By, app: str) -> str:
         """The last line that the driver wrote; "" if it wrote none, or `who` may not read it."""
-        reason = _REASON if who.role == "operator" else ""
         try:
-            output = await self._door.read(who, partial(self._door.handlers.output, who, app, None, reason=reason))
+            output = await self._door.read(
+                who, partial(self._door.handlers.output, who, app, None, reason=_reason(who))
+            )
         except NotAllowed:
             return ""
         lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
