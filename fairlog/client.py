@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
 from msgspec import convert
+from msgspec.structs import replace
 
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
@@ -30,6 +31,7 @@ from scheduler.model.arrays import indexes
 from scheduler.model.commands import Command, KillApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
+from scheduler.rules.views import named as named_app
 from scheduler.service import client as service
 from scheduler.service.folders import working_folder
 from scheduler.service.receipts import Receipt
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
 LOOK_S = (0.05, 1.0)
 """The first and the longest pause between two looks at an app."""
 T = TypeVar("T")
-Named = str | Submitted | App
-"""An app: its id, or what has it."""
+Named = str | int | Submitted | App
+"""An app: its id, its number (the log position of its submission), or what has it."""
 
 
 class StoreClient(service.Client):
@@ -81,17 +83,34 @@ class StoreClient(service.Client):
         """
         return self.reader.view(name, **arguments)
 
+    def send(self, command: Command, *, command_id: str | None = None, by: By | None = None) -> Receipt:
+        """As `scheduler.service.client.Client.send`; an app may be named by its number."""
+        return super().send(self._with_id(command), command_id=command_id, by=by)
+
+    def send_many(self, commands: Sequence[Command], *, by: By | None = None) -> list[Receipt | CommandRejected]:
+        """As `scheduler.service.client.Client.send_many`; apps may be named by their numbers."""
+        return super().send_many([self._with_id(command) for command in commands], by=by)
+
+    def _with_id(self, command: Command) -> Command:
+        app = getattr(command, "app", None)
+        if app is None or isinstance(command, SubmitApp) or (found := self._named(app)) == app:
+            return command
+        return replace(command, app=found)
+
+    def _named(self, app: str) -> str:
+        return named_app(self.reader.state(), app) if app.isdecimal() else app
+
     def account(self) -> By:
         """Who sends the commands."""
         return self.by
 
     def states(self, app: str) -> list[dict[str, Any]]:
         """The states of the app's tasks, by index; empty before its first executor."""
-        return [task._asdict() for task in self._work.states(app)]
+        return [task._asdict() for task in self._work.states(self._named(app))]
 
     def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:  # noqa: ARG002 (the API's)
         """The last 64 KiB of the output of a task, or of the driver (None), or of one stream."""
-        return self._work.output(app, task, stream)
+        return self._work.output(self._named(app), task, stream)
 
     def explain(self, app: str) -> dict[str, Any]:
         """Why the app waits, or was admitted and placed as it was, from the log. Raises: UnknownApp."""
@@ -193,7 +212,7 @@ def _explain(app: str) -> _Steps[Explanation]:
 
 
 def _id(app: Named) -> str:
-    return app if isinstance(app, str) else app.app
+    return str(app) if isinstance(app, str | int) else app.app
 
 
 def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:

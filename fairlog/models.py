@@ -57,6 +57,8 @@ class App(_Model, frozen=True, kw_only=True):
     granted_cores: int
     granted_memory: int
     submitted_at: int
+    submitted_seq: int
+    """The log position of its submission, which names it as its id does."""
     admitted_at: int | None
     ended_at: int | None
     detail: str
@@ -86,7 +88,6 @@ class AppDetails(App, frozen=True, kw_only=True):
     has_driver: bool
     supervise: bool
     after: dict[str, str] | None
-    submitted_seq: int
     admitted_seq: int | None
     driver: Driver | None
     executors: list[Executor]

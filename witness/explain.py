@@ -13,6 +13,7 @@ from scheduler.model.commands import KillApp
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import (
     AppAdmitted,
+    AppRegistered,
     AppRemoved,
     CommandRefused,
     DriverAllocated,
@@ -31,7 +32,7 @@ from witness.pending_reasons import CAUSES, held_for, place_in_queue, waits_for
 
 
 def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:
-    """The app as JSON values: what it waits for, why it was admitted, its executors, its waiting time by cause.
+    """The app of that id or number as JSON values: what it waits for, why it was admitted, its executors, its waits.
 
     Waiting counts up to `now()` (ms), called after the log was read, or up to the last entry if that is None. If the id
     was used again, the last app is explained.
@@ -91,6 +92,8 @@ class _Story:
         if fact.turn != self.turn:
             self.turn = fact.turn
             self._pause(fact.at)
+        if self.app is None and isinstance(fact.event, AppRegistered) and str(fact.seq) == self.name:
+            self.name = fact.event.app
         about = getattr(fact.event, "app", None) == self.name
         if about and self.app is not None:
             self._look(self.app, fact)

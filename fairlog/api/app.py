@@ -241,6 +241,9 @@ class Door:
         of_their_own = {"open": self._open, "session": self._session, "work": self._work_of, "pass": self._pass}
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
+        if (named := request.path_params.get("app", "")).isdecimal():
+            found = await to_thread.run_sync(self.handlers.app_named, named, limiter=self._heads)
+            request.path_params["app"] = found
         if (shown := token_of(request)).startswith(PASS):
             claimed = self.passes.claims(shown)
             self.rates.charge(claimed.app, claimed.company)  # before the store is asked, whether it is good or not

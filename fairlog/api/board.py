@@ -282,6 +282,7 @@ class Board:
     ) -> Viewed:
         """The events that pass before a position, the newest first, without private parts, and where to go on."""
         self.check(who)
+        app = self._handlers.app_named(app)
 
         def look() -> tuple[Seen, Any]:
             seen, _ = self._replica.read(lambda _: None, at=at)

@@ -58,7 +58,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED, Account, Token
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look, page_of_apps, without_private
+from scheduler.rules.views import MOST_DIGITS, look, named, page_of_apps, without_private
 from scheduler.service.client import Client
 from scheduler.service.keyring import Keyring
 from scheduler.service.owners import beat
@@ -208,6 +208,7 @@ class Handlers:
         Raises: CommandRejected; NoMaster if nobody has answered, so that it may still be carried out.
         """
         identity = _identity(who, command_id)
+        command = self._with_ids(command)
         if self._seems_allowed(who, command) and isinstance(command, SubmitApp):
             return self._client.submit(*_with_secrets(command, secrets or {}), command_id=identity, by=who)
         return self._client.send(command, command_id=identity, by=who)
@@ -229,6 +230,7 @@ class Handlers:
             except CommandRejected as refusal:
                 outcomes[number] = refusal
                 continue
+            command = self._with_ids(command)
             try:
                 allowed = self._seems_allowed(who, command)
             except NotAllowed as refusal:
@@ -292,6 +294,28 @@ class Handlers:
             self.replica.read(refuse)
         else:
             self.replica.peek(refuse)
+
+    def app_named(self, text: str) -> str:
+        """The id of the app that a text from outside is: its id or its number (`scheduler.rules.views.named`).
+
+        A number that this server has not folded yet is waited for.
+        """
+        if not (text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS):
+            return text
+        if self.replica.head < int(text) <= self.replica.log.head().seq:
+            self.replica.wait_for(int(text), LONG_WAIT_S)
+        return self.replica.peek(lambda state: named(state, text))
+
+    def _with_ids(self, command: Command) -> Command:
+        """The command with ids of apps where it has numbers."""
+        if isinstance(command, SubmitApp):
+            if not command.after:
+                return command
+            return replace(
+                command, after={why: tuple(map(self.app_named, apps)) for why, apps in command.after.items()}
+            )
+        app = getattr(command, "app", None)
+        return command if app is None or (found := self.app_named(app)) == app else replace(command, app=found)
 
     # Reads
 

@@ -75,6 +75,7 @@ COLUMNS: Mapping[str, Column] = {
         ),
     ),
     "tasks": _of("tasks"),
+    "number": _of("submittedSeq"),
     "submitted": _time("submittedAt"),
     "admitted": _time("admittedAt"),
     "ended": _time("endedAt"),

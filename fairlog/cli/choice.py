@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -14,7 +15,7 @@ from fairlog.cli import render
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, read_text, text_option
 from fairlog.cli.whose import company_option, is_typed, user_option
-from scheduler.model.errors import FairlogError
+from scheduler.model.errors import FairlogError, UnknownApp
 from scheduler.model.events import AppState
 
 if TYPE_CHECKING:
@@ -184,12 +185,22 @@ def confirm(question: str) -> None:
 def full_ids(session: Session, names: Sequence[str]) -> list[str]:
     """The ids that these texts are, or of which they are the only beginning; a text that is neither stays.
 
-    The part after `app-` is a beginning as well. Raises: Ambiguous.
+    A number is the log position of an app's submission. The part after `app-` is a beginning as well.
+
+    Raises: Ambiguous.
     """
+    names = [_numbered(session, name) if name.isdecimal() else name for name in names]
     if all(map(_is_whole, names)):
-        return list(names)
+        return names
     known = [app["app"] for app in session.ask("apps", everything=True)]
     return [only(name, known, "apps") for name in names]
+
+
+def _numbered(session: Session, name: str) -> str:
+    """The id of the app with that number; the text if there is none."""
+    with suppress(UnknownApp):
+        return str(session.ask("app", app=name)["app"])
+    return name
 
 
 def full_id(session: Session, name: str) -> str:

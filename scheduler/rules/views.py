@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, get_args
@@ -24,6 +24,8 @@ from scheduler.rules.trouble import kept_until
 
 SCANNED = 10_000
 """The most apps that are looked at for one page."""
+MOST_DIGITS = 16
+"""A number of an app has fewer digits."""
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
@@ -56,9 +58,21 @@ def page_of_apps(
     return page, None
 
 
+def named(state: ClusterState, text: str) -> str:
+    """The id of the app that the text is: its id, or else the log position of its submission, which never repeats.
+
+    A text that is neither stays.
+    """
+    if text in state.apps or not (text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS):
+        return text
+    known, position = list(state.apps.values()), int(text)  # in order of submission
+    place = bisect_left(known, position, key=lambda app: app.submitted)
+    return known[place].id if place < len(known) and known[place].submitted == position else text
+
+
 def app(state: ClusterState, *, app: str) -> dict[str, Any]:
-    """One app with its executors. Raises: UnknownApp."""
-    found = state.apps.get(app)
+    """One app with its executors, by its id or its number (`named`). Raises: UnknownApp."""
+    found = state.apps.get(named(state, app))
     if found is None:
         raise UnknownApp(app)
     spec, private, sizing = found.spec, found.private or Private(), found.sizing
@@ -103,7 +117,6 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "hasDriver": spec.driver is not None,
         "supervise": spec.supervise,
         "askedBy": dict(found.asked) or None,
-        "submittedSeq": found.submitted,
         "admittedSeq": found.admitted or None,
         "driver": _allocation("driver", found.driver) if found.driver is not None else None,
         "executors": [
@@ -449,6 +462,7 @@ def summary(app: App) -> dict[str, Any]:
         "grantedMemory": app.granted.memory_mb,
         **_others(requested=app.requested, granted=app.granted),
         "submittedAt": app.submitted_at,
+        "submittedSeq": app.submitted,
         "admittedAt": app.admitted_at or None,
         "endedAt": app.ended_at or None,
         "detail": app.why,

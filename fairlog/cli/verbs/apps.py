@@ -153,7 +153,8 @@ def finish(session: Session, *, app: tuple[str, ...], failed: bool, detail: str)
     Their executors are stopped. Apps with a driver end with their driver, other apps with their tasks.
     """
     outcome: Literal["finished", "failed"] = "failed" if failed else "finished"
-    return send_each(session, app, lambda name: FinishApp(app=name, outcome=outcome, detail=detail), outcome)
+    names = full_ids(session, app)
+    return send_each(session, names, lambda name: FinishApp(app=name, outcome=outcome, detail=detail), outcome)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from fairlog.cli import render
+from fairlog.cli.choice import full_id
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_log
 from fairlog.cli.follow import follow
@@ -17,6 +18,7 @@ from fairlog.cli.params import InputFile, as_json, check_extra, file_option, fla
 from fairlog.cli.target import in_the_past
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.events import AppRegistered
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.simulate import run_scenario
@@ -61,6 +63,8 @@ def log(
         )
     if following and source.past:
         raise click.UsageError("--follow reads the log of a running cluster; leave out FILE and --at")
+    if app is not None and app.isdecimal() and not source.past:
+        app = full_id(source.session, app)
     lines = _lines(source, first, last, following=following, public=public)
     chosen = _about(lines, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:
@@ -90,6 +94,8 @@ def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public
 def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:
     """The lines about the app. Raises: UnknownApp if there is none, unless the app is `known` to exist."""
     for line in lines:
+        if app == str(line.seq) and line.type == AppRegistered.__name__:  # its number
+            app = str(line.data["app"])
         about = line.data.get("app"), app_of(str(line.data.get("executor", "")))
         if app is None or app in about:
             known = True

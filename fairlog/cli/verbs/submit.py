@@ -16,7 +16,7 @@ import click
 from msgspec.structs import replace
 
 from fairlog.cli import render
-from fairlog.cli.choice import app_argument, full_id
+from fairlog.cli.choice import app_argument, full_id, full_ids
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.job_files import JobCommand, as_command, check_size, exported, read_variables
 from fairlog.cli.params import (
@@ -275,6 +275,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
 """What describes an app, in the order of the help. A value that is not made into another one here is the field of
 `SubmitApp` of the same name.
 """
+_PARSABLE = flag("--parsable", help="Print the app's number instead of its id: a verb takes either.")
 _CMD = click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 
 
@@ -300,9 +301,12 @@ class Job(NamedTuple):
 
     def request(self, session: Session) -> SubmitApp:
         """The submission, under a new id. Raises: click.UsageError if company or user are missing."""
-        who = submitter(session, self.fields["company"], self.fields["user"])
+        who: dict[str, Any] = submitter(session, self.fields["company"], self.fields["user"])
         if FILES not in self.secrets:
             _check_path(self.fields)
+        after = self.fields["after"]
+        if any(name.isdecimal() for names in after.values() for name in names):
+            who["after"] = {condition: tuple(full_ids(session, names)) for condition, names in after.items()}
         return SubmitApp(app=new_id(), cwd=read_folder(), **{**self.fields, **who})
 
 
@@ -398,13 +402,17 @@ _submits = partial(click.command, cls=JobCommand, context_settings={"allow_inter
 @flag(
     "--plan", "planned", help="Submit nothing: tell whether and where the app would start now, else why it would wait."
 )
+@_PARSABLE
 @as_json
 @on_cluster
-def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, planned: bool, as_json: bool) -> int:
+def submit(
+    session: Session, *, job: Job, wait: bool, receipt: Path | None, planned: bool, parsable: bool, as_json: bool
+) -> int:
     """Submit an app, which runs CMD one or more times.
 
     CMD runs in a folder of the same path as the current one, on the worker it is assigned to. The app's id is printed
-    once the app is in the log; from then on no crash loses it. The values of --env are not written to the log.
+    once the app is in the log; from then on no crash loses it. With --parsable, its number is printed: the log position
+    of its submission, which never repeats. The values of --env are not written to the log.
 
     --cores 8 runs CMD once with eight cores; --tasks 20 --cores 8 runs it 20 times, eight at once with a core each.
 
@@ -432,7 +440,7 @@ def submit(session: Session, *, job: Job, wait: bool, receipt: Path | None, plan
     if receipt is not None:
         write_receipts(receipt, [])  # fails before anything is submitted
     answer = _send(session, request, job.secrets, receipt)
-    _print_id(request.app, goes_on=wait)
+    _print_id(session, request.app, as_number=parsable, goes_on=wait)
     return _wait(session, request, answer.seq) if wait else 0
 
 
@@ -492,8 +500,9 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
 @_STAGE
 @flag("--wait", "-w", help="Wait until the app ends, print the output of a single task, and exit with its code.")
 @text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
+@_PARSABLE
 @on_cluster
-def resubmit(
+def resubmit(  # noqa: PLR0913 (its options)
     session: Session,
     *,
     app: str,
@@ -503,6 +512,7 @@ def resubmit(
     stage: tuple[Path, ...],
     wait: bool,
     reason: str,
+    parsable: bool,
 ) -> int:
     """Submit an app again as it was submitted, under a new id.
 
@@ -526,7 +536,7 @@ def resubmit(
         raise click.UsageError(f"give the values of {', '.join(missing)} again with --env NAME=VALUE or --env-file")
     request = replace(request, app=new_id(), after={}, env=tuple(sorted(secrets)))
     answer = _send(session, request, secrets)
-    _print_id(request.app, goes_on=wait)
+    _print_id(session, request.app, as_number=parsable, goes_on=wait)
     return _wait(session, request, answer.seq) if wait else 0
 
 
@@ -602,11 +612,13 @@ def new_id() -> str:
     return f"app-{uuid4().hex[:12]}"
 
 
-def _print_id(app: str, *, goes_on: bool) -> None:
-    """Print the id of an app that was submitted. Where stdout fails, stderr has it.
+def _print_id(session: Session, app: str, *, as_number: bool, goes_on: bool) -> None:
+    """Print the id, or the number, of an app that was submitted. Where stdout fails, stderr has it.
 
     Raises: click.ClickException then, unless the verb `goes_on`.
     """
+    if as_number:
+        app = str(session.ask("app", app=app)["submittedSeq"])
     try:
         click.echo(app)
         sys.stdout.flush()

@@ -64,6 +64,14 @@ def test_an_app_waits_for_a_live_worker() -> None:
     assert waits(cluster, "a1") == ("no-live-worker", "A3", "no worker is live")
 
 
+def test_an_app_is_explained_by_its_number_as_by_its_id() -> None:
+    cluster = shared_out()
+    for name in ("a1", "b0"):
+        assert told(cluster, str(cluster.state.apps[name].submitted)) == told(cluster, name)
+    with pytest.raises(UnknownApp):
+        told(cluster, str(cluster.state.apps["b0"].submitted + 1))
+
+
 def test_an_app_that_is_next_waits_for_the_cluster_and_who_fills_it_is_named() -> None:
     cluster = shared_out()
     cluster.submit("b1", 8, company="bolt")

@@ -109,6 +109,33 @@ def test_an_app_is_submitted_seen_and_killed(api: Handlers) -> None:
     run(api, story)
 
 
+def test_every_route_and_command_takes_the_number_of_an_app_for_its_id(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        assert (await client.post("/v1/companies", json=body(ACME))).status_code == 200
+        for app in ("a", "b"):
+            assert (await client.post("/v1/apps", json=body(submission(app)))).status_code == 200
+        listed = (await client.get("/v1/apps", params={"fresh": "true"})).json()["items"]
+        first, second = (each["submittedSeq"] for each in listed)
+        assert (await client.get(f"/v1/apps/{first}")).json()["value"]["app"] == "a"
+        for part in ("tasks", "explain", "card", "timeline", "output", "links"):
+            by_number = await client.get(f"/v1/apps/{second}/{part}")
+            assert by_number.status_code == 200, part
+            assert b'"app":"b"' in by_number.content or part in ("tasks", "output", "links"), part
+        assert (await client.get(f"/v1/apps/{first}1")).status_code == 404
+        held = await client.post(f"/v1/apps/{first}/hold")
+        assert held.status_code == 200
+        last = await client.post("/v1/apps", json=body(submission("c", after={"any": (str(first), str(second))})))
+        shown = await client.get("/v1/apps/c", params={"after": last.json()["seq"]})
+        assert shown.json()["value"]["after"] == {"a": "any", "b": "any"}
+        batch = {"commands": [{"type": "KillApp", "app": str(second)}, {"type": "KillApp", "app": f"{second}1"}]}
+        killed, unknown = (await client.post("/v1/commands", json=batch)).json()["answers"]
+        assert (killed["seq"] > 0, unknown["title"]) == (True, "UnknownApp")
+        ended = await client.get("/v1/apps/b", params={"after": killed["seq"]})
+        assert ended.json()["value"]["state"] == "killed"
+
+    run(api, story)
+
+
 def test_every_error_is_a_problem_with_its_status(api: Handlers) -> None:
     async def story(client: httpx.AsyncClient) -> None:
         await client.post("/v1/companies", json=body(ACME))

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from scheduler.model.commands import DrainWorker, EndApp, KillApp, LoseWorker, StartedExecutor
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.rules.views import VIEWS, look
+from scheduler.rules.views import VIEWS, look, named
 from tests.property.given import Cluster, shared, submission
 
 
@@ -51,6 +51,26 @@ def test_apps_are_listed_in_order_of_submission_with_what_they_ask_for_and_hold(
         "submittedAt": 4000,
     }
     assert due.items() <= apps[0].items()
+
+
+def test_an_app_is_named_by_the_position_of_its_submission_unless_that_is_an_id() -> None:
+    cluster = busy()
+    numbers = {app["app"]: app["submittedSeq"] for app in seen(cluster, "apps")}
+    assert [seen(cluster, "app", app=str(number))["app"] for number in numbers.values()] == ["run", "wait", "late"]
+    assert len(set(numbers.values())) == 3
+    for text in (
+        "0",
+        str(numbers["run"] + 1),
+        str(cluster.state.head + 1),
+        "9" * 40,
+        "\u0661",
+        f"0x{numbers['run']:x}",
+    ):
+        assert named(cluster.state, text) == text
+        with pytest.raises(UnknownApp):
+            look(cluster.state, "app", {"app": text})
+    cluster.submit(str(numbers["run"]), 1)
+    assert seen(cluster, "app", app=str(numbers["run"]))["app"] == str(numbers["run"])
 
 
 def test_ended_apps_are_listed_only_when_asked_for() -> None:
