@@ -174,11 +174,17 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
 def after_removal(state: ClusterState, ended: Mapping[str, Sequence[Allocation]]) -> list[Event]:
     """The demands of apps once these executors of theirs, whose tasks are not all done, have ended.
 
-    The cores that were done before are owed again (semantics S6). An elastic app asks for fewer executors instead of
-    leaving some done, so that its steps bring them back (L6).
+    With sharing by entitlement their own cores alone are owed again (semantics S6): of one that changes its place they
+    may be done already, since its successor found no task. By the second edition what was done before is owed, too. An
+    elastic app asks for fewer executors then, instead of leaving some done, so that its steps bring them back (L6).
     """
     if state.by_entitlement:
-        return [demand(app, done_cores=0) for name in ended if (app := state.apps[name]).done_cores]
+        return [
+            demand(app, done_cores=max(0, app.done_cores - moved))
+            for name, executors in ended.items()
+            if (app := state.apps[name]).done_cores
+            and (moved := sum([one.resources.cores for one in executors if one.moved]))
+        ]
     events: list[Event] = []
     besides: dict[tuple[str, str], Resources] = {}
     for name, executors in ended.items():

@@ -76,7 +76,7 @@ _OPERATOR = local("simulation")
 """Who sends an operation that names nobody."""
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},
-    "submit": {"command": ["true"]},
+    "submit": {"command": ["true"], "user": "user"},
     "executor_ended": {"reason": "exited"},
     "driver_ended": {"reason": "exited", "exit_code": 0},
 }

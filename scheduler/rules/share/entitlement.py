@@ -36,7 +36,10 @@ class Entitlement:
     _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
 
     def sides(self, state: ClusterState) -> dict[tuple[str, str], tuple[Resources, Resources]]:
-        """(company, user), or (company, "") -> what its executors hold that stay, and what it is entitled to."""
+        """(company, user), or (company, "") -> what its executors hold that stay, and what it is entitled to.
+
+        What its apps have a target for is held: whoever leaves for it makes room on its own side.
+        """
         if self._sides[0] != state.head:
             found: dict[tuple[str, str], tuple[Resources, Resources]] = {}
             for app in state.waiting.values():
@@ -44,6 +47,8 @@ class Entitlement:
                 held = app.granted - app.leaving
                 if driver is not None and driver.status != "stopping":
                     held -= driver.resources
+                if app.holds and app.driver_runs:
+                    held += sum([state.holds[target].amounts for target in app.holds], NOTHING)
                 due = app.need.executor * self.units(app)
                 for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
                     before = found.get(side, (NOTHING, NOTHING))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.share.entitlement import Entitlement, units_of
 from scheduler.rules.share.fill import Rooms
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Worker
+    from scheduler.rules.entities import Allocation, Worker
     from scheduler.rules.state import ClusterState
 
 Content = Counter[str]
@@ -22,11 +23,29 @@ def plan(state: ClusterState, entitled: Entitlement) -> dict[str, Content]:
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
     by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
     for worker in live:
-        by_offer[worker.beside_drivers].append(worker)
+        by_offer[_offer(state, worker)].append(worker)
     found: dict[str, Content] = {}
-    for offer, contents in _packed(entitled, [worker.beside_drivers for worker in live]).items():
+    for offer, contents in _packed(entitled, [_offer(state, worker) for worker in live]).items():
         found.update(_matched(state, contents, by_offer[offer]))
     return found
+
+
+def _offer(state: ClusterState, worker: Worker) -> Resources:
+    """What the plan may use of the worker: neither what drivers hold nor what lingers."""
+    return worker.beside_drivers - lingering(state, worker.executors.values())
+
+
+def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
+    """What those have that stop with a grace of their app's own, longer than `kill_grace_s` (semantics G5)."""
+    grace_s = state.settings.kill_grace_s
+    return sum(
+        [
+            one.resources
+            for one in held
+            if one.status == "stopping" and not one.claim and (state.apps[one.app].spec.grace_s or 0) > grace_s
+        ],
+        NOTHING,
+    )
 
 
 def _packed(entitled: Entitlement, offers: list[Resources]) -> dict[Resources, list[Content]]:
@@ -39,7 +58,7 @@ def _packed(entitled: Entitlement, offers: list[Resources]) -> dict[Resources, l
     for app, unit, times in entitled.handed:
         for size in unit * times:
             room = rooms.take(size)
-            if room is None:  # it was handed out in this order, so there is
+            if room is None:  # the filling has the room of what lingers, too
                 continue
             number = free[room].pop()
             free[room - size].append(number)

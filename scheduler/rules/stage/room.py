@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import kept_from
-from scheduler.rules.share.entitlement import Entitlement, units_of
-from scheduler.rules.share.plan import plan, standing_on
+from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
+from scheduler.rules.share.plan import lingering, plan, standing_on
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -57,14 +57,7 @@ def coming(state: ClusterState, worker: Worker) -> Resources:
     """What comes free soon on the worker; not what may take longer than `kill_grace_s` by its app's own grace (G5)."""
     if worker.leaving == NOTHING:
         return NOTHING
-    slow = [
-        one.resources
-        for one in (*worker.executors.values(), *worker.drivers.values())
-        if one.status == "stopping"
-        and not one.claim
-        and (state.apps[one.app].spec.grace_s or 0) > state.settings.kill_grace_s
-    ]
-    return worker.leaving - sum(slow, NOTHING) if slow else worker.leaving
+    return worker.leaving - lingering(state, (*worker.executors.values(), *worker.drivers.values()))
 
 
 def is_capped(state: ClusterState, app: App, size: Resources) -> bool:
@@ -119,6 +112,8 @@ class Seeking:
     def _planned(self, workers: list[Worker], forced: list[Allocation]) -> Room | None:
         """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
         wanted, found = plan(self.state, self.entitled), list[Room]()
+        if sum([content[self.app.id] for content in wanted.values()]) <= held_units(self.app):
+            return None
         for worker in workers:
             content, there = wanted[worker.id], standing_on(self.state, worker)
             if content[self.app.id] <= there[self.app.id] and self.app.unplaced_driver is NOTHING:

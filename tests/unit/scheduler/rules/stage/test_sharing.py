@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.commands import ChangeEdition, EndedExecutor, RegisterCompany, SubmitApp
+from scheduler.model.commands import ChangeEdition, EndedExecutor, KillApp, RegisterCompany, SubmitApp
 from scheduler.model.errors import InvalidCommand, QuotaExceeded
 from scheduler.model.events import (
     DriverAllocated,
@@ -53,9 +53,9 @@ def submit(
     return list(to.turn(command, after_s=after_s))
 
 
-def obey(to: Cluster) -> None:
-    """Everybody who is told to leave does so at its deadline, until nobody is."""
-    while leaving := [one for one in to.state.executors.values() if one.status == "stopping"]:
+def obey(to: Cluster, but: str = "") -> None:
+    """Everybody who is told to leave, `but` that app, does so at its deadline, until nobody is."""
+    while leaving := [one for one in to.state.executors.values() if one.status == "stopping" and one.app != but]:
         first = min(leaving, key=lambda one: (one.deadline, one.id))
         after_s = max(0, first.deadline - to.state.at) // 1000 + 1
         to.turn(EndedExecutor(executor=first.id, reason="killed"), after_s=after_s)
@@ -195,3 +195,38 @@ def test_no_earlier_edition_follows() -> None:
     assert shared.turn(ChangeEdition(edition=3)) == []
     with pytest.raises(InvalidCommand, match="edition 3 of the rules is in force, and no earlier one can follow it"):
         shared.turn(ChangeEdition(edition=2))
+
+
+def test_losses_that_a_company_makes_good_by_itself_do_not_void_a_target_of_another() -> None:
+    shared = cluster("a", "b", **{f"w{number:02}": 16 for number in range(18)})
+    for number in range(16):
+        submit(shared, f"thin{number:02}", "a", 18, 1)
+    submit(shared, "wide", "b", 16, 16)
+    obey(shared)
+    assert held(shared)["wide"] == 16
+    assert sum(held(shared).values()) == 288
+
+
+def test_executors_that_were_done_stay_done_when_another_one_fails() -> None:
+    shared = cluster("a", "b", w0=16, w1=16)
+    submit(shared, "first", "a", 16, 4)
+    for number in range(3):
+        shared.ended(f"first.{number}", done=True)
+    submit(shared, "second", "a", 28, 4)
+    shared.turn(EndedExecutor(executor="first.3", reason="failed"))
+    assert held(shared) == {"first": 4, "second": 28}
+
+
+def test_room_that_a_long_grace_keeps_is_waited_for_and_taken_from_nobody() -> None:
+    shared = cluster("a", "b", "c", "d", w0=16, w1=16)
+    submit(shared, "slow", "a", 4, 4, grace_s=3600)
+    submit(shared, "borrower", "a", 28, 4)
+    shared.turn(KillApp(app="slow"))
+    for company in ("b", "c", "d"):
+        submit(shared, company, company, 8, 4)
+    obey(shared, but="slow")
+    assert [len(shared.state.apps[app].executors) for app in ("b", "c", "d")] == [2, 2, 1]
+    assert {"b.0", "b.1", "c.0", "c.1"} <= shared.state.executors.keys()
+    shared.turn(EndedExecutor(executor="slow.0", reason="killed"), after_s=3600)
+    obey(shared)
+    assert held(shared) == {"borrower": 8, "b": 8, "c": 8, "d": 8}
