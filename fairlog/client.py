@@ -221,6 +221,9 @@ def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mappin
     asked = {"app": f"app-{uuid4().hex[:12]}", "env": tuple(sorted(env)), **fields}
     if "cwd" not in asked:
         asked["cwd"] = str(working_folder())
+    for name in ("output", "error"):
+        if asked.get(name):
+            asked[name] = os.path.join(asked["cwd"] or "/", asked[name])  # noqa: PTH118 (as it was written)
     if asked.get("array"):
         asked["tasks"] = len(indexes(asked["array"]))
     if not asked.get("driver") and not asked.get("executor_program"):

@@ -79,6 +79,10 @@ class AppDetails(App, frozen=True, kw_only=True):
     command: list[str]
     env: list[str]
     cwd: str | None
+    output: str | None = None
+    """The pattern of the file to which its tasks write."""
+    error: str | None = None
+    open_mode: str | None = None
     array: str | None
     retries: int
     priority: int

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 from collections import deque
@@ -36,6 +37,7 @@ _END_S = 60.0
 _MESSAGE_BYTES = 1 << 13
 _MOST_MESSAGES = 100
 """How many messages of a cell are read at a time: it may send without end."""
+_NULL = os.makedev(1, 3)
 _MOST = 1 << 46
 """Above every figure that a cell may report."""
 
@@ -124,6 +126,8 @@ class Cell:
         """Lines that have come and were not looked at."""
         self._ended: list[Ended] = []
         self._inside: dict[int, int] = {}
+        self._attached = -1
+        """The descriptor that came with a message last."""
 
     @property
     def alive(self) -> bool:
@@ -177,6 +181,26 @@ class Cell:
             self._send(("prepare",), file.fileno())
             _, (error, number, found) = self._reply(prepared=3)
         return Prepared(error, ["", *(files or ())][min(number, len(files or ()))], bool(found))
+
+    def open_file(self, path: str, *, append: bool) -> int:
+        """The descriptor of a file that the tasks' user opens for writing in the cell, emptied unless `append`.
+
+        Raises: OSError if it cannot be opened; CellLost.
+        """
+        self._send(("open", path, append))
+        _, (error,) = self._reply(opened=1)
+        file, self._attached = self._attached, -1
+        if error or file < 0:
+            if file >= 0:
+                os.close(file)
+            raise OSError(max(error, 0), "it is no regular file" if error < 0 else os.strerror(error))
+        about = os.fstat(file)
+        if (
+            not stat.S_ISREG(about.st_mode) and about.st_rdev != _NULL
+        ):  # whoever has taken the cell over may say anything
+            os.close(file)
+            raise OSError(0, "it is no regular file")
+        return file
 
     def start(self, tasks: Sequence[tuple[int, Mapping[str, str], Sequence[int]]]) -> list[int | CannotStart]:
         """Start tasks: number, further variables, stdout and stderr of each.
@@ -261,6 +285,9 @@ class Cell:
             self._last_words = last_line(first.errors.read(_ERROR_BYTES))
             first.errors.close()
         first.line.close()
+        if self._attached >= 0:
+            os.close(self._attached)
+            self._attached = -1
         released = first.release()
         self._was_out_of_memory = released if first.leaf is None else first.leaf.has_killed()
         if first.leaf is not None:
@@ -303,7 +330,7 @@ class Cell:
                 waiting.register(self._first.line, select.POLLIN)
                 if not waiting.poll(wait_s * 1000):
                     return None
-                self._said.extend(self._first.line.recv(_MESSAGE_BYTES).decode("ascii").split("\n"))
+                self._hear(self._first.line)
             kind, *words = self._said.popleft().split()
             numbers = [min(int(word), _MOST) for word in words]
             if kind == "ended":
@@ -315,6 +342,15 @@ class Cell:
             self.kill()
             raise CellLost(self._last_words) from None
         return kind, numbers
+
+    def _hear(self, line: socket.socket) -> None:
+        """Take a message, and the descriptor that came with it. Raises: OSError, ValueError."""
+        said, given, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        for file in given:
+            if self._attached >= 0:
+                os.close(self._attached)
+            self._attached = file
+        self._said.extend(said.decode("ascii").split("\n"))
 
 
 def last_line(said: bytes) -> str:

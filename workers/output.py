@@ -5,6 +5,9 @@ file takes longer than to run a short task.
 
 Two pipes do not tell which of two writes came first. What has come by both before the executor looks counts as written
 to stdout first.
+
+A stream may be copied to a file of the app's, which the tasks' user has opened. Where both go to the same one, they
+come by one pipe, in the order in which they were written.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -107,8 +110,11 @@ class _Redrawn:
 class _Stream:
     """One stream of an attempt, at the end of the file that `opened` returns, which is asked once it writes any."""
 
-    def __init__(self, opened: Callable[[], int], most: int, kept: int) -> None:
+    def __init__(self, opened: Callable[[], int], most: int, kept: int, copy: int = -1) -> None:
         self._opened = opened
+        self._copy = copy
+        self.uncopied, self.why_uncopied = 0, ""
+        """How many bytes the app's own file did not take, and why."""
         self._log = -1
         self._most = most
         self._kept = kept
@@ -127,6 +133,7 @@ class _Stream:
     def write(self, chunk: bytes) -> int:
         """Take further output. Returns how much more of it is kept."""
         self.bytes += len(chunk)
+        self._write_copy(chunk)
         written = 0
         try:
             if self._log < 0:
@@ -140,6 +147,15 @@ class _Stream:
         self.size += written
         self.unwritten += len(chunk) - written
         return self._keep(self._drawn.feed(chunk))
+
+    def _write_copy(self, chunk: bytes) -> None:
+        written = 0
+        try:
+            while self._copy >= 0 and written < len(chunk):
+                written += os.write(self._copy, memoryview(chunk)[written:])
+        except OSError as error:
+            self.uncopied += len(chunk) - written
+            self.why_uncopied = str(error.strerror)
 
     def look(self, *, over: bool = False) -> int:
         """Keep the present drawing of a line, if it is time to, or its last one. Returns how much more is kept."""
@@ -162,7 +178,8 @@ class Output:
 
     `log` and `errors` return the files of its stdout and stderr. `written` is told the stream, 0 or 1, its offset in
     its file and its length there. `descriptors` are to be read when they are ready; `inside` are the ends for the task,
-    to be closed once the task has them.
+    to be closed once the task has them. `copies` are the descriptors of the app's own files for the two streams, which
+    are closed with it; -1 = none. A single one is for both, which the task then writes to one pipe.
     """
 
     def __init__(
@@ -172,8 +189,12 @@ class Output:
         kept: int,
         written: Callable[[int, int, int], object] = lambda *_: None,
         most: int = MOST_BYTES,
+        *,
+        copies: Sequence[int] = (-1, -1),
     ) -> None:
-        self._streams = [_Stream(opened, most, kept) for opened in (log, errors)]
+        self._copies = tuple(copies)
+        ends = zip((log, errors), (copies[0], copies[-1]), strict=True)
+        self._streams = [_Stream(opened, most, kept, copy) for opened, copy in ends]
         self._kept = kept
         self._most = most
         self._over = False
@@ -185,6 +206,9 @@ class Output:
         self._shown = 0
         self.descriptors = tuple(stream.descriptor for stream in self._streams)
         self.inside = tuple(stream.inside for stream in self._streams)
+        if len(self._copies) == 1:
+            os.close(self.inside[1])
+            self.inside = self.inside[0], os.dup(self.inside[0])
 
     @property
     def length(self) -> int:
@@ -225,7 +249,7 @@ class Output:
         """
         for number in range(len(self._streams)):
             self._take(number)
-        line = self.cut_line().encode() + line
+        line = self.cut_line().encode() + self._uncopied_line().encode() + line
         self._over = True
         if line:
             self._note(1, self._streams[1].look(over=True))
@@ -233,6 +257,9 @@ class Output:
         tail = self.tail()
         if line:
             self._streams[1].bytes -= len(line)
+        for copy in self._copies:
+            if copy >= 0:
+                os.close(copy)
         for number, stream in enumerate(self._streams):
             os.close(stream.descriptor)
             if stream.size > stream.start:
@@ -257,6 +284,14 @@ class Output:
         why = self.trouble or f"a stream may have {self._most} bytes"
         fresh = "" if self._streams[1].end(1) in {b"", b"\n"} else "\n"
         return f"{fresh}fairlog: {lost} bytes of the output are not in the worker's files: {why}\n"
+
+    def _uncopied_line(self) -> str:
+        """A line that says what the app's own files do not have, "" if they have all."""
+        lost = sum(stream.uncopied for stream in self._streams)
+        why = next((stream.why_uncopied for stream in self._streams if stream.uncopied), "")
+        return (
+            f"fairlog: {lost} bytes of the output are not in the files of --output and --error: {why}\n" if lost else ""
+        )
 
     def _take(self, number: int) -> bool:
         for _ in range(_AT_ONCE):

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from scheduler.model.outputs import NOWHERE, folder_of
 from scheduler.service.folders import is_personal
 from workers import seccomp, task_init
 from workers.descriptors import FOLDER_NOFOLLOW
@@ -153,7 +154,7 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise NoCell("bubblewrap is not installed (apt install bubblewrap)")
-    folder = None if grant.cwd is None else _folder(grant, settings, keep, others)
+    folders = [_folder(named, grant, settings, keep, others) for named in _folders(grant)]
     namespaces, kept = (_NAMESPACES, []) if others is None else (_NAMESPACES[2:], [*_TO_BECOME])
     command = [bwrap, *namespaces, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *kept]
     command += [*_filtered(keep), *([] if info is None else ["--info-fd", str(info)])]
@@ -165,7 +166,7 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
     own = keep(_opened("scratch", scratch))
     command += [*_ways_to([Path(SCRATCH_INSIDE)]), "--bind-fd", str(own), SCRATCH_INSIDE]
     command += [] if told is None else ["--ro-bind-fd", str(told), TOLD_INSIDE]
-    binds = [*_shared(settings.share, keep, others), *([] if folder is None else [folder])]
+    binds = [*_shared(settings.share, keep, others), *(folder for folder in folders if folder is not None)]
     for code in own_code():
         binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
     command += _ways_to([bind.inside for bind in binds])
@@ -306,9 +307,29 @@ def socket_folder(url: str) -> list[Path]:
     return [Path(parts.path).parent] if "unix" in parts.scheme else []
 
 
-def _folder(grant: Grant, settings: CellSettings, keep: Keep, others: ForOthers | None) -> _Bind | None:
-    """The app's folder; None if the cell shows it anyway, or has its own. Raises: NoCell if it may not be one."""
-    named = grant.cwd or ""
+def _folders(grant: Grant) -> Iterator[str]:
+    """The folders that the app has named: the one to run in, and those of its output, unless they are below it.
+
+    Raises: NoCell for a folder of output that ends with the cell.
+    """
+    if grant.cwd is not None:
+        yield grant.cwd
+    above = Path(grant.cwd or "/")
+    told = grant.outputs
+    for pattern in {} if told is None else dict.fromkeys((told.output, told.error)):
+        folder = Path(os.path.normpath(folder_of(pattern)))
+        if pattern in {"", NOWHERE} or (above not in _TEMPORARY and folder.is_relative_to(above)):
+            continue
+        if folder in _TEMPORARY:
+            raise NoCell(
+                f"the output {pattern!r} would end with the cell, which has a {folder} of its own; name a file in the "
+                "app's folder or another one"
+            )
+        yield str(folder)
+
+
+def _folder(named: str, grant: Grant, settings: CellSettings, keep: Keep, others: ForOthers | None) -> _Bind | None:
+    """An app's folder; None if the cell shows it anyway, or has its own. Raises: NoCell if it may not be one."""
     try:
         with acting_as(others and others.account):
             descriptor = keep(os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))

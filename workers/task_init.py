@@ -12,6 +12,8 @@ Requests are in the format of `marshal`, a tuple each; replies are text, which t
   entered), and whether there is such a program.
 - `("start", ((ID, environment), ...))` with the descriptors of stdout and stderr of each, at most `MOST_AT_ONCE`: a
   line for each, `started ID PID` or `refused ID ERRNO MISSING`.
+- `("open", FILE, append)`: `opened ERRNO`, with the descriptor of the file, which the tasks' user has opened for
+  writing, or its number; a file of another kind is -1.
 - `("visit", ID, command, environment, terminal)` with the descriptors of its input, output and errors: such a line.
 - `("signal", number, pids)`: none.
 
@@ -108,6 +110,8 @@ class Init:
                 self._prepare(given[0])
             elif verb == "start":
                 self._say(map(self._start, given[::2], given[1::2], *zip(*arguments[0], strict=True)))
+            elif verb == "open":
+                self._open(*arguments)
             elif verb == "visit":
                 self._say([self._visit(given, *arguments)])
             elif verb == "signal":
@@ -137,6 +141,28 @@ class Init:
             error = getattr(refused, "errno", 0) or 22
         self._program = _find_program(command[0] if command else "", environment.get("PATH", ""))
         self._say([f"prepared {error} {unwritten} {int(self._program is not None)}"])
+
+    def _open(self, path: str, append: bool) -> None:  # noqa: FBT001 - a field of the request
+        """Open a file for the output of tasks, with their rights, and hand it to the executor."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            file = os.open(_in_bytes(path), flags, 0o666)
+        except (OSError, ValueError) as refused:
+            self._say([f"opened {getattr(refused, 'errno', 0) or 22}"])
+            return
+        try:
+            about = os.fstat(file)
+            if not stat.S_ISREG(about.st_mode) and about.st_rdev != os.makedev(1, 3):
+                self._say(["opened -1"])
+                return
+            if stat.S_ISREG(about.st_mode) and not append:
+                os.ftruncate(file, 0)
+            attached = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, file.to_bytes(4, sys.byteorder))]
+            self._line.sendmsg([b"opened 0"], attached)
+        except OSError as refused:
+            self._say([f"opened {refused.errno or 22}"])
+        finally:
+            os.close(file)
 
     def _start(self, output: int, errors: int, identity: int, environment: dict[str, str]) -> str:
         actions = [

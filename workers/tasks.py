@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from ipaddress import ip_address
 from itertools import count
 from math import ceil, floor
 from pathlib import Path
@@ -22,6 +23,7 @@ from scheduler.model.arrays import index_of
 from scheduler.model.errors import FairlogError, InvalidCommand
 from scheduler.model.grants import Grant
 from scheduler.model.ids import number_of
+from scheduler.model.outputs import filled
 from scheduler.model.staged import FILES, unpacked
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.service.private import private_folder
@@ -186,6 +188,10 @@ class Task:
         return self.output.close(line.encode())
 
 
+class _NoOutput(Exception):
+    """A file of the app's own for the output of a task cannot be opened; says which and why."""
+
+
 class TaskStarter:
     """Starts the tasks of one executor in its cell. `read_secrets` returns its app's, or raises UnreadableSecrets."""
 
@@ -235,12 +241,26 @@ class TaskStarter:
         if refused is not None:
             return [self._refuse(begun, "unstartable", *refused) for begun in tasks]
         free = (slot for slot in count() if slot not in self._slots or self._slots[slot].is_over)
-        slots = list(zip(tasks, free, strict=False))
-        try:
-            outputs = [self._output(begun, slot) for begun, slot in slots]
-        except OSError as error:
-            reason = f"no log file on worker {self._worker}: {error.strerror}"
-            return [self._refuse(begun, "unstartable", 126, reason) for begun in tasks]
+        begins: list[tuple[Begun, int]] = []
+        outputs: list[Output] = []
+        refusals: list[Task | Completion] = []
+        for begun, slot in zip(tasks, free, strict=False):
+            try:
+                outputs.append(self._output(begun, slot))
+            except OSError as error:
+                reason = f"no log file on worker {self._worker}: {error.strerror}"
+                refusals.append(self._refuse(begun, "unstartable", 126, reason))
+            except _NoOutput as error:
+                refusals.append(self._refuse(begun, "unstartable", 126, str(error)))
+            except CellLost as error:
+                refusals.append(self._refuse(begun, "failed", 126, f"{error} (worker {self._worker})"))
+            else:
+                begins.append((begun, slot))
+        return [*self._begin(begins, outputs), *refusals]
+
+    def _begin(self, slots: Sequence[tuple[Begun, int]], outputs: Sequence[Output]) -> list[Task | Completion]:
+        """Start tasks in their slots of the executor."""
+        tasks = [begun for begun, _ in slots]
         shown = [self._index(begun) for begun in tasks]
         starts = [
             (begun.task, ({INDEX_VARIABLE: index} if index else {}) | self._resources(slot), output.inside)
@@ -309,7 +329,7 @@ class TaskStarter:
         self._open(paths[0])
         log, errors = (partial(self._open, path) for path in paths)
         if lone:
-            return Output(log, errors, output_bytes(1))
+            return Output(log, errors, output_bytes(1), copies=self._copies(begun))
         self._open(self._files.log_index(app))
 
         def written(stream: int, offset: int, length: int) -> None:
@@ -317,7 +337,43 @@ class TaskStarter:
             with contextlib.suppress(OSError):
                 os.write(self._open(self._files.log_index(app)), line.encode())
 
-        return Output(log, errors, output_bytes(self._grant.tasks), written)
+        return Output(log, errors, output_bytes(self._grant.tasks), written, copies=self._copies(begun))
+
+    def _copies(self, begun: Begun) -> tuple[int, ...]:
+        """The descriptors of the app's own files for the output of a task. Raises: _NoOutput; CellLost."""
+        told = self._grant.outputs
+        if told is None:
+            return -1, -1
+        index = self._index(begun) or "driver"
+        several = self._grant.program or self._grant.tasks > (0 if self._grant.has_driver else 1)
+        values = {
+            "j": f"{told.app}_{index}" if several else told.app,
+            "A": told.app,
+            "a": index,
+            "x": self._grant.name,
+            "u": self._grant.user,
+            "N": _short(self._host),
+        }
+        output, error = (filled(pattern, values) for pattern in (told.output, told.error))
+        first = self._opened_by_cell(output, append=told.append)
+        if error in {"", output}:
+            return (first,)
+        try:
+            return first, self._opened_by_cell(error, append=told.append)
+        except (_NoOutput, CellLost):
+            if first >= 0:
+                os.close(first)
+            raise
+
+    def _opened_by_cell(self, path: str, *, append: bool) -> int:
+        """The descriptor of a file of the app's own, -1 for "". Raises: _NoOutput; CellLost."""
+        if not path:
+            return -1
+        try:
+            return self._cell.open_file(path, append=append)
+        except OSError as refused:
+            where = f"on worker {self._worker}: {refused.strerror}"
+            raise _NoOutput(f"the file {path!r} of its output cannot be opened {where}") from None
 
     def _open(self, path: Path) -> int:
         """The descriptor of this file, which is opened once. Raises: OSError."""
@@ -339,6 +395,14 @@ class TaskStarter:
         message = one_line(message, MAX_DETAIL)
         tail = Tail.of((1, f"fairlog: {message}\n".encode())).stored()
         return Completion(begun.task, outcome, exit_code, message, tail, begun.attempt)
+
+
+def _short(host: str) -> str:
+    """The host's name without its domain; an address as it is."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.partition(".")[0]
 
 
 def _signal_name(number: int) -> str:

@@ -287,6 +287,15 @@ def as_command(command: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+def in_folder(command: Sequence[str], folder: str) -> tuple[str, ...]:
+    """The command with the path of its script in the folder, from which it can be found elsewhere."""
+    script = script_of(command)
+    if script is None or script not in command or os.path.isabs(script):  # noqa: PTH117 (a name may be anything)
+        return tuple(command)
+    at = command.index(script)
+    return (*command[:at], os.path.normpath(os.path.join(folder, script)), *command[at + 1 :])  # noqa: PTH118 (likewise)
+
+
 def _check_readable(script: str, head: str, *, shell: bool) -> None:
     """Raises: click.UsageError for what an editor of another system put into a script, so that it fails late."""
     if head.startswith(("\ufeff", _UTF_16)):

@@ -474,6 +474,13 @@ def check_extra(option: str, package: str, extra: str) -> None:
         raise click.ClickException(f"{option} needs {package}: pip install 'fairlog[{extra}]'")
 
 
+def read_output(text: str) -> str:
+    """The pattern of a file to which tasks write. Raises: click.BadParameter for one that names no file."""
+    if not text or text.endswith("/"):
+        raise click.BadParameter(f"{_short(text)} names no file; write it like out/%a.txt")
+    return read_text(text)
+
+
 def read_folder() -> str:
     """The current folder. Raises: click.ClickException if it was deleted."""
     try:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
+from scheduler.model.outputs import OpenMode
 from scheduler.model.sender import By
 
 BATCH = 1_000
@@ -181,6 +182,10 @@ class SubmitApp(_Request, frozen=True):
 
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
+
+    `output` and `error` are patterns of files to which tasks write besides the worker's own, opened by `open_mode`
+    (`scheduler.model.outputs`); without `error`, errors go to the file of the output. `numbered`: in them the app is
+    named by the position of its submission.
     """
 
     app: str
@@ -224,6 +229,10 @@ class SubmitApp(_Request, frozen=True):
     prefer: dict[str, int] = {}
     preferring_tasks: int | None = None
     all_at_once: bool = False
+    output: str = ""
+    error: str = ""
+    open_mode: OpenMode = "truncate"
+    numbered: bool = False
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:
@@ -502,8 +511,8 @@ NEVER_SENT = LoseWorker, LoseOwner, RestoreLog, AcceptLog
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """The parts of a command that no decision depends on; `env` holds names of variables.
 
-    They are kept beside the log's events under a commitment, and may be withheld. A submission has all but the last
-    two: `display` is how an account is shown, `said` why an app or a worker was ended, in its sender's words.
+    They are kept beside the log's events under a commitment, and may be withheld. A submission has all but two:
+    `display` is how an account is shown, `said` why an app or a worker was ended, in its sender's words.
     """
 
     name: str = ""
@@ -515,6 +524,10 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     near: dict[str, str] = {}
     display: str = ""
     said: str = ""
+    output: str = ""
+    error: str = ""
+    open_mode: OpenMode = "truncate"
+    numbered: bool = False
 
 
 WITHHELD = "…"
@@ -522,6 +535,11 @@ WITHHELD = "…"
 _SAID: dict[type[Any], str] = {KillApp: "reason", FinishApp: "detail", DrainWorker: "reason"}
 """Command -> its field in which people say why."""
 _DISPLAY = frozenset({AddAccount, ChangeAccount})
+_NOTHING = Private()
+_OF_SUBMISSIONS: dict[str, Any] = {
+    name: getattr(_NOTHING, name) for name in Private.__struct_fields__ if name not in {"display", "said"}
+}
+"""The private fields of a submission, and what stands for each if it has none."""
 WITH_PRIVATE: frozenset[type[Any]] = frozenset({SubmitApp, *_SAID, *_DISPLAY})
 """The commands that can have a private part."""
 
@@ -542,8 +560,7 @@ class Taken(NamedTuple):
 def private_of(command: Command) -> Private | None:
     """The private part of the command; None if it has none."""
     if isinstance(command, SubmitApp):
-        what = command.name, command.command, command.env, command.cwd, command.array
-        return Private(*what, command.executor_command, command.near)
+        return Private(**{name: getattr(command, name) for name in _OF_SUBMISSIONS})
     kind = type(command)
     if kind in _SAID:
         said: str = getattr(command, _SAID[kind])
@@ -559,7 +576,7 @@ def without_private(command: Command) -> Command:
     That an operator gave a reason to kill an app is decided upon, so it says that there was one (semantics I3).
     """
     if isinstance(command, SubmitApp):
-        return replace(command, name="", command=(), env=(), cwd=None, array="", executor_command=(), near={})
+        return replace(command, **_OF_SUBMISSIONS)
     kind = type(command)
     if kind in _SAID:
         return replace(command, **{_SAID[kind]: WITHHELD if kind is KillApp else ""})

@@ -33,6 +33,17 @@ class RuntimeWarn(BaseModel):
     at: int
 
 
+class Outputs(BaseModel):
+    """The files to which the app's tasks write (`scheduler.model.outputs`); `app` is what %A stands for in them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    output: str = ""
+    error: str = ""
+    append: bool = False
+    app: str
+
+
 class Nearness(BaseModel):
     """The hosts that the app's tasks prefer, as the executor needs them (semantics L7).
 
@@ -100,6 +111,7 @@ class Grant(BaseModel):
     array: str = ""
     """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     near: Nearness | None = None
+    outputs: Outputs | None = None
 
     @property
     def tasks_at_once(self) -> int:

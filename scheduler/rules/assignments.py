@@ -59,6 +59,13 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["env"] = private.env
     if private.cwd is not None:
         grant["cwd"] = private.cwd
+    if private.output or private.error:
+        grant["outputs"] = {
+            "output": private.output,
+            "error": private.error,
+            "append": private.open_mode == "append",
+            "app": str(app.submitted) if private.numbered else app.id,
+        }
     if private.array and not is_driver(held.id):
         grant["array"] = private.array
     if private.near and not is_driver(held.id):

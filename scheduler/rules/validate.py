@@ -23,6 +23,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
+from scheduler.model.outputs import check_pattern
 from scheduler.model.text import MAX_DETAIL, MAX_NAME, one_line
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.admission.app import APP_POLICIES
@@ -235,6 +236,8 @@ def _check_place(private: Private) -> None:
     if private.array:
         indexes(private.array)
     check_near(private.near)
+    check_pattern("--output", private.output)
+    check_pattern("--error", private.error)
     if cwd is not None and len(cwd) > MAX_FOLDER:
         raise InvalidCommand(f"the folder to run in can have at most {MAX_FOLDER} characters, not {len(cwd)}")
 

@@ -27,6 +27,7 @@ from scheduler.model.commands import (
     read_command,
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand
+from scheduler.model.outputs import check_apart
 from scheduler.model.sender import By
 from scheduler.rules.programs import check_programs
 from scheduler.rules.submission import with_preferences
@@ -183,6 +184,9 @@ def received(body: bytes) -> Command:
         check_private(private)
     if isinstance(command, SubmitApp):
         check_programs(command)
+        alone = not command.tasks if command.driver else command.tasks == 1
+        several = command.executor_program or not alone
+        check_apart(command.output, command.error, command.open_mode, several=several)
         if command.near or command.prefer or command.preferring_tasks:
             command = with_preferences(command)
     return command

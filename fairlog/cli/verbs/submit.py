@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from uuid import uuid4
 
 import click
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id, full_ids
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.job_files import JobCommand, as_command, check_size, exported, read_variables
+from fairlog.cli.job_files import JobCommand, as_command, check_size, exported, in_folder, read_variables
 from fairlog.cli.params import (
     FILE,
     P,
@@ -37,6 +38,7 @@ from fairlog.cli.params import (
     read_folder,
     read_names,
     read_near,
+    read_output,
     read_pair,
     read_share,
     read_signal,
@@ -53,6 +55,7 @@ from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import KillApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import Condition
+from scheduler.model.outputs import OpenMode
 from scheduler.model.resources import size_text
 from scheduler.model.staged import FILES, MOST_BYTES, packed
 from scheduler.model.text import MAX_NAME
@@ -105,6 +108,23 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Run CMD once for each index of a list such as 1-10,15,20-30:5, which FAIRLOG_TASK_INDEX holds. Instead "
         "of --tasks.",
     ),
+    click.option(
+        "--output",
+        "-o",
+        type=read_output,
+        metavar="PATTERN",
+        help="File to which each task writes its output, and its errors unless --error names another: %j is the task, "
+        "%A the app, %a the index, %x the name, %u the user, %N the host. `fairlog logs` prints it as well.",
+    ),
+    click.option("--error", type=read_output, metavar="PATTERN", help="File for the errors, likewise."),
+    click.option(
+        "--open-mode",
+        type=click.Choice(get_args(OpenMode)),
+        default="truncate",
+        show_default=True,
+        help="Whether such a file is emptied before a task writes to it.",
+    ),
+    text_option("--chdir", "-D", metavar="DIR", help="Folder in which CMD runs.  [default: the current one]"),
     text_option("--name", "-J", metavar="S", help="Display name of the app.  [default: the command's name]"),
     click.option(
         "--kind",
@@ -307,7 +327,7 @@ class Job(NamedTuple):
         after = self.fields["after"]
         if any(name.isdecimal() for names in after.values() for name in names):
             who["after"] = {condition: tuple(full_ids(session, names)) for condition, names in after.items()}
-        return SubmitApp(app=new_id(), cwd=read_folder(), **{**self.fields, **who})
+        return SubmitApp(app=new_id(), **{**self.fields, **who})
 
 
 def job_options(function: Callable[P, R]) -> Callable[P, R]:
@@ -338,6 +358,9 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     array: str | None,
     prefer: tuple[list[tuple[str, str]], ...],
     command: tuple[str, ...],
+    chdir: str | None,
+    output: str | None,
+    error: str | None,
     file: Path | None,
     **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
 ) -> Job:
@@ -368,7 +391,9 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     near = merge_near(pair for pairs in prefer for pair in pairs)
     if near:
         asked |= _stated_preferences(near, array or "", asked["tasks"])
+    command, places = _placed(command, chdir, output, error)
     about = {
+        **places,
         "name": _name_of(command[0]) if name is None else name,
         "command": as_command(command),
         "array": array or "",
@@ -376,6 +401,19 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         "executor_command": asked["executor_command"] or (),
     }
     return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
+
+
+def _placed(
+    command: tuple[str, ...], chdir: str | None, output: str | None, error: str | None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The command as it is found from the folder in which it runs, and the fields that name files and folders."""
+    cwd = read_folder()
+    if chdir is not None:
+        command = in_folder(command, cwd)
+        cwd = os.path.normpath(os.path.join(cwd, chdir))  # noqa: PTH118 (a name may be anything)
+    files = {"output": output, "error": error}
+    placed = {name: os.path.join(cwd, pattern) for name, pattern in files.items() if pattern}  # noqa: PTH118 (likewise)
+    return command, {"cwd": cwd, **placed}
 
 
 def _check_path(fields: Mapping[str, Any]) -> None:

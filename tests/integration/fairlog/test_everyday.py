@@ -113,6 +113,37 @@ def test_a_command_runs_beside_the_tasks_of_a_running_app(here: Here) -> None:
     assert here.run("exec", app, "--", "true").err.startswith(f"Error: app {app!r} is killed: it has no executor")
 
 
+@both
+def test_output_goes_where_the_user_says_and_logs_print_it_as_well(here: Here) -> None:
+    folder = here.shell.home / f"job{next(number)}"
+    (folder / "out").mkdir(parents=True)
+    words = ("--chdir", folder.name, "-o", "out/%x-%j-%a-%u", "--wait")
+    app = here.submit("-J", "mine", *words, "--", "sh", "-c", "pwd; echo oops >&2; pwd")
+    text = f"{folder}\noops\n{folder}\n"
+    assert (folder / "out" / f"mine-{app}-0-ann").read_text() == text
+    assert here.ok("logs", app) == text
+    again = here.ok("resubmit", app, "--wait").splitlines()[0]
+    assert (folder / "out" / f"mine-{again}-0-ann").read_text() == text
+    several = here.submit(
+        "--array", "3,7", *words, "--error", "out/%A.%a.err", "sh", "-c", "echo $FAIRLOG_TASK_INDEX >&2"
+    )
+    assert [(folder / "out" / f"{several}.{index}.err").read_text() for index in (3, 7)] == ["3\n", "7\n"]
+    shown = json.loads(here.ok("app", several, "--json"))
+    assert (shown["output"], shown["error"]) == (f"{folder}/out/%x-%j-%a-%u", f"{folder}/out/%A.%a.err")
+    refused = here.run("submit", "-n", "2", "-o", "out", "true")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.endswith("put %a into --output, or say --open-mode append\n")
+    assert "'%q', which stands for nothing" in here.run("submit", "-o", "%q", "true").err
+    assert "'out/' names no file; write it like out/%a.txt" in here.run("submit", "-o", "out/", "true").err
+
+
+def test_a_script_is_found_from_the_folder_in_which_it_runs(here: Here) -> None:
+    mark = f"job{next(number)}"
+    (here.shell.home / mark).mkdir()
+    (here.shell.home / mark / "job.sh").write_text("#!/bin/sh\npwd\n")
+    assert here.ok("submit", "-D", mark, "--wait", f"{mark}/job.sh").splitlines()[1] == str(here.shell.home / mark)
+
+
 def _sleeps(here: Here, app: str, visitor: subprocess.Popen[str], seconds: int) -> bool:
     """Whether the command of that visitor, a sleep of so many seconds, runs beside the app."""
     assert visitor.poll() is None, visitor.communicate()

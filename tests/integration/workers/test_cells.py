@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from fairlog.local.store import EmbeddedStore
-from scheduler.model.grants import Leaving
+from scheduler.model.grants import Leaving, Outputs
 from tests.integration.cli_rig import ROOT
 from tests.integration.workers.test_executor import outputs, shell
 from tests.integration.workers.worker_rig import WORKER, Rig
@@ -373,6 +373,75 @@ def test_a_task_in_a_cell_writes_its_apps_folder_and_its_own(rig: Rig, tmp_path:
     assert outputs(rig, 1) == [f"{tmp_path}\nthere\n{scratch}\n{os.getuid()}\n"]
     assert (tmp_path / "made").read_text() == "here\n"
     assert not rig.files.scratch(f"{rig.app}.0").exists()
+
+
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("cell", marks=in_cells)])
+def test_tasks_write_to_the_files_that_their_app_names(rig: Rig, tmp_path: Path, launcher: str) -> None:
+    rig.launcher = launcher
+    (tmp_path / "at").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "1").write_text("from before\n")
+    told = Outputs(output=f"{tmp_path}/out/%a", error=f"{tmp_path}/out/%j.%x", app="17")
+    script = "echo out $FAIRLOG_TASK_INDEX; echo err $FAIRLOG_TASK_INDEX >&2"
+    rig.run(rig.grant(shell(script), tasks=3, cwd=str(tmp_path / "at"), outputs=told))
+    written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert written == {f"{n}": f"out {n}\n" for n in range(3)} | {f"17_{n}.": f"err {n}\n" for n in range(3)}
+    assert [sorted(text.splitlines()) for text in outputs(rig, 3)] == [[f"err {n}", f"out {n}"] for n in range(3)]
+
+
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("cell", marks=in_cells)])
+def test_one_file_has_output_and_errors_and_is_emptied_unless_it_is_appended_to(
+    rig: Rig, tmp_path: Path, launcher: str
+) -> None:
+    rig.launcher = launcher
+    (tmp_path / "log").write_text("from before\n")
+    script = "echo 1; echo 2 >&2; echo 3; echo 4 >&2"
+    for number, append in enumerate((True, False)):
+        rig.app = f"{rig.app}-{number}"
+        told = Outputs(output=f"{tmp_path}/log", append=append, app="17")
+        rig.run(rig.grant(shell(script), cwd=str(tmp_path), outputs=told))
+        before = "from before\n" if append else ""
+        assert (tmp_path / "log").read_text() == f"{before}1\n2\n3\n4\n"
+        assert outputs(rig, 1) == ["1\n2\n3\n4\n"]
+
+
+@in_cells
+def test_a_file_that_the_cell_cannot_open_is_named_with_the_reason(rig: Rig, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(rig.files.root)  # the worker's own folder, which no cell shows
+    for number, (name, why) in enumerate(
+        {
+            f"{tmp_path}/none/log": "No such file or directory",
+            f"{tmp_path}": "Is a directory",
+            f"{tmp_path}/pipe": "No such device or address",
+            f"{tmp_path}/link/forged": "Permission denied",
+            "/etc/forged": "Read-only file system",
+        }.items()
+    ):
+        note = rig.run(
+            rig.grant(shell("true"), number=number, cwd=str(tmp_path), outputs=Outputs(output=name, app="1"))
+        )
+        assert note.unstartable == f"the file {name!r} of its output cannot be opened on worker {WORKER}: {why}"
+    gone = rig.run(rig.grant(shell("true"), number=9, outputs=Outputs(output="/tmp/log", app="1")))  # noqa: S108 - the cell's own
+    assert "would end with the cell, which has a /tmp of its own" in gone.unstartable
+    device = rig.run(rig.grant(shell("true"), number=8, outputs=Outputs(output="/dev/zero", app="1")), launcher="plain")
+    assert device.unstartable.endswith("it is no regular file")
+
+
+@as_root
+def test_files_of_output_are_the_accounts_and_opened_with_its_rights(account_rig: Rig, tmp_path: Path) -> None:
+    for folder, mode in (("open", 0o777), ("closed", 0o755)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder).chmod(mode)
+    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        above.chmod(above.stat().st_mode | 0o011)
+    mine, other = (Outputs(output=f"{tmp_path}/{name}/log", app="1") for name in ("open", "closed"))
+    account_rig.run(account_rig.grant(shell("echo mine"), outputs=mine))
+    assert (tmp_path / "open" / "log").stat().st_uid == 54321
+    assert (tmp_path / "open" / "log").read_text() == "mine\n"
+    account_rig.app += "-closed"
+    note = account_rig.run(account_rig.grant(shell("echo mine"), outputs=other))
+    assert note.unstartable.endswith("Permission denied")
 
 
 @in_cells

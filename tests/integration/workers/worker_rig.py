@@ -15,7 +15,7 @@ import psutil
 import pytest
 from redis import Redis
 
-from scheduler.model.grants import Grant
+from scheduler.model.grants import Grant, Outputs
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from tests.waiting import wait_until
@@ -87,6 +87,7 @@ class Rig:
         backoff_s: int = 0,
         time_limit_s: int | None = None,
         cores_per_task: int = 1,
+        outputs: Outputs | None = None,
     ) -> Grant:
         """Write the grant of an executor of the rig's app, as a commit does."""
         grant = Grant(
@@ -105,6 +106,7 @@ class Rig:
             retry_backoff_s=backoff_s,
             time_limit_s=time_limit_s,
             cores_per_task=cores_per_task,
+            outputs=outputs,
         )
         self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())
         return grant

@@ -158,3 +158,27 @@ def test_other_output_is_kept_whole(tmp_path: Path, text: bytes) -> None:
         os.write(output.inside[0], text[start : start + 999])
         output.take(output.descriptors[0])
     assert closed(output).text() == text
+
+
+def test_both_streams_of_one_file_come_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    log, errors = (cache(lambda name=name: open_log(tmp_path, tmp_path / name)) for name in ("log", "err"))
+    copy = os.open(tmp_path / "copy", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = Output(log, errors, 1024, copies=(copy,))
+    for number in range(6):
+        os.write(output.inside[number % 2], b"%d\n" % number)
+    tail = closed(output, b"fairlog: stopped\n")
+    assert (tmp_path / "copy").read_bytes() == b"0\n1\n2\n3\n4\n5\nfairlog: stopped\n"
+    assert tail.text() == b"0\n1\n2\n3\n4\n5\nfairlog: stopped\n"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(copy)
+
+
+def test_each_stream_has_its_own_copy_and_what_it_does_not_take_is_said(tmp_path: Path) -> None:
+    log, errors = (cache(lambda name=name: open_log(tmp_path, tmp_path / name)) for name in ("log", "err"))
+    copies = os.open(tmp_path / "copy", os.O_WRONLY | os.O_CREAT), os.open("/dev/full", os.O_WRONLY)
+    output = Output(log, errors, 1024, copies=copies)
+    os.write(output.inside[0], b"out\n")
+    os.write(output.inside[1], b"err\n")
+    why = "fairlog: 4 bytes of the output are not in the files of --output and --error: No space left on device\n"
+    assert closed(output).text() == f"out\nerr\n{why}".encode()
+    assert (tmp_path / "copy").read_bytes() == b"out\n"

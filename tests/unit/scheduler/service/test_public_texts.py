@@ -32,8 +32,8 @@ PUBLIC: dict[str, str] = {
     IDS: "app company user account token replaces worker executor driver master key by executors workers stop "
     "claimant claimant_company SetLimit.name LimitSet.name",
     LISTED: "kind kinds resources executor_resources task_resources driver_resources scopes role part share shares "
-    "rule sizing requested driver amounts offer addresses signal warn reclaim_signal error company_policy user_policy "
-    "app_policy placement worker_selection max_driver_share",
+    "rule sizing requested driver amounts offer addresses signal warn reclaim_signal CommandRefused.error "
+    "company_policy user_policy app_policy placement worker_selection max_driver_share",
     KEYED: "hash public signature digest known_digest reads",
     PLACED: "node host rack labels",
     DECIDED: "after prefer preferred_hosts pending",
@@ -48,6 +48,8 @@ PRIVATE = {
     "SubmitApp.array",
     "SubmitApp.near",
     "SubmitApp.executor_command",
+    "SubmitApp.output",
+    "SubmitApp.error",
     "KillApp.reason",
     "FinishApp.detail",
     "DrainWorker.reason",
@@ -110,6 +112,8 @@ COMMANDS: list[Command] = [
         env=(MARK,),
         cwd=f"/{MARK}",
         near={MARK: "0"},
+        output=f"/out/{MARK}",
+        error=f"/err/{MARK}",
     ),
     asked.FinishApp(app="app-2", outcome="failed", detail=f"as {MARK}"),
     asked.AddAccount(account="op/olga", display=f"Olga {MARK}"),
