@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOME, HOST = "/home/ann", "node-1"
 """What the pages call the folder of their user and their machine."""
-SOON_S = 30
+SOON_S = HOPELESS_S
 """How long a command that only reads may take until it shows what the page shows."""
 READS = {"apps", "app", "workers", "shares", "status", "log", "logs", "explain", "company list"}
 _FENCE = re.compile(

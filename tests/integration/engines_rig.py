@@ -55,7 +55,8 @@ class Site:
 
     def kill_master(self) -> None:
         """Kill the active master; a standby takes over."""
-        os.kill(self.shell.status()["master"]["pid"], signal.SIGKILL)
+        master = wait_until(lambda: self.shell.status()["master"], "a master")
+        os.kill(master["pid"], signal.SIGKILL)
 
     def kill_api(self) -> None:
         """Kill the API server; `up` starts another one."""

@@ -27,7 +27,7 @@ from scheduler.model.errors import CommandRejected, DuplicateApp, NotAuthenticat
 from scheduler.rules.views import VIEWS
 from scheduler.service.receipts import Receipt
 from tests.integration.cli_rig import Service, Shell
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_the_asyncio_twin_does_the_same(up: dict[str, Any]) -> None:
             followed = client.follow(after=receipt.seq - 1)
             assert (await anext(followed))["data"]["app"] == "twin"
             await client.send(KillApp(app="twin"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HOPELESS_S):
                 while (event := await anext(followed))["type"] != "AppRemoved":
                     pass
             assert event["data"]["app"] == "twin"
@@ -208,7 +208,8 @@ def test_the_command_line_speaks_to_the_api_that_it_is_told(up: dict[str, Any], 
     assert "AppRemoved" in shell.ok("log", "--app", app)
     assert "killed" in shell.ok("explain", app)
     assert "follows its rules" in shell.ok("audit")
-    assert shell.ok("checkpoint").partition(":")[0] == str(shell.head())
+    before = shell.head()
+    assert before <= int(shell.ok("checkpoint").partition(":")[0]) <= shell.head()  # a seal may come in between
     proof = shell.home / "receipts.jsonl"
     owner = ("--company", "acme", "--user", "ann")
     done = shell.run("submit", *owner, "--receipt", str(proof), "--wait", "--", "echo", "hello")

@@ -25,7 +25,7 @@ from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
 from tests.integration.engines_rig import Site, site
 from tests.integration.servers import Servers
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 from workers.sandbox import why_no_cell
 
 
@@ -63,8 +63,8 @@ SPEAKS = """
 import fairlog
 with fairlog.Mailbox() as mail:
     mail.publish("link.ui", "http://127.0.0.1:4040")
-    mail.publish("done", mail.wait("go", 60))
-    mail.wait("end", 60)
+    mail.publish("done", mail.wait("go", 300))
+    mail.wait("end", 300)
 """
 
 
@@ -74,7 +74,7 @@ def test_a_program_and_its_owner_leave_messages_for_each_other(cluster: Site) ->
     app = cluster.shell.ok("submit", *who, "--", sys.executable, "-c", SPEAKS).split()[0]
     with ApiClient(cluster.api) as owner:
         owner.publish(app, "go", "go on")
-        assert owner.message(app, "done", timeout_s=60) == "go on", cluster.shell.ok("explain", app)
+        assert owner.message(app, "done", timeout_s=HOPELESS_S) == "go on", cluster.shell.ok("explain", app)
         shown = cluster.shell.ok("app", app)
         assert "link               ui: http://127.0.0.1:4040" in shown
         assert "of its tasks" not in shown  # it has none

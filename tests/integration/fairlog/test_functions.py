@@ -185,12 +185,13 @@ def test_memory_beyond_the_grant_is_named_with_both_numbers(cluster: Site) -> No
         assert pool.submit(pow, 2, 2).result() == 4
 
 
-def test_the_number_of_executors_follows_the_calls(cluster: Site) -> None:
+def test_the_number_of_executors_follows_the_calls(cluster: Site, tmp_path: Path) -> None:
     with Executor(**cluster.asks, cores=1, elastic=(0, 3), idle_s=0.5) as pool:
         assert cluster.app(pool.app)["executorLimit"] == 0
         assert len(set(pool.map(calls.where, range(3)))) >= 1
-        futures = [pool.submit(calls.nap, number, 0.3) for number in range(12)]
+        futures = [pool.submit(calls.hold, str(tmp_path), number) for number in range(12)]
         wait_until(lambda: len(cluster.app(pool.app)["executors"]) == 3, "three executors")
+        (tmp_path / "go").touch()
         assert [future.result() for future in futures] == list(range(12))
         wait_until(lambda: not cluster.app(pool.app)["executors"], "no executor without a call")
         assert cluster.app(pool.app)["requestedCores"] == 0
@@ -205,14 +206,15 @@ def test_an_initializer_that_fails_breaks_the_pool(cluster: Site) -> None:
             pool.submit(pow, 1, 1)
 
 
-def test_calls_that_did_not_begin_can_be_cancelled(cluster: Site) -> None:
+def test_calls_that_did_not_begin_can_be_cancelled(cluster: Site, tmp_path: Path) -> None:
     """Of long calls, one lies at a worker at a time."""
     pool = Executor(**cluster.asks)
     pool.submit(calls.nap, 0).result()
-    futures = [pool.submit(calls.nap, number, 0.2) for number in range(5)]
+    futures = [pool.submit(calls.hold, str(tmp_path), number) for number in range(5)]
     wait_until(futures[0].running, "the first call")
     assert futures[4].cancel()
-    pool.shutdown(cancel_futures=True)
+    pool.shutdown(wait=False, cancel_futures=True)
+    (tmp_path / "go").touch()
     assert futures[0].result() == 0
     assert all(future.cancelled() for future in futures[2:])
 
@@ -249,9 +251,9 @@ def test_a_pool_has_as_many_workers_as_it_is_told(cluster: Site) -> None:
         assert cluster.app(pool.app)["executorLimit"] == 2
 
 
-def test_a_killed_app_breaks_the_pool(cluster: Site) -> None:
+def test_a_killed_app_breaks_the_pool(cluster: Site, tmp_path: Path) -> None:
     with Executor(**cluster.asks) as pool:
-        futures: list[Future[int]] = [pool.submit(calls.nap, 0, 30.0)]
+        futures: list[Future[int]] = [pool.submit(calls.hold, str(tmp_path), 0)]
         wait_until(futures[0].running, "the call")
         cluster.shell.ok("kill", pool.app, "--reason", "the room is needed")
         with pytest.raises(BrokenExecutor, match=f"app {pool.app} is killed: the room is needed"):
@@ -290,7 +292,7 @@ OWNER = """
 import sys, time
 from fairlog import Executor
 from tests.integration import engines_rig as calls
-pool = Executor(company="acme", user="ann", api=sys.argv[1], cores=2, owner_timeout_s=2)
+pool = Executor(company="acme", user="ann", api=sys.argv[1], cores=2, owner_timeout_s=10)
 assert list(pool.map(calls.nap, range(4))) == [0, 1, 2, 3]
 print(pool.app, flush=True)
 if sys.argv[2] == "leaves":
@@ -313,7 +315,7 @@ def test_what_a_killed_owner_held_is_free_within_the_lease(cluster: Site) -> Non
         assert cluster.processes_of(app)
         process.kill()
     ended = cluster.wait_for_end(app)
-    assert (ended["state"], ended["detail"]) == ("failed", "its owner gave no sign of life for 2 s")
+    assert (ended["state"], ended["detail"]) == ("failed", "its owner gave no sign of life for 10 s")
     wait_until(lambda: not cluster.processes_of(app), "the end of its processes")
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +23,11 @@ from scheduler.service.keyring import KEYS_FILE, Keyring
 from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
 from tests.integration.cli_rig import Shell
+from tests.waiting import HOPELESS_S
 
 JUNK = 30_000
-LONGEST_S = 10.0
-"""The longest that a submission may take on a machine that does much else."""
+ANSWERED = 5
+"""So many submissions of others are answered, one after another, while the junk is being refused."""
 
 
 @pytest.fixture
@@ -77,15 +77,13 @@ def test_who_sends_junk_delays_nobody_else(up: dict[str, Any]) -> None:
                 target=lambda: answers.extend(theirs.send_many([submission("junk", "jo", "same")] * JUNK))
             )
             sending.start()
-            took_s: list[float] = []
-            while sending.is_alive() or len(took_s) < 20:
-                started = time.monotonic()
-                assert isinstance(ours.send(submission("acme", "ann", f"a-{len(took_s)}")), Receipt)
-                took_s.append(time.monotonic() - started)
-                sending.join(0.05)
+            sent = 0
+            while sending.is_alive():
+                assert isinstance(ours.send(submission("acme", "ann", f"a-{sent}")), Receipt)
+                sent += 1
+            assert sent > ANSWERED
             assert len(answers) == JUNK
             assert all(isinstance(answer, DuplicateApp) for answer in answers)
-            assert max(took_s) < LONGEST_S
 
         with paused(operator.read("/v1/status")["master"]["pid"]):
             keys = Keyring.load(Path(up["data"]) / KEYS_FILE)
@@ -102,7 +100,7 @@ def test_who_sends_junk_delays_nobody_else(up: dict[str, Any]) -> None:
             ours = ApiClient(up["api"], token=ann.text)
             waiting = threading.Thread(target=lambda: kept.append(ours.send(submission("acme", "ann", "last"))))
             waiting.start()
-        waiting.join(60)
+        waiting.join(HOPELESS_S)
         ours.close()
         assert isinstance(kept[0], Receipt)
         assert elections(operator) == 1

@@ -137,7 +137,7 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
         ):
             shell.ok(*verb)
         until(lambda: guarded.admin.llen(KEYS.archive))
-        with ApiClient(f"{UNIX}{folder}/s", timeout_s=10) as api:
+        with ApiClient(f"{UNIX}{folder}/s", timeout_s=HOPELESS_S) as api:
             assert api.submit(submission("over-http"), {"TOKEN": "hush"}).seq
             assert {each["app"] for each in api.view("apps")} >= {"over-http"}
             assert api.send(KillApp(app="over-http")).seq

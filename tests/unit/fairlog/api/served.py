@@ -35,7 +35,7 @@ def submission(app: str, **about: object) -> SubmitApp:
 
 
 @contextmanager
-def served(fake: fakeredis.FakeRedis, *, timeout_s: float = 20) -> Iterator[Handlers]:
+def served(fake: fakeredis.FakeRedis, *, timeout_s: float = HOPELESS_S) -> Iterator[Handlers]:
     """Handlers whose commands a master takes at once, and whose replica follows; all workers beat.
 
     The replica counts as fresh however long a busy machine keeps its thread waiting.
@@ -56,7 +56,7 @@ def served(fake: fakeredis.FakeRedis, *, timeout_s: float = 20) -> Iterator[Hand
     try:
         with pytest.MonkeyPatch.context() as patch, Replica(EventLog(fake, KEYS)) as replica:
             patch.setattr("fairlog.api.replica.STALE_S", HOPELESS_S)
-            replica.wait_for(scheduler.position.seq, 10)
+            replica.wait_for(scheduler.position.seq, HOPELESS_S)
             yield Handlers(fake, KEYS.cluster, replica, keyring=RING, timeout_s=timeout_s)
     finally:
         stopped.set()

@@ -34,7 +34,7 @@ from scheduler.model.sender import By
 from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 
 if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
@@ -73,7 +73,7 @@ class Rig(NamedTuple):
 def rig() -> Iterator[Rig]:
     with (
         pytest.MonkeyPatch.context() as patch,
-        served(fakeredis.FakeRedis(server=fakeredis.FakeServer()), timeout_s=30) as api,
+        served(fakeredis.FakeRedis(server=fakeredis.FakeServer()), timeout_s=HOPELESS_S) as api,
         asyncio.Runner() as runner,
     ):
         patch.setattr("fairlog.api.app.WAIT_S", 0.01)
@@ -90,7 +90,7 @@ def rig() -> Iterator[Rig]:
             api.send(ROOT, issued)
         api.send(By("worker/w1", tokens["worker"].id, "worker"), WORKER)
         last = api.send(By("acme/ann", tokens["user"].id, "user"), submission("a"))
-        assert api.replica.wait_for(last.seq, 10)
+        assert api.replica.wait_for(last.seq, HOPELESS_S)
         ends = api.replica.peek(lambda state: state.accounts.tokens[tokens["expired"].id].expires)
         wait_until(lambda: time.time() * 1000 > ends, "the token's end")
         ticks = iter(range(0, 10**9, 1000))

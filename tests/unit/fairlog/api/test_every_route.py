@@ -41,6 +41,7 @@ from scheduler.service.client import Client
 from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
 from tests.unit.fairlog.api.served import KEYS, RING, served
+from tests.waiting import HOPELESS_S
 
 HASH = "ab" * 32
 OF_A_PROVIDER = {"provider", "signIn"}
@@ -318,12 +319,12 @@ class World(NamedTuple):
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """Two companies; ann's app runs on w1 and bob's on w2, each with a command that nobody else is to see."""
-    with served(fakeredis.FakeRedis(server=fakeredis.FakeServer()), timeout_s=20) as api:
+    with served(fakeredis.FakeRedis(server=fakeredis.FakeServer()), timeout_s=HOPELESS_S) as api:
         root = local(0)
 
         def send(*commands: Command, by: By = root) -> None:
             for command in commands:
-                api.replica.wait_for(api.send(by, command).seq, 10)
+                api.replica.wait_for(api.send(by, command).seq, HOPELESS_S)
 
         accounts = [who for who in ROLES if "/" in who]
         tokens = {who: new_token() for who in accounts}
@@ -438,18 +439,18 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
             "card",
             "timeline",
         }
-    world.api.replica.wait_for(world.api.replica.log.head().seq, 10)
+    world.api.replica.wait_for(world.api.replica.log.head().seq, HOPELESS_S)
     logged = [fact for fact in world.api.replica.log.facts() if fact.seq > head]
     assert len(logged) <= (0 if who == "nobody" else TOLD_BURST + 1), "more than a few attempts are logged"
     assert {type(fact.event) for fact in logged} <= {CommandRefused}
     assert {fact.by.account for fact in logged} <= {who}
-    direct = Client(world.api.store, KEYS.cluster, keyring=RING, timeout_s=10)
+    direct = Client(world.api.store, KEYS.cluster, keyring=RING, timeout_s=HOPELESS_S)
     if who != "nobody":
         for case in cases:
             if (command := command_of(world, case)) is not None:
                 with pytest.raises((NotAllowed, UnknownToken)):
                     direct.send(command, by=world.by(who))
-    world.api.replica.wait_for(world.api.replica.log.head().seq, 10)
+    world.api.replica.wait_for(world.api.replica.log.head().seq, HOPELESS_S)
     assert world.facts() == before, "what was refused has changed something"
 
 

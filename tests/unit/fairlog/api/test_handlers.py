@@ -47,6 +47,7 @@ from scheduler.service.receipts import Receipt
 from scheduler.store.tails import STREAMS, Tail
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served, submission
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -66,7 +67,7 @@ def signed_in(api: Handlers, account: str, role: Role = "user") -> By:
     token = f"t0{account.replace('/', '')}"
     api.send(ROOT, AddAccount(account=account, role="user" if role == "user" else None))
     receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
-    assert api.replica.wait_for(receipt.seq, 10)
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     return By(account, token, role)
 
 
@@ -126,7 +127,7 @@ def test_each_command_of_a_batch_is_answered_in_order(api: Handlers) -> None:
 def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> None:
     ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
     receipt = api.send(ann, submission("a"))
-    api.replica.wait_for(receipt.seq, 10)
+    api.replica.wait_for(receipt.seq, HOPELESS_S)
     secret = submission("b", env=("TOKEN",))
     with pytest.raises(NotAllowed):
         api.send(bob, KillApp(app="a"))
@@ -221,7 +222,7 @@ def test_secrets_that_are_none_or_too_many_are_refused(values: dict[str, object]
 
 def test_a_read_sees_what_was_acknowledged_before_it(api: Handlers) -> None:
     receipt = api.send(ROOT, submission("a"))
-    assert api.replica.wait_for(receipt.seq, 10)
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     viewed = api.view(ROOT, "apps", {}, after=receipt.seq)
     assert viewed.seen.seq >= receipt.seq
     assert [app["app"] for app in listed(viewed)] == ["a"]
@@ -231,7 +232,7 @@ def test_a_read_sees_what_was_acknowledged_before_it(api: Handlers) -> None:
 
 def test_a_read_at_a_position_shows_the_state_there(api: Handlers) -> None:
     first, second = (api.send(ROOT, submission(app)) for app in "ab")
-    api.replica.wait_for(second.seq, 10)
+    api.replica.wait_for(second.seq, HOPELESS_S)
     before = api.view(ROOT, "apps", {}, at=first.seq)
     assert (before.seen.seq, [app["app"] for app in listed(before)]) == (first.seq, ["a"])
     assert listed(api.view(ROOT, "apps", {}, at=first.seq)) == listed(before)
@@ -242,7 +243,7 @@ def test_who_reads_a_past_state_waits_for_nobody_elses(api: Handlers) -> None:
     """Whoever asks for many of them must not take the threads of those who read the present."""
     before = api.send(ROOT, RegisterCompany(company="bolt")).seq
     last = api.send(ROOT, RegisterCompany(company="later")).seq
-    api.replica.wait_for(last, 10)
+    api.replica.wait_for(last, HOPELESS_S)
     with api.replica.past._turn, pytest.raises(NotReady, match="another past state is being read"):
         api.view(ROOT, "companies", {}, at=before)
     api.view(ROOT, "companies", {}, at=last)
@@ -250,8 +251,8 @@ def test_who_reads_a_past_state_waits_for_nobody_elses(api: Handlers) -> None:
 
 
 def test_a_view_is_that_of_the_rules(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, WORKER).seq, 10)
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    api.replica.wait_for(api.send(ROOT, WORKER).seq, HOPELESS_S)
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
     for name, arguments in {"app": {"app": "a"}, "cluster": {}, "shares": {}, "settings": {}}.items():
         _, due = api.replica.read(lambda state, of=(name, arguments): look(state, *of))  # type: ignore[misc]
         assert value(api.view(ROOT, name, arguments)) == json.loads(json.dumps(due))
@@ -262,10 +263,10 @@ def test_a_view_is_that_of_the_rules(api: Handlers) -> None:
 def test_a_list_comes_in_pages_that_go_on_where_the_last_one_ended(api: Handlers) -> None:
     apps = [f"a{number}" for number in range(7)]
     receipts = [api.send(ROOT, submission(app)) for app in apps]
-    api.replica.wait_for(receipts[-1].seq, 10)
+    api.replica.wait_for(receipts[-1].seq, HOPELESS_S)
     page = api.view(ROOT, "apps", {}, limit=3)
     assert [app["app"] for app in listed(page)] == apps[:3]
-    api.replica.wait_for(api.send(ROOT, KillApp(app="a0")).seq, 10)
+    api.replica.wait_for(api.send(ROOT, KillApp(app="a0")).seq, HOPELESS_S)
     page = api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
     assert [app["app"] for app in listed(page)] == apps[3:6]
     page = api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
@@ -280,7 +281,7 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
         who = (ann, bob)[number % 2]
         receipt = api.send(who, submission(f"a{number}", user=who.account[5:], hold=True))
     receipt = api.send(ann, KillApp(app="a0"))
-    assert api.replica.wait_for(receipt.seq, 10)
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     rendered: list[str] = []
 
     def told(_: object, app: App) -> dict[str, str]:
@@ -306,7 +307,7 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
 
 
 def test_the_log_comes_in_pages_with_the_private_parts_that_may_be_read(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
     whole = listed(api.entries(ROOT))
     assert [each["seq"] for each in whole] == list(range(1, len(whole) + 1))
     assert any("private" in each for each in whole)
@@ -320,7 +321,7 @@ def test_the_log_comes_in_pages_with_the_private_parts_that_may_be_read(api: Han
 
 
 def test_the_output_of_a_task_and_of_the_driver_is_read(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
     api.store.hset(KEYS.output("a"), "0", b"hello\n")
     api.work.keep_driver_output("a", b"driving\n")
     assert (api.output(ROOT, "a", 0), api.output(ROOT, "a", None)) == (b"hello\n", b"driving\n")
@@ -351,7 +352,7 @@ def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) ->
         api.send(ROOT, AddAccount(account=account, role=role))  # type: ignore[arg-type]
         token = f"t0{account.replace('/', '')}"
         receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
-    api.replica.wait_for(receipt.seq, 10)
+    api.replica.wait_for(receipt.seq, HOPELESS_S)
 
     def seen(account: str, role: Role, view: str) -> list[str]:
         who = By(account, f"t0{account.replace('/', '')}", role)
@@ -368,7 +369,7 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
     ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
     root = signed_in(api, "op/root", "operator")
     receipt = api.send(ann, submission("a", cwd="/srv"))
-    assert api.replica.wait_for(receipt.seq, 10)
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     for _ in range(3):
         assert value(api.view(ann, "app", {"app": "a"}))["cwd"] == "/srv"
         assert value(api.view(root, "app", {"app": "a"}))["cwd"] is None
@@ -401,7 +402,7 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
 
 
 def test_the_output_of_many_tasks_comes_in_pages(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a", tasks=100)).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("a", tasks=100)).seq, HOPELESS_S)
     written = {task: b"\xff%d\n" % task for task in (*range(3, 40), 99)}
     api.store.hset(api.keys.output("a"), mapping={str(task): output for task, output in written.items()})
     monkeypatch.setattr("fairlog.api.handlers.OUTPUTS_BYTES", 50)
@@ -420,7 +421,7 @@ def test_the_output_of_many_tasks_comes_in_pages(api: Handlers, monkeypatch: pyt
 
 
 def test_before_there_are_accounts_no_read_is_recorded(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
     assert value(api.view(ROOT, "app", {"app": "a"}))["command"] == ["true"]
     api.output(ROOT, "a", 0)
     api.entries(ROOT)
@@ -431,7 +432,7 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
     api.send(ROOT, WORKER)
     adm = signed_in(api, "acme/adm")
     receipt = api.send(adm, submission("a", user="adm"))
-    assert api.replica.wait_for(receipt.seq, 10)
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     audited = value(api.audit(adm))
     assert (audited["events"], audited["verdicts"]) == (audited["endsAt"], [])
     assert audited["endsAt"] >= receipt.seq
@@ -473,7 +474,7 @@ def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypa
 def test_a_long_list_of_apps_is_one_answer_made_in_parts(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlog.api.handlers.PAGE", 2)
     apps = [api.send(ROOT, submission(f"a{number}")) for number in range(5)]
-    assert api.replica.wait_for(apps[-1].seq, 10)
+    assert api.replica.wait_for(apps[-1].seq, HOPELESS_S)
     assert [app["app"] for app in listed(api.view(ROOT, "apps", {}, limit=5))] == ["a0", "a1", "a2", "a3", "a4"]
     page = api.view(ROOT, "apps", {}, limit=3)
     assert [app["app"] for app in listed(page)] == ["a0", "a1", "a2"]

@@ -29,6 +29,7 @@ from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import authenticate, new_token
 from tests.unit.fairlog.api.idp import ISSUER, KEY, Idp, unsigned
 from tests.unit.fairlog.api.served import ACME, ROOT, served
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -50,7 +51,7 @@ def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
         made.send(ROOT, ACME)
         for name in ("acme/ann", "acme/bob", "op/root", "op/oidc"):
             receipt = made.send(ROOT, AddAccount(account=name))
-        made.replica.wait_for(receipt.seq, 10)
+        made.replica.wait_for(receipt.seq, HOPELESS_S)
         yield made
 
 
@@ -58,7 +59,7 @@ def door(api: Handlers, idp: Idp, **about: Any) -> Door:
     """A door whose provider is `idp`, with a token of op/oidc."""
     token = new_token()
     receipt = api.send(ROOT, IssueToken(token=token.id, account="op/oidc", hash=token.hash))
-    api.replica.wait_for(receipt.seq, 10)
+    api.replica.wait_for(receipt.seq, HOPELESS_S)
     settings = Settings(**{"issuer": ISSUER, "client_id": "fairlog", "token": token.text, **about})
     return Door(api, Feed(), provider=Provider(settings, httpx.MockTransport(idp)))
 
@@ -86,7 +87,7 @@ def request(idp: Idp, **about: Any) -> dict[str, Any]:
 
 
 def tokens_of(api: Handlers, account: str) -> list[Any]:
-    api.replica.wait_for(api.replica.log.head().seq, 10)
+    api.replica.wait_for(api.replica.log.head().seq, HOPELESS_S)
     return api.replica.peek(lambda state: state.accounts.tokens_of(account, state.at))
 
 
@@ -95,7 +96,7 @@ def test_who_signs_in_gets_a_token_that_nobody_else_knows(api: Handlers, idp: Id
     (answer,) = ask(door(api, idp), request(idp, token=token.id, hash=token.hash))
     assert (answer.status_code, answer.json()["value"]["account"]) == (200, "acme/ann")
     assert token.text not in answer.text
-    api.replica.wait_for(answer.json()["value"]["seq"], 10)
+    api.replica.wait_for(answer.json()["value"]["seq"], HOPELESS_S)
     who = api.replica.peek(lambda state: authenticate(state, token.text, state.at))
     assert (who.account, who.role) == ("acme/ann", "user")
     (issued,) = tokens_of(api, "acme/ann")

@@ -37,6 +37,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -82,7 +83,7 @@ def run(api: Handlers, story: Callable[[Ask, str], Awaitable[None]], *, token: s
             command = {**body(submission("d", **DRIVER)), "command": ["true"]}
             sent = await home.post("/v1/apps", json={key: value for key, value in command.items() if key != "tasks"})
             assert sent.status_code == 200, sent.text
-            api.replica.wait_for(sent.json()["seq"], 10)
+            api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
             await story(ask, given)
 
     asyncio.run(told())
@@ -125,7 +126,7 @@ def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Ha
             paused.setattr(api.replica, "step", lambda: 0.005)
             last = RegisterCompany(company="initech")  # folded by the step that has begun
             folded = await asyncio.to_thread(api.send, ROOT, last)
-            await asyncio.to_thread(api.replica.wait_for, folded.seq, 2)
+            await asyncio.to_thread(api.replica.wait_for, folded.seq, HOPELESS_S)
             await asyncio.to_thread(api.send, ROOT, submission("late", **OWNED, tasks=None))
             if driver_of == "late":
                 given = Passes(api.keys.cluster, api.keyring).make(ROOT, "acme", "ann", "late", now())
@@ -139,7 +140,7 @@ def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Ha
 
 def test_a_driver_may_nothing_else(api: Handlers) -> None:
     """Neither for another user, nor by a batch, nor what the one who submitted it may do besides."""
-    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, HOPELESS_S)
     allowed = {"commands", "submitApp", "scaleApp", "finishApp", "beat", "explain", "app", "appEvents", "links"}
     allowed |= {"publish", "message"}
 
@@ -165,7 +166,7 @@ def test_a_driver_may_nothing_else(api: Handlers) -> None:
 
 
 def test_a_driver_uses_the_mailboxes_of_its_user_and_is_shown_with_its_links(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, HOPELESS_S)
 
     async def story(ask: Ask, _: str) -> None:
         assert (await ask("GET", "/v1/apps/d/mail/at")).json()["value"] == {"name": "at", "text": None}
@@ -205,7 +206,7 @@ def api_links(api: Handlers, app: str) -> dict[str, str]:
 def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_else(api: Handlers) -> None:
     async def story(ask: Ask, _: str) -> None:
         sent = await ask("POST", "/v1/apps", json=owned("e"))
-        api.replica.wait_for(sent.json()["seq"], 10)
+        api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
         given = Passes(api.keys.cluster, api.keyring).make_for_mail(
             "acme", "ann", "e", api.replica.state.apps["e"].submitted_at
         )
@@ -221,7 +222,7 @@ def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_els
             assert answer.status_code in (401, 403), (route.name, answer.text)
         assert (await ask("GET", "/v1/apps/d/mail/at", given=given)).status_code == 403
         assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 200
-        api.replica.wait_for(api.replica.log.head().seq, 10)
+        api.replica.wait_for(api.replica.log.head().seq, HOPELESS_S)
         assert (await ask("PUT", "/v1/apps/e/mail/at", given=given, json={"text": "x"})).status_code == 401
 
     run(api, story)
@@ -237,7 +238,7 @@ def test_a_pass_is_good_while_its_app_goes_on_then_to_end_apps_and_cannot_be_alt
         assert (await ask("GET", "/v1/apps/d")).status_code == 200
         for app in ("e", "f"):
             assert (await ask("POST", "/v1/apps", json=owned(app))).status_code == 200
-        api.replica.wait_for(api.send(ROOT, KillApp(app="d")).seq, 10)
+        api.replica.wait_for(api.send(ROOT, KillApp(app="d")).seq, HOPELESS_S)
         refused = await ask("POST", "/v1/apps/e/scale", json={"executors": 2})
         assert (refused.status_code, "may end apps of its user, no more" in refused.text) == (403, True)
         assert (await ask("GET", "/v1/apps/d")).status_code == 403
@@ -246,7 +247,7 @@ def test_a_pass_is_good_while_its_app_goes_on_then_to_end_apps_and_cannot_be_alt
         assert (await ask("POST", "/v1/commands", json={"commands": [scale, end]})).status_code == 403
         assert "seq" in (await ask("POST", "/v1/commands", json={"commands": [end]})).json()["answers"][0]
         gone = EndedDriver(driver="d.driver-0", worker="w1", reason="killed")
-        api.replica.wait_for(api.send(ROOT, gone).seq, 10)
+        api.replica.wait_for(api.send(ROOT, gone).seq, HOPELESS_S)
         assert (await ask("POST", "/v1/apps/f/finish", json={})).status_code == 401
 
     run(api, story)
@@ -256,12 +257,12 @@ def test_with_accounts_a_pass_is_worth_what_its_token_is(api: Handlers) -> None:
     made = new_token()
     api.send(ROOT, AddAccount(account="acme/ann"))
     api.send(ROOT, AddAccount(account="acme/bob"))
-    api.replica.wait_for(api.send(ROOT, IssueToken(token=made.id, account="acme/ann", hash=made.hash)).seq, 10)
+    api.replica.wait_for(api.send(ROOT, IssueToken(token=made.id, account="acme/ann", hash=made.hash)).seq, HOPELESS_S)
 
     async def story(ask: Ask, _: str) -> None:
         sent = await ask("POST", "/v1/apps", json=owned("e"))
         assert sent.status_code == 200, sent.text
-        api.replica.wait_for(api.send(ROOT, RevokeToken(token=made.id)).seq, 10)
+        api.replica.wait_for(api.send(ROOT, RevokeToken(token=made.id)).seq, HOPELESS_S)
         assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 401
 
     run(api, story, token=made.text)
@@ -279,7 +280,7 @@ def test_a_key_that_signs_for_workers_makes_no_pass() -> None:
 
 
 def test_a_pass_is_good_for_no_app_of_its_name_that_comes_after_an_hour(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("d", **DRIVER, tasks=None)).seq, 10)
+    api.replica.wait_for(api.send(ROOT, submission("d", **DRIVER, tasks=None)).seq, HOPELESS_S)
     passes, state = Passes(api.keys.cluster, api.keyring), api.replica.state
     submitted = state.apps["d"].submitted_at
     for made in (submitted - UNUSED_MS, submitted, submitted + UNUSED_MS):

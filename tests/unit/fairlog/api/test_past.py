@@ -16,6 +16,7 @@ from scheduler.model.sender import local
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from tests.unit.fairlog.api.served import ACME, WORKER, served, submission
+from tests.waiting import HOPELESS_S
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def api() -> Iterator[Handlers]:
         for number in range(30):
             made.send(local(0), submission(f"a{number}"))
             last = made.send(local(0), KillApp(app=f"a{number}"))
-        made.replica.wait_for(last.seq, 10)
+        made.replica.wait_for(last.seq, HOPELESS_S)
         yield made
 
 

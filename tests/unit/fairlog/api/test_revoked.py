@@ -42,7 +42,7 @@ def master(fake: fakeredis.FakeRedis, name: str) -> Scheduler:
 
 
 def test_a_token_revoked_during_a_failover_is_refused_everywhere(fake: fakeredis.FakeRedis) -> None:
-    scheduler, client = master(fake, "m1"), Client(fake, KEYS.cluster, keyring=RING, by=ROOT, timeout_s=5)
+    scheduler, client = master(fake, "m1"), Client(fake, KEYS.cluster, keyring=RING, by=ROOT, timeout_s=HOPELESS_S)
     token = new_token()
     ann = By("acme/ann", token.id, "user")
     told: list[Command] = [

@@ -21,6 +21,7 @@ from fairlog.api.app import Door
 from fairlog.api.feed import Feed
 from fairlog.api.serve import Where
 from tests.unit.fairlog.api.served import served
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -39,7 +40,7 @@ async def serving(
     folder.chmod(0o700)
     where = Where(folder / "api.sock", address, plain=plain)
     server = asyncio.create_task(serve._serve(Door(api, Feed()), where, serve._sockets(where)))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HOPELESS_S):
         while (await asyncio.to_thread(_ask, folder / "api.sock")) != 200:
             assert not server.done()
         yield folder / "api.sock"
@@ -115,7 +116,7 @@ def test_an_address_holds_no_more_than_its_part_of_the_connections(
                         assert not await reader.read()
                     writer.close()
                 held.pop()[1].close()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(HOPELESS_S):
                     while serve.Impatient._of.total() > 1:
                         await asyncio.sleep(0.01)
                 reader, writer = await asyncio.open_connection(*address)

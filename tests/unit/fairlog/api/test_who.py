@@ -22,6 +22,7 @@ from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.keys import Keys
 from tests.unit.fairlog.api.served import served, submission
 from tests.unit.scheduler.rules.test_permission import HASH, OPERATOR, by, inhabited, token_of
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     import fakeredis
@@ -182,7 +183,7 @@ def test_a_past_state_is_shown_to_those_who_may_see_it_now(fake: fakeredis.FakeR
         sends += [AddAccount(account=account) for account in accounts]
         sends += [IssueToken(token=token_of(account), account=account, hash=HASH) for account in accounts]
         seqs = [served_api.send(root, command).seq for command in sends]
-        served_api.replica.wait_for(seqs[-1], 10)
+        served_api.replica.wait_for(seqs[-1], HOPELESS_S)
         for account in accounts:
             viewed: list[Any] = served_api.view(by(account), "apps", {}, at=seqs[2]).body  # type: ignore[assignment]
             assert len(viewed) == (account == "acme/ann"), account

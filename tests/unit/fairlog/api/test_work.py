@@ -35,6 +35,7 @@ from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import NewToken, new_token
 from scheduler.store.visits import Wanted
 from tests.unit.fairlog.api.served import KEYS, RING, ROOT, served
+from tests.waiting import HOPELESS_S
 from workers.store_door import Stored, WorkerStore
 
 BEGIN = {"turn": "a:1", "want": 1}
@@ -90,7 +91,7 @@ def world() -> Iterator[World]:
 
         def send(*commands: Command, by: By = ROOT) -> None:
             for command in commands:
-                api.replica.wait_for(api.send(by, command).seq, 10)
+                api.replica.wait_for(api.send(by, command).seq, HOPELESS_S)
 
         accounts = ("op/root", "acme/ann", "globex/bob", "worker/w1", "worker/w2")
         tokens = {who: new_token() for who in accounts}
@@ -277,7 +278,7 @@ def test_a_grants_token_takes_nothing_once_the_grant_is_revoked(world: World) ->
     world.ask("POST", f"{path}/begin", token, {})
     assert world.ask("POST", f"{path}/step", token, BEGIN).json()[5] == [[0, 1]]
     bob = By("globex/bob", world.tokens["globex/bob"].id, "user")
-    world.api.replica.wait_for(world.api.send(bob, KillApp(app="bob-1")).seq, 10)
+    world.api.replica.wait_for(world.api.send(bob, KillApp(app="bob-1")).seq, HOPELESS_S)
     assert world.ask("POST", f"{path}/begin", token, {}).json()["granted"] is False
     step = world.ask("POST", f"{path}/step", token, {**DONE, "turn": "a:3", "want": 4}).json()
     assert (step[0], step[2], step[5]) == (False, 1, [])
@@ -294,7 +295,7 @@ def test_a_grants_token_ends_with_the_token_of_its_worker_that_fetched_it(world:
 
     def send(*commands: Command, by: By = ROOT) -> None:
         for command in commands:
-            world.api.replica.wait_for(world.api.send(by, command).seq, 10)
+            world.api.replica.wait_for(world.api.send(by, command).seq, HOPELESS_S)
 
     send(AddAccount(account=account), IssueToken(token=own.id, account=account, hash=own.hash))
     world.ask("POST", f"/v1/workers/{worker}/register", own.text, register(worker))

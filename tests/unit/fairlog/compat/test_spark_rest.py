@@ -33,7 +33,7 @@ from scheduler.model.commands import (
 from scheduler.model.ids import driver_id
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.served import ACME, KEYS, ROOT, WORKER, served, submission
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 
 if TYPE_CHECKING:
     import fakeredis
@@ -126,7 +126,7 @@ def with_account(api: Handlers, account: str) -> str:
 
 def folded(api: Handlers) -> None:
     """The replica has all that was answered."""
-    assert api.replica.wait_for(api.replica.log.head().seq, 60)
+    assert api.replica.wait_for(api.replica.log.head().seq, HOPELESS_S)
 
 
 def test_a_recorded_request_becomes_the_app_of_a_driver(api: Handlers, home: str) -> None:

@@ -18,6 +18,7 @@ from fairlog.engines import dask_cluster
 from fairlog.engines.dask_cluster import FairlogCluster
 from fairlog.engines.dask_node import Worker
 from scheduler.model.commands import SubmitApp
+from tests.waiting import HOPELESS_S
 
 
 class Grants:
@@ -105,7 +106,7 @@ def run(monkeypatch: pytest.MonkeyPatch, story: Story, **about: Any) -> Grants:
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HOPELESS_S):
         while not reached():
             await asyncio.sleep(0.01)
 
@@ -193,7 +194,7 @@ def test_it_adapts_from_nothing_and_back(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_workers_that_a_restart_closes_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(_: FairlogCluster, client: Client, grants: Grants) -> None:
         await client.wait_for_workers(2)
-        await client.restart(timeout=60)
+        await client.restart(timeout=HOPELESS_S)
         await client.wait_for_workers(2)
         assert (grants.demand, grants.granted) == (2, 4)
         assert await client.submit(pow, 2, 3) == 8

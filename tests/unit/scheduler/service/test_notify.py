@@ -10,12 +10,13 @@ from uuid import uuid4
 import pytest
 
 from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, notify
+from tests.waiting import HOPELESS_S
 
 
 @pytest.fixture
 def line() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-        line.settimeout(5)
+        line.settimeout(HOPELESS_S)
         yield line
 
 
