@@ -29,6 +29,8 @@ AUTHORITY, KEY = "FAIRLOG_POOL_AUTHORITY", "FAIRLOG_POOL_KEY"
 PATIENCE_S = 10.0
 """How long a worker tries to reach the pool."""
 T = TypeVar("T")
+_FRAME = 1 << 16
+"""A pickler writes values of more bytes by themselves, and the others in frames, which begin with one of two codes."""
 _SHORT_S = 0.02
 """A call that takes longer holds up none that came with it: they are returned to the pool."""
 _DEATHS = 20
@@ -61,17 +63,43 @@ def _with_cause(error: BaseException, text: str) -> BaseException:
     return error
 
 
-def dumped(value: object) -> bytes:
+class _Pieces:
+    """A file that keeps what is written as it is: of a large value a pickler writes the bytes themselves at once."""
+
+    def __init__(self) -> None:
+        self._written: list[Any] = []
+        self.write = self._written.append
+
+    def body(self) -> wire.Body:
+        """All that was written; what its owner could change is copied."""
+        return tuple(piece if isinstance(piece, bytes) else bytes(_plain(piece)) for piece in self._written)
+
+
+def _plain(piece: bytearray | pickle.PickleBuffer) -> bytearray | memoryview:
+    return piece.raw() if isinstance(piece, pickle.PickleBuffer) else piece
+
+
+def dumped(value: object) -> wire.Body:
     """The pickle of a value; by cloudpickle if it is of `__main__`, or what pickle takes by name cannot be found."""
+    pieces = _Pieces()
     try:
-        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        pickle.Pickler(pieces, pickle.HIGHEST_PROTOCOL).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError):
-        data = b"__main__"
-    if b"__main__" not in data:
-        return data
+        pass
+    else:
+        body = pieces.body()
+        if not any(b"__main__" in piece for piece in body if _names(piece)):
+            return body
     import cloudpickle  # noqa: PLC0415 (few need it)
 
-    return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    pieces = _Pieces()
+    cloudpickle.Pickler(pieces, pickle.HIGHEST_PROTOCOL).dump(value)
+    return pieces.body()
+
+
+def _names(piece: bytes) -> bool:
+    """Whether a piece of a pickle may name something, and is not the contents of one large value."""
+    return len(piece) <= _FRAME or piece.startswith((pickle.PROTO, pickle.FRAME))
 
 
 class _Worker:
@@ -105,11 +133,11 @@ class _Worker:
 
     def _receive(self) -> bool:
         """Wait for frames; False once the pool has closed the connection."""
-        data = self._connection.recv(1 << 18)
-        if not data:
+        count = self._connection.recv_into(self._frames.room())
+        if not count:
             return False
         with self._lock:
-            self._pending += self._frames.feed(data)
+            self._pending += self._frames.take(count)
             if len(self._pending) > 1:
                 self._several.set()
         return True
@@ -118,7 +146,7 @@ class _Worker:
         """Make the first call; False, and the pool is told, if it fails."""
         kind, body = _outcome(frame.body)
         if kind == wire.ERROR:
-            self._connection.sendall(wire.framed(0, wire.BROKEN, body))
+            self._send(wire.framed(0, wire.BROKEN, body))
         return kind != wire.ERROR
 
     def _answer(self, frame: wire.Frame) -> None:
@@ -126,7 +154,11 @@ class _Worker:
         kind, body = _outcome(frame.body)
         answer = wire.framed(frame.call, kind, body, time.perf_counter() - began_s)
         with self._lock:
-            self._connection.sendall(answer)
+            self._send(answer)
+
+    def _send(self, frame: Iterable[bytes]) -> None:
+        for part in frame:
+            self._connection.sendall(part)
 
     def _watch(self) -> None:
         """Return the calls that wait behind a long one."""
@@ -143,8 +175,8 @@ class _Worker:
         with contextlib.suppress(OSError):
             self._connection.settimeout(0)
             try:
-                while data := self._connection.recv(1 << 18):
-                    self._pending += self._frames.feed(data)
+                while count := self._connection.recv_into(self._frames.room()):
+                    self._pending += self._frames.take(count)
             except wire.NOT_NOW:
                 pass
             finally:
@@ -152,10 +184,10 @@ class _Worker:
             calls = [frame for frame in self._pending if frame.kind == wire.CALL]
             self._pending = deque(frame for frame in self._pending if frame.kind != wire.CALL)
             if calls:
-                self._connection.sendall(b"".join(wire.framed(frame.call, wire.RETURNED) for frame in calls))
+                self._send([b"".join(part for frame in calls for part in wire.framed(frame.call, wire.RETURNED))])
 
 
-def _outcome(body: bytes) -> tuple[int, bytes]:
+def _outcome(body: bytes | bytearray) -> tuple[int, wire.Body]:
     """The kind and the body of the answer to a call."""
     try:
         function, arguments, named = script.loads(body)
@@ -173,13 +205,13 @@ def each(function: Callable[..., T], chunk: Iterable[tuple[Any, ...]]) -> list[T
     return [function(*arguments) for arguments in chunk]
 
 
-def failure(error: BaseException) -> bytes:
+def failure(error: BaseException) -> wire.Body:
     """The pickle of an exception with its traceback; of one that cannot be pickled, its text."""
     text = f'\n"""\n{"".join(traceback.format_exception(error))}"""'
     error.__traceback__ = None
     try:
         data = dumped(_Carried(error, text))
-        pickle.loads(data)  # noqa: S301 (made here)
+        pickle.loads(b"".join(data))  # noqa: S301 (made here)
     except Exception:  # noqa: BLE001 (an exception of the user's may fail in any way)
         return dumped(_Carried(RuntimeError(f"{type(error).__name__}: {error} (it cannot be pickled)"), text))
     return data

@@ -91,7 +91,7 @@ class _Future(Future[T]):
 class _Call:
     __slots__ = ("body", "future", "tries")
 
-    def __init__(self, future: _Future[Any], body: bytes) -> None:
+    def __init__(self, future: _Future[Any], body: wire.Body) -> None:
         self.future, self.body, self.tries = future, body, 0
 
 
@@ -102,7 +102,7 @@ class _Link:
         self.connection, self.executor = connection, executor
         self.frames = wire.Frames()
         self.calls: dict[int, _Call] = {}
-        self.out = bytearray()
+        self.out = wire.Outgoing()
         self.mean_s: float | None = None
         self.leaving = self.stopped = False
 
@@ -129,7 +129,7 @@ class _Pool:
         self._slots, self._retries, self._idle_s = slots, retries, idle_s
         self.bounds: tuple[int, int] | None = None
         """The least and the most executors, if their number follows the calls."""
-        self.initializer = b""
+        self.initializer: wire.Body = ()
         """The call that each worker makes first, pickled."""
         self.app: OwnedApp | None = None
         self.calls: deque[_Call] = deque()
@@ -275,7 +275,7 @@ class _Pool:
         self._links.add(link)
         self._selector.register(link.connection, selectors.EVENT_READ, link)
         if self.initializer:
-            link.out += wire.framed(0, wire.INITIALIZE, self.initializer)
+            link.out.put(wire.framed(0, wire.INITIALIZE, self.initializer))
             self._send(link)
 
     def _send(self, link: _Link) -> None:
@@ -290,15 +290,21 @@ class _Pool:
                 self._flush(link)
             if mask & selectors.EVENT_READ:
                 for _ in range(_MOST_RECORDS):
-                    data = link.connection.recv(1 << 18)
-                    if not data:
+                    count = link.connection.recv_into(link.frames.room())
+                    if not count:
                         raise ConnectionError("the worker is gone")
-                    for frame in link.frames.feed(data):
-                        self._answer(link, frame)
+                    self._hear(link, link.frames.take(count))
         except wire.NOT_NOW:
             pass
         except OSError:
             self._lose(link)
+
+    def _hear(self, link: _Link, frames: list[wire.Frame]) -> None:
+        """Take what a worker says; of the calls that are still there, it makes the first."""
+        for frame in frames:
+            self._answer(link, frame)
+        for first in islice(link.calls.values(), 1):
+            first.future.go_on()
 
     def _answer(self, link: _Link, frame: wire.Frame) -> None:
         if frame.kind == wire.BROKEN:
@@ -307,13 +313,11 @@ class _Pool:
         call = link.calls.pop(frame.call, None)
         if call is None:
             return
+        call.future.go_on(back=frame.kind == wire.RETURNED)
         if frame.kind == wire.RETURNED:
             link.mean_s = _SHORT_S
-            call.future.go_on(back=True)
             self.calls.appendleft(call)
             return
-        for following in islice(link.calls.values(), 1):
-            following.future.go_on()
         link.note(frame.took_s)
         try:
             value = pickle.loads(frame.body)  # noqa: S301 (likewise)
@@ -350,7 +354,7 @@ class _Pool:
             if link.calls:
                 call.future.lie(self._thread)
             link.calls[self._number] = call
-            link.out += wire.framed(self._number, wire.CALL, call.body)
+            link.out.put(wire.framed(self._number, wire.CALL, call.body))
             given += 1
         if given:
             self._send(link)
@@ -360,9 +364,7 @@ class _Pool:
         """Send what the connection takes now, and wait for the rest."""
         before = bool(link.out)
         with suppress(*wire.NOT_NOW):
-            while link.out:
-                sent = link.connection.send(memoryview(link.out)[: 1 << 20])
-                del link.out[:sent]
+            link.out.send(link.connection)
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.out else 0)
         if before and self._selector.get_key(link.connection).events != wanted:
             self._selector.modify(link.connection, wanted, link)
@@ -453,7 +455,7 @@ class _Pool:
 
     def _stop(self, link: _Link) -> None:
         link.stopped = True
-        link.out += wire.framed(0, wire.STOP)
+        link.out.put(wire.framed(0, wire.STOP))
         self._send(link)
 
     def _break(self, error: BaseException) -> None:

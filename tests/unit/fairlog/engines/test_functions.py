@@ -1,0 +1,62 @@
+"""What a pool of functions makes of what its workers say, without a cluster."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fairlog.engines import wire
+from fairlog.engines.function_worker import dumped
+from fairlog.engines.functions import _Call, _Future, _Link, _Pool
+from fairlog.engines.keys import draw_keys
+from tests.waiting import HOPELESS_S
+
+KEYS = draw_keys("app-1")
+
+
+@pytest.fixture
+def pool() -> Iterator[_Pool]:
+    """A pool whose thread does not run."""
+    tls = wire.context(KEYS.authority, f"{KEYS.certificate}{KEYS.key}", server=True)
+    made = _Pool(socket.create_server(("127.0.0.1", 0)), tls, slots=1, retries=0, idle_s=1)
+    yield made
+    made.abandon()
+
+
+def lying(link: _Link, *numbers: int) -> None:
+    """Calls that were sent to the worker, behind one another."""
+    for number in numbers:
+        call = _Call(_Future(), dumped((abs, (number,), {})))
+        assert call.future.set_running_or_notify_cancel()
+        if link.calls:
+            call.future.lie(threading.Thread())
+        link.calls[number] = call
+
+
+def said(call: int, kind: int) -> wire.Frame:
+    return wire.Frame(call, kind, 0.001, b"".join(dumped(call)) if kind == wire.RESULT else b"")
+
+
+def test_no_call_counts_as_lying_at_a_worker_once_it_is_answered_or_the_first_there(
+    pool: _Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the call before it was answered, or came back: `map` and `cancel` would wait for it to begin."""
+    monkeypatch.setattr("fairlog.engines.functions._BACK_WITHIN_S", HOPELESS_S)
+    here, there = socket.socketpair()
+    with here, there:
+        link = _Link(here, "app-1.0")
+        lying(link, 1, 2, 3, 4)
+        futures = {number: call.future for number, call in link.calls.items()}
+        pool._hear(link, [said(1, wire.RESULT), said(2, wire.RESULT)])
+        lying(link, 5)
+        futures[5] = link.calls[5].future
+        assert [futures[number]._lies for number in (1, 2, 3, 4, 5)] == [False, False, False, True, True]
+        pool._hear(link, [said(3, wire.RETURNED), said(4, wire.RETURNED)])
+        assert [futures[number]._lies for number in (3, 4, 5)] == [False, False, False]
+        assert [futures[number].cancel() for number in (1, 2, 5, 3, 4)] == [False, False, False, True, True]
+        pool._hear(link, [said(5, wire.RESULT)])
+        assert [futures[number].result(0) for number in (1, 2, 5)] == [1, 2, 5]
+        assert [call.future for call in pool.calls] == [futures[4], futures[3]]
