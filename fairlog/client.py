@@ -31,6 +31,7 @@ from scheduler.model.arrays import indexes
 from scheduler.model.commands import Command, KillApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
+from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
 from scheduler.rules.views import named as named_app
 from scheduler.service import client as service
 from scheduler.service.folders import working_folder
@@ -219,6 +220,8 @@ def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mappin
     """The fields of a submission: a new id, the present folder, one task unless there is a driver."""
     words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     asked = {"app": f"app-{uuid4().hex[:12]}", "env": tuple(sorted(env)), **fields}
+    if SCRIPT in env:
+        asked["script"] = digest_of(script_of_value(env[SCRIPT]))
     if "cwd" not in asked:
         asked["cwd"] = str(working_folder())
     for name in ("output", "error"):
@@ -233,6 +236,14 @@ def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mappin
     if words:
         asked.setdefault("name", Path(words[0]).name)
     return {**asked, "command": words}
+
+
+def _values(env: Mapping[str, str] | None, script: str | bytes | None) -> dict[str, str]:
+    """The values that the store keeps for the app, the script among them. Raises: InvalidCommand if it is too large."""
+    if script is None:
+        return dict(env or {})
+    content = script.encode() if isinstance(script, str) else script
+    return {**(env or {}), SCRIPT: script_value(content, "of the app")}
 
 
 def _place(url: str | None, token: str | None) -> tuple[str, str | None]:
@@ -315,6 +326,7 @@ class Client:
         company: str | None = None,
         user: str | None = None,
         env: Mapping[str, str] | None = None,
+        script: str | bytes | None = None,
         **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
     ) -> Submitted:
         r"""Submit an app that runs `command`, under a new id; returns once it is in the log, which no crash loses.
@@ -326,14 +338,22 @@ class Client:
         >>> client.wait(app).requested_cores, client.logs(app)
         (4, 'hello\n')
 
+        The text of a `script` is stored with the app, and is what the first word of the command runs:
+
+        >>> text = "#!/bin/sh\necho $1 in $(basename $0)"
+        >>> app = client.submit(["job.sh", "a"], company="acme", user="ann", script=text)
+        >>> client.wait(app) and client.logs(app)
+        'a in job.sh\n'
+
         A submission that was made elsewhere is sent as it is:
 
         >>> client.submit(fairlog.SubmitApp(app="mine", company="acme", user="ann", tasks=1, command=("true",))).app
         'mine'
         """
         request = command if isinstance(command, SubmitApp) else None
-        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, env or {})
-        return self._do(_submit(request, {**about, "company": company, "user": user}, env or {}))
+        values = _values(env, script)
+        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
+        return self._do(_submit(request, {**about, "company": company, "user": user}, values))
 
     def wait(self, app: Named, *, timeout_s: float | None = None) -> AppDetails:
         """The app once it has ended. Raises: TimeoutError if it has not after `timeout_s` seconds, UnknownApp.
@@ -537,6 +557,7 @@ class AsyncClient:
         company: str | None = None,
         user: str | None = None,
         env: Mapping[str, str] | None = None,
+        script: str | bytes | None = None,
         **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
     ) -> Submitted:
         """As `Client.submit`.
@@ -549,8 +570,9 @@ class AsyncClient:
         True
         """
         request = command if isinstance(command, SubmitApp) else None
-        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, env or {})
-        return await self._do(_submit(request, {**about, "company": company, "user": user}, env or {}))
+        values = _values(env, script)
+        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
+        return await self._do(_submit(request, {**about, "company": company, "user": user}, values))
 
     async def wait(self, app: Named, *, timeout_s: float | None = None) -> AppDetails:
         """As `Client.wait`; other coroutines run meanwhile.

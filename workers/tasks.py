@@ -24,7 +24,7 @@ from scheduler.model.errors import FairlogError, InvalidCommand
 from scheduler.model.grants import Grant
 from scheduler.model.ids import number_of
 from scheduler.model.outputs import filled
-from scheduler.model.staged import FILES, unpacked
+from scheduler.model.staged import FILES, SCRIPT, digest_of, script_name, script_of_value, unpacked
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.service.private import private_folder
 from scheduler.store.secrets import UnreadableSecrets
@@ -228,12 +228,25 @@ class TaskStarter:
         self._places: dict[str, tuple[Path, Path]] = {}
         """Slot of the executor -> its files."""
         self._command = grant.command[0] if grant.command else ""
+        self._words = grant.command
         try:
             secrets = dict(read_secrets())
             self._staged = unpacked(secrets.pop(FILES)) if FILES in secrets else {}
+            script = secrets.pop(SCRIPT, "")
             self._secrets = secrets
+            if grant.script:
+                self._stage_script(script_of_value(script))
         except (UnreadableSecrets, InvalidCommand) as error:
             self._refused = 126, f"{error} (worker {worker})"
+
+    def _stage_script(self, content: bytes) -> None:
+        """Put the copy of the app's script beside its staged files, and into its command. Raises: InvalidCommand."""
+        if digest_of(content) != self._grant.script:
+            raise InvalidCommand("the stored script is not the one that was submitted; submit it again")
+        at = self._grant.script_at
+        name = script_name(self._words[at], self._staged)
+        self._staged = {**self._staged, name: content}
+        self._words = (*self._words[:at], f"{self._cell.scratch}/{name}", *self._words[at + 1 :])
 
     def start(self, *tasks: Begun) -> list[Task | Completion]:
         """Start tasks. Returns a completion that states the reason for each that cannot start."""
@@ -307,7 +320,7 @@ class TaskStarter:
             self._cell.open()
             environment = task_environment(grant, self._cell.variables, self._secrets) | {HOST_VARIABLE: self._host}
             environment |= self._resources_told(grant.addresses)  # visits find all, each task its own part
-            prepared = self._cell.prepare(grant.command, environment, self._cwd, self._staged)
+            prepared = self._cell.prepare(self._words, environment, self._cwd, self._staged)
         except (FairlogError, OSError) as error:
             return 126, f"{error} (worker {worker})"
         if prepared.unwritten:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import msgspec
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, Semaphore, to_thread
 from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 from redis.exceptions import RedisError
@@ -80,6 +80,10 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024
+MAX_SUBMISSION = 8 * 1024 * 1024
+"""The most bytes of a request with commands, among them copies of scripts. One of more than `MAX_BODY` costs more."""
+LARGE_AT_ONCE = 4
+"""How many requests of more than `MAX_BODY` a company, or an account without one, may have under way."""
 MAX_STREAMS, OF_COMPANY = 3_000, 1_500
 """The most streams of a server, and of a company or of an account without one."""
 STREAMS_S = 10.0
@@ -147,6 +151,8 @@ class Door:
         self._heads = CapacityLimiter(READS_AT_ONCE)
         self._catching_up = CapacityLimiter(1)
         self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
+        self._large: defaultdict[str, Semaphore] = defaultdict(partial(Semaphore, LARGE_AT_ONCE))
+        """By company or account: room for its large requests."""
         self._streams: Counter[str] = Counter()
         """By company."""
         self._of_company: WeakValueDictionary[tuple[CapacityLimiter, str], CapacityLimiter] = WeakValueDictionary()
@@ -429,7 +435,25 @@ class Door:
     async def _command(
         self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
     ) -> Response:
-        body = await _body(request)
+        async with self._room_for(request, who):
+            return await self._sent(route, request, who, values, driver)
+
+    @asynccontextmanager
+    async def _room_for(self, request: Request, who: By) -> AsyncIterator[None]:
+        """Wait until there is room for a request with commands, if it is a large one."""
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) <= MAX_BODY:
+            yield
+            return
+        async with self._large[company_of(who) or who.account]:
+            yield
+
+    async def _sent(
+        self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
+    ) -> Response:
+        body = await _body(request, most=MAX_SUBMISSION)
+        if more := len(body) // MAX_BODY:
+            self.rates.charge(who.token, company_of(who), more)
         fields = _decoded(body) if body else {}
         if not isinstance(fields, dict):
             raise BadRequest("the body must be a JSON object with the fields of the command")
@@ -444,7 +468,11 @@ class Door:
         return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
     async def _batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
-        body = await _body(request)
+        async with self._room_for(request, who):
+            return await self._sent_batch(request, who, values, driver)
+
+    async def _sent_batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
+        body = await _body(request, most=MAX_SUBMISSION)
         try:
             whole = _batch_of(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -454,7 +482,7 @@ class Door:
         bodies = [bytes(each) for each in whole["commands"]]
         if driver is not None:
             self._check_batch(driver, bodies)
-        if more := cost_of(len(bodies)):
+        if more := cost_of(len(bodies)) + len(body) // MAX_BODY:
             self.rates.charge(who.token, company_of(who), more)
         identity = values.get("Idempotency-Key", "")
         outcomes = await self.command(who, partial(self.handlers.send_many, who, bodies, command_id=identity))

@@ -42,8 +42,10 @@ from scheduler.model.commands import (
     LoseWorker,
     RestoreLog,
     SubmitApp,
+    check_length,
     command_of,
     read_command,
+    write_command,
 )
 from scheduler.model.errors import (
     AppEnded,
@@ -853,6 +855,7 @@ def _named(who: By, app: str, owner: Subject) -> str:
 def read_request(body: bytes) -> tuple[Command, Mapping[str, str]]:
     """A command from JSON, and the secrets of a submission, its field `secrets`. Raises: InvalidCommand."""
     if b'"secrets"' not in body:
+        check_length(body)
         return read_command(body), {}
     try:
         values = _plain(body)
@@ -868,6 +871,7 @@ def request_of(values: dict[str, Any]) -> tuple[Command, Mapping[str, str]]:
     secrets: Any = values.get("secrets", {}) if values.get("type") == SubmitApp.__name__ else {}
     command = command_of({name: value for name, value in values.items() if name != "secrets" or not secrets})
     if not secrets:
+        check_length(write_command(command))
         return command, {}
     if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
         raise InvalidCommand("secrets must be an object of texts by the names of their variables")
@@ -876,7 +880,7 @@ def request_of(values: dict[str, Any]) -> tuple[Command, Mapping[str, str]]:
 
 def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[SubmitApp, Mapping[str, str]]:
     """The submission that names its variables, and their values. Raises: InvalidCommand."""
-    commands.check_variables((part for item in secrets.items() for part in item), len(secrets))
+    commands.check_variables(secrets)
     if not command.env:
         return replace(command, env=tuple(sorted(secrets))), secrets
     if secrets and set(command.env) != set(secrets):

@@ -7,23 +7,27 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.core import augment_usage_errors
 
 from fairlog.cli.params import file_text, read_folder
 from fairlog.cli.render import say
-from scheduler.model.commands import MAX_VARIABLES, MAX_VARIABLES_BYTES
-from scheduler.model.staged import FILES
-from scheduler.model.text import in_bytes, of_bytes
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.staged import MOST_SCRIPT_BYTES, script_value
+from scheduler.model.text import of_bytes
 
 DIRECTIVE = "#FAIRLOG"
+STDIN = "<stdin>"
+"""As the name of a script: standard input."""
+_STDIN_READ = "fairlog.stdin"
 _HEAD_BYTES = 64 * 1024
 _MOST_WORDS = 20
 """So many words of a command are looked at as files."""
@@ -68,29 +72,36 @@ class JobCommand(click.Command):
         command, file = _words(given), given.get("file")
         job = read_job(Path(file)) if isinstance(file, str) else {}
         its = job.pop("command", None)
+        named = given.get("script", job.get("script"))
+        if its is not None and not command:
+            stated = _command_of(its, f"{file}")
+            args, command = [*args, "--", *stated], stated
+        if isinstance(named, str):
+            args, command = _with_script(args, command, named)
         options = [*self._options_of(job, f"{file}")]
         self._read(ctx, options, f"{file}")
         yield from options
-        if not command and its is not None:
-            command = _command_of(its, f"{file}")
-            args = [*args, "--", *command]
-        script = script_of(command) if command else None
         for sentence in unheeded(command) if command else ():
             say(f"note: {sentence}")
-        if script is not None:
-            for number, words in directives(script):
-                where = f"line {number} of {script}"
-                said = self._read(ctx, words, where)
-                if wrong := _words(said):
-                    raise click.UsageError(f"{where} has {wrong[0]!r}, which belongs to no option", ctx)
-                if isinstance(said.get("file"), str):
-                    raise click.UsageError(f"{where} names a --file; name it on the command line", ctx)
-                if (asked := self.get_help_option(ctx)) is not None and said.get(str(asked.name)):
-                    raise click.UsageError(f"{where} asks for help; give --help on the command line", ctx)
-                for taken in _taken(said):
-                    say(f"note: {where} takes {taken} along for the tasks")
-                yield from words
+        if command and (script := script_of(command)) is not None:
+            yield from self._directed(ctx, script)
         yield from args
+
+    def _directed(self, ctx: click.Context, script: str) -> Iterator[str]:
+        """The options in the leading comments of the script. Raises: click.UsageError naming the line."""
+        for number, words in directives(script):
+            where = f"line {number} of {script}"
+            said = self._read(ctx, words, where)
+            if wrong := _words(said):
+                raise click.UsageError(f"{where} has {wrong[0]!r}, which belongs to no option", ctx)
+            for option in ("file", "script"):
+                if isinstance(said.get(option), str):
+                    raise click.UsageError(f"{where} names a --{option}; name it on the command line", ctx)
+            if (asked := self.get_help_option(ctx)) is not None and said.get(str(asked.name)):
+                raise click.UsageError(f"{where} asks for help; give --help on the command line", ctx)
+            for taken in _taken(said):
+                say(f"note: {where} takes {taken} along for the tasks")
+            yield from words
 
     def _read(self, ctx: click.Context, words: Sequence[str], where: str) -> dict[str, Any]:
         """What click's parser makes of the options that a file states.
@@ -134,6 +145,15 @@ class JobCommand(click.Command):
                         f"{file}: {key} cannot be {str(each)[:40]!r}; write it as the option {name} takes it"
                     )
                 yield from (name, str(each))
+
+
+def _with_script(args: Sequence[str], command: Sequence[str], named: str) -> tuple[list[str], list[str]]:
+    """The arguments and the command, as if the script that --script names were its first word."""
+    options = list(args[: len(args) - len(command)])
+    if options[-1:] == ["--"]:
+        del options[-1]
+    words = [STDIN if named in {"-", "/dev/stdin"} else named, *command]
+    return [*options, "--", *words], words
 
 
 def _command_of(said: object, file: str) -> list[str]:
@@ -290,7 +310,7 @@ def as_command(command: Sequence[str]) -> tuple[str, ...]:
 def in_folder(command: Sequence[str], folder: str) -> tuple[str, ...]:
     """The command with the path of its script in the folder, from which it can be found elsewhere."""
     script = script_of(command)
-    if script is None or script not in command or os.path.isabs(script):  # noqa: PTH117 (a name may be anything)
+    if script in {None, STDIN} or script not in command or os.path.isabs(script):  # noqa: PTH117 (a name may be anything)
         return tuple(command)
     at = command.index(script)
     return (*command[:at], os.path.normpath(os.path.join(folder, script)), *command[at + 1 :])  # noqa: PTH118 (likewise)
@@ -325,10 +345,13 @@ def _is_here(program: str) -> bool:
 def _head(program: str) -> str:
     """The beginning of a text file, in whatever encoding; "" if it is none."""
     try:
-        if not os.path.isfile(program):  # noqa: PTH113 (Path.is_file raises for some names)
+        if program == STDIN:
+            head = _read_stdin()[:_HEAD_BYTES]
+        elif not os.path.isfile(program):  # noqa: PTH113 (Path.is_file raises for some names)
             return ""
-        with open(program, "rb") as file:  # noqa: PTH123 (likewise)
-            head = file.read(_HEAD_BYTES)
+        else:
+            with open(program, "rb") as file:  # noqa: PTH123 (likewise)
+                head = file.read(_HEAD_BYTES)
     except (OSError, ValueError):
         return ""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -386,15 +409,46 @@ def exported(names: Sequence[str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in without}
 
 
-def check_size(variables: Mapping[str, str]) -> None:
-    """Raises: click.UsageError, naming the largest ones, for more variables than an app can have."""
-    sizes = {name: len(in_bytes(name)) + len(in_bytes(value)) + 2 for name, value in variables.items()}
-    if len(sizes) <= MAX_VARIABLES and sum(sizes.values()) <= MAX_VARIABLES_BYTES:
-        return
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
-    named = ", ".join(f"{'the staged files' if name == FILES else name[:60]} ({sizes[name]} bytes)" for name in largest)
-    raise click.UsageError(
-        f"an app can have at most {MAX_VARIABLES} environment variables of {MAX_VARIABLES_BYTES} bytes together, not "
-        f"{len(sizes)} of {sum(sizes.values())}; leave out some, as by --export ALL,-{largest[0][:60]}; the largest "
-        f"are {named}"
-    )
+class Copy(NamedTuple):
+    """A script that is copied with its app: the command, of which it is the word `at`, and what is in it."""
+
+    command: tuple[str, ...]
+    at: int
+    content: bytes
+
+
+def with_copy(command: Sequence[str], *, asked: bool) -> Copy | tuple[str, ...]:
+    """The command to run, with a copy of its script if that is `asked` for, or is a shell's and the first word.
+
+    Raises: click.UsageError as `as_command`; click.BadParameter for a script that cannot be read or is too large.
+    """
+    script, stdin = command[0], command[0] == STDIN
+    words = tuple(command) if asked and script_of(command) is None else as_command(command)
+    path = script if script in words else f"./{script}"
+    if path not in words or not (asked or (script_of(command) == script and _runs_shell(script))):
+        return words
+    try:
+        content = _read_stdin() if stdin else Path(script).read_bytes()
+        script_value(content, script)
+    except (OSError, InvalidCommand) as error:
+        why = f"{script} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise click.BadParameter(why, param_hint="--script" if asked else "CMD") from None
+    if not content:
+        raise click.BadParameter("the script is empty", param_hint="--script")
+    at = words.index(path)
+    return Copy((*words[:at], "script" if stdin else path, *words[at + 1 :]), at, content)
+
+
+def _runs_shell(script: str) -> bool:
+    """Whether a shell runs the script, which then knows nothing of the folder that it stands in."""
+    first = _head(script).split("\n", 1)[0]
+    return not first.startswith("#!") or _is_shell(first)
+
+
+def _read_stdin() -> bytes:
+    """What comes by standard input, up to more than a script can have; it is read once for a command line."""
+    told = click.get_current_context().meta
+    if _STDIN_READ not in told:
+        told[_STDIN_READ] = sys.stdin.buffer.read(MOST_SCRIPT_BYTES + 1)
+    found: bytes = told[_STDIN_READ]
+    return found

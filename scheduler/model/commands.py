@@ -6,7 +6,7 @@ Reading a command checks only names and types. `decide` checks whether it is all
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.outputs import OpenMode
 from scheduler.model.sender import By
+from scheduler.model.staged import FILES, SCRIPT
 
 BATCH = 1_000
 """The most commands in a batch, and in a turn."""
@@ -25,7 +26,9 @@ MAX_COMMAND_BYTES = 256 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 """The most bytes of a batch's JSON, and of the commands that a turn takes."""
 MAX_VARIABLES = 1024
-MAX_VARIABLES_BYTES = 64 * 1024
+MAX_VARIABLES_BYTES = 256 * 1024
+MAX_VARIABLE_BYTES = 128 * 1024 - 1
+"""The most bytes of `NAME=VALUE`: Linux starts no program with a longer one."""
 
 if TYPE_CHECKING:
     Setting = Any
@@ -183,6 +186,8 @@ class SubmitApp(_Request, frozen=True):
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
 
+    `script`: the digest of the script that is the word `script_at` of the command, and of which a copy is stored.
+
     `output` and `error` are patterns of files to which tasks write besides the worker's own, opened by `open_mode`
     (`scheduler.model.outputs`); without `error`, errors go to the file of the output. `numbered`: in them the app is
     named by the position of its submission.
@@ -233,6 +238,8 @@ class SubmitApp(_Request, frozen=True):
     error: str = ""
     open_mode: OpenMode = "truncate"
     numbered: bool = False
+    script: str = ""
+    script_at: int = 0
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:
@@ -528,6 +535,8 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     error: str = ""
     open_mode: OpenMode = "truncate"
     numbered: bool = False
+    script: str = ""
+    script_at: int = 0
 
 
 WITHHELD = "…"
@@ -583,22 +592,33 @@ def without_private(command: Command) -> Command:
     return replace(command, display="") if isinstance(command, AddAccount | ChangeAccount) else command
 
 
-def check_variables(parts: Iterable[str], number: int) -> None:
-    """Raises: InvalidCommand for more environment variables, or longer ones, than an app may have, or with NUL in them.
+def check_variables(values: Mapping[str, str]) -> None:
+    """Raises: InvalidCommand, naming the largest ones, for more variables than an app may have, or with NUL in them.
 
-    `parts` are their names, and their values where they are known.
+    `values` are "" where they are not known. The copy of a script has a bound of its own (`scheduler.model.staged`).
     """
-    if number > MAX_VARIABLES:
-        raise InvalidCommand(f"an app can have at most {MAX_VARIABLES} environment variables, not {number}")
-    size = 0
-    for part in parts:
-        if "\0" in part:
+    sizes: dict[str, int] = {}
+    for name, value in values.items():
+        if "\0" in name or "\0" in value:
             raise InvalidCommand("environment variables must not contain NUL characters")
-        size += len(part.encode(errors="surrogatepass")) + 1
-    if size > MAX_VARIABLES_BYTES:
-        raise InvalidCommand(
-            f"the environment variables of an app can take at most {MAX_VARIABLES_BYTES} bytes, not {size}"
-        )
+        if name != SCRIPT:
+            sizes[name] = len(name.encode(errors="surrogatepass")) + len(value.encode(errors="surrogatepass")) + 2
+    size = sum(sizes.values())
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    for name in largest[:1]:
+        if sizes[name] > MAX_VARIABLE_BYTES and name != FILES:
+            raise InvalidCommand(
+                f"the variable {name[:60]} has {sizes[name]} bytes, and Linux starts no program with one of more than "
+                f"{MAX_VARIABLE_BYTES}; leave it out, as by --export ALL,-{name[:60]}"
+            )
+    if len(sizes) <= MAX_VARIABLES and size <= MAX_VARIABLES_BYTES:
+        return
+    named = [f"{'the staged files' if name == FILES else name[:60]} ({sizes[name]} bytes)" for name in largest]
+    raise InvalidCommand(
+        f"an app can have at most {MAX_VARIABLES} environment variables of {MAX_VARIABLES_BYTES} bytes together, not "
+        f"{len(sizes)} of {size}; leave out some, as by --export ALL,-{largest[0][:60]}; the largest are "
+        + ", ".join(named)
+    )
 
 
 _DECODER: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
@@ -614,6 +634,12 @@ def write_command(command: Command) -> str:
         return _ENCODER.encode(command).decode()
     except UnicodeEncodeError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
+
+
+def check_length(body: bytes | str) -> None:
+    """Raises: InvalidCommand if the command's JSON is too long for the inbox."""
+    if len(body) > MAX_COMMAND_BYTES:
+        raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
 
 
 def read_command(body: bytes | str) -> Command:

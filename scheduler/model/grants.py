@@ -112,6 +112,9 @@ class Grant(BaseModel):
     """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     near: Nearness | None = None
     outputs: Outputs | None = None
+    script: str = ""
+    """The digest of the script that is the word `script_at` of its command, if a copy of it is stored."""
+    script_at: int = 0
 
     @property
     def tasks_at_once(self) -> int:

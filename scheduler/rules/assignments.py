@@ -57,6 +57,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["grace_s"] = spec.grace_s
     if private.env:
         grant["env"] = private.env
+    if private.script and not (program and spec.driver is not None):
+        grant |= {"script": private.script, "script_at": private.script_at}
     if private.cwd is not None:
         grant["cwd"] = private.cwd
     if private.output or private.error:

@@ -24,6 +24,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.outputs import check_pattern
+from scheduler.model.staged import SCRIPT
 from scheduler.model.text import MAX_DETAIL, MAX_NAME, one_line
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.admission.app import APP_POLICIES
@@ -220,7 +221,7 @@ def check_private(private: Private) -> None:
         if not name or "=" in name or not name.isprintable():
             raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
     if env:
-        check_variables(env, len(env))
+        check_variables(dict.fromkeys(env, ""))
     _check_place(private)
 
 
@@ -238,6 +239,10 @@ def _check_place(private: Private) -> None:
     check_near(private.near)
     check_pattern("--output", private.output)
     check_pattern("--error", private.error)
+    if bool(private.script) != (SCRIPT in private.env) or not 0 <= private.script_at < len(private.command):
+        raise InvalidCommand(
+            f"a script is copied as the variable {SCRIPT}, with its digest and its place in the command"
+        )
     if cwd is not None and len(cwd) > MAX_FOLDER:
         raise InvalidCommand(f"the folder to run in can have at most {MAX_FOLDER} characters, not {len(cwd)}")
 

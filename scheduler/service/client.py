@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, check_variables, write_command
-from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
+from scheduler.model.commands import BATCH, check_length, check_variables, write_command
+from scheduler.model.errors import CommandRejected, DuplicateApp, InvalidCommand, NoMaster, refusal_of
 from scheduler.model.sender import By, local
+from scheduler.model.staged import SCRIPT, digest_of, script_of_value
 from scheduler.service.keyring import Keyring
 from scheduler.service.receipts import Receipt, SignedReceipt, receipt_of
 from scheduler.service.signing import lane_of, reply_name, signed_fields, unsigned_fields
@@ -195,11 +196,16 @@ class Client:
     def put_aside(self, command: SubmitApp, values: Mapping[str, str]) -> bool:
         """Store the secrets of a submission until the master has decided it; whether this call stored them.
 
-        Nobody but who may submit for that user can put them in the way. Raises: DuplicateApp if others are there.
+        Nobody but who may submit for that user can put them in the way. Raises: DuplicateApp if others are there;
+        InvalidCommand if there are too many, or the script is another one than the command says.
         """
+        check_length(write_command(command))
+        said = digest_of(script_of_value(values[SCRIPT])) if SCRIPT in values else ""
+        if said != command.script:
+            raise InvalidCommand(f"the copy of the script is not the one whose digest is {command.script!r}")
         if not values:
             return False
-        check_variables((part for item in values.items() for part in item), len(values))
+        check_variables(values)
         sealed = seal(self._secret_key, self.keys.cluster, command.app, values)
         secrets = [part for item in sealed.items() for part in item]
         deadline = time.monotonic() + self.timeout_s

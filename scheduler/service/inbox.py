@@ -19,10 +19,10 @@ from msgspec.json import Decoder, Encoder
 from scheduler.model.commands import (
     BATCH,
     MAX_BATCH_BYTES,
-    MAX_COMMAND_BYTES,
     WITH_PRIVATE,
     Command,
     SubmitApp,
+    check_length,
     private_of,
     read_command,
 )
@@ -176,8 +176,7 @@ def received(body: bytes) -> Command:
 
     Nothing of such a command is logged.
     """
-    if len(body) > MAX_COMMAND_BYTES:
-        raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
+    check_length(body)
     command = trimmed(read_command(body))
     check_new_names(command)
     if type(command) in WITH_PRIVATE and (private := private_of(command)) is not None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id, full_ids
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.job_files import JobCommand, as_command, check_size, exported, in_folder, read_variables
+from fairlog.cli.job_files import STDIN, Copy, JobCommand, exported, in_folder, read_variables, with_copy
 from fairlog.cli.params import (
     FILE,
     P,
@@ -52,12 +52,12 @@ from fairlog.cli.printed import leave_stdout
 from fairlog.cli.times import localized
 from fairlog.cli.whose import company_option, user_option
 from scheduler.model.arrays import index_of, indexes, preferences, written
-from scheduler.model.commands import KillApp, SubmitApp, needs_all
+from scheduler.model.commands import KillApp, SubmitApp, check_variables, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.outputs import OpenMode
 from scheduler.model.resources import size_text
-from scheduler.model.staged import FILES, MOST_BYTES, packed
+from scheduler.model.staged import FILES, MOST_BYTES, SCRIPT, digest_of, packed, script_value
 from scheduler.model.text import MAX_NAME
 from scheduler.service.receipts import write_receipts
 
@@ -123,6 +123,12 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         default="truncate",
         show_default=True,
         help="Whether such a file is emptied before a task writes to it.",
+    ),
+    text_option(
+        "--script",
+        metavar="FILE|-",
+        help="Run a copy of this script, which is made now, with the words of CMD as its arguments; - is standard "
+        "input; 4 MiB at most.",
     ),
     text_option("--chdir", "-D", metavar="DIR", help="Folder in which CMD runs.  [default: the current one]"),
     text_option("--name", "-J", metavar="S", help="Display name of the app.  [default: the command's name]"),
@@ -362,6 +368,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     output: str | None,
     error: str | None,
     file: Path | None,
+    script: str | None,
     **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
 ) -> Job:
     """The app that the options describe. Raises: click.UsageError."""
@@ -377,13 +384,13 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     conditions: dict[Condition, tuple[str, ...]] = {}
     for earlier, condition in after:
         conditions[condition] = (*conditions.get(condition, ()), earlier)
-    secrets = exported([each for names in export for each in names])
-    for variables in env_file:
-        secrets |= read_variables(variables)
-    secrets |= dict(env)
-    if stage:
-        secrets[FILES] = packed(_contents(stage))
-    check_size(secrets)
+    secrets = _variables(env, env_file, export, stage)
+    command, places = _placed(command, chdir, output, error)
+    found = with_copy(command, asked=script is not None)
+    if isinstance(found, Copy):
+        secrets[SCRIPT] = script_value(found.content, command[0])
+        places |= {"script": digest_of(found.content), "script_at": found.at}
+    _check_variables(secrets)
     fitting = asked.pop("as_many_as_fit")
     if fitting and not asked["executor_program"]:
         raise click.UsageError("--as-many-as-fit is for --executor-program; add it")
@@ -391,11 +398,10 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     near = merge_near(pair for pairs in prefer for pair in pairs)
     if near:
         asked |= _stated_preferences(near, array or "", asked["tasks"])
-    command, places = _placed(command, chdir, output, error)
     about = {
         **places,
         "name": _name_of(command[0]) if name is None else name,
-        "command": as_command(command),
+        "command": found.command if isinstance(found, Copy) else found,
         "array": array or "",
         "near": near,
         "executor_command": asked["executor_command"] or (),
@@ -403,9 +409,30 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
 
 
+def _variables(
+    env: Sequence[tuple[str, str]], files: Sequence[Path], export: Sequence[tuple[str, ...]], stage: Sequence[Path]
+) -> dict[str, str]:
+    """The variables that the options give, the weakest first. Raises: click.UsageError."""
+    secrets = exported([each for names in export for each in names])
+    for variables in files:
+        secrets |= read_variables(variables)
+    secrets |= dict(env)
+    if stage:
+        secrets[FILES] = packed(_contents(stage))
+    return secrets
+
+
+def _check_variables(secrets: Mapping[str, str]) -> None:
+    """Raises: click.UsageError if they are too many."""
+    try:
+        check_variables(secrets)
+    except InvalidCommand as error:
+        raise click.UsageError(str(error)) from None
+
+
 def _placed(
     command: tuple[str, ...], chdir: str | None, output: str | None, error: str | None
-) -> tuple[tuple[str, ...], dict[str, str]]:
+) -> tuple[tuple[str, ...], dict[str, Any]]:
     """The command as it is found from the folder in which it runs, and the fields that name files and folders."""
     cwd = read_folder()
     if chdir is not None:
@@ -471,6 +498,8 @@ def submit(
     that of its driver, the largest of its tasks, or that of the last program that failed, or 1.
     """
     request = job.request(session)
+    if parsable:
+        request = replace(request, numbered=True)
     if planned:
         return _show_plan(session.plan(request), as_json=as_json)
     if as_json:
@@ -536,6 +565,7 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
     help="File of such values, a line NAME=VALUE each. Repeatable.",
 )
 @_STAGE
+@file_option("--script", help="The script, if it has changed or gone from where it was.")
 @flag("--wait", "-w", help="Wait until the app ends, print the output of a single task, and exit with its code.")
 @text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
 @_PARSABLE
@@ -548,6 +578,7 @@ def resubmit(  # noqa: PLR0913 (its options)
     env: tuple[tuple[str, str], ...],
     env_file: tuple[Path, ...],
     stage: tuple[Path, ...],
+    script: Path | None,
     wait: bool,
     reason: str,
     parsable: bool,
@@ -556,7 +587,7 @@ def resubmit(  # noqa: PLR0913 (its options)
 
     With --failed, an app that has ended, and only those of its tasks that have not succeeded; each finds the index in
     its environment that it had. The values of its variables and its staged files are not in the log, so they must be
-    given again.
+    given again. So must a script that was copied, unless it is where it was and has not changed.
     """
     app = full_id(session, app)
     request, number = _of_the_log(session, app, reason)
@@ -570,12 +601,28 @@ def resubmit(  # noqa: PLR0913 (its options)
         secrets[FILES] = packed(_contents(stage))
     if FILES in request.env and FILES not in secrets:
         raise click.UsageError("give the staged files again with --stage FILE")
+    if SCRIPT in request.env:
+        secrets[SCRIPT] = _script_again(request, script)
     if missing := [name for name in request.env if name not in secrets]:
         raise click.UsageError(f"give the values of {', '.join(missing)} again with --env NAME=VALUE or --env-file")
     request = replace(request, app=new_id(), after={}, env=tuple(sorted(secrets)))
     answer = _send(session, request, secrets)
     _print_id(session, request.app, as_number=parsable, goes_on=wait)
     return _wait(session, request, answer.seq) if wait else 0
+
+
+def _script_again(request: SubmitApp, named: Path | None) -> str:
+    """The value of the variable with the script of the app. Raises: click.UsageError if it is not the same any more."""
+    file = named or Path(request.cwd or "/", request.command[request.script_at])
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}; give the script with --script FILE") from None
+    if digest_of(content) != request.script:
+        raise click.UsageError(
+            f"{file} is not the script that was submitted; give that with --script FILE, or submit this one anew"
+        )
+    return script_value(content, str(file))
 
 
 def _show_plan(said: dict[str, Any], *, as_json: bool) -> int:
@@ -705,6 +752,7 @@ def submitter(session: Session, company: str | None, user: str | None) -> dict[s
 
 def _name_of(program: str) -> str:
     """The command's name without characters that the rules refuse in an app's name; may be empty."""
+    program = "script" if program == STDIN else program
     name = "".join(character for character in PurePath(program).name if character.isprintable())
     return name[:MAX_NAME].strip()
 

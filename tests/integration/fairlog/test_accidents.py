@@ -69,15 +69,19 @@ def test_large_environments_functions_and_line_ends_arrive_as_they_are(shell: Sh
     assert answer.out.splitlines() == ["a module", "   a  \\n   b  \\n 377   x  \\n", "150"]
 
 
+SIZES = {"LARGE": 110_000, "OTHER": 90_000, "THIRD": 70_000}
+
+
 def test_an_environment_that_is_too_large_names_what_to_leave_out(shell: Shell) -> None:
-    given = "export LARGE=$(head -c 60000 /dev/zero | tr '\\0' x) OTHER=$(head -c 9000 /dev/zero | tr '\\0' y); {}"
+    filled = " ".join(f"{name}=$(head -c {size} /dev/zero | tr '\\0' x)" for name, size in SIZES.items())
+    given = f"export {filled}; {{}}"
     refused = shell.sh(given.format(f"fairlog run {WHO} --export ALL -- true"))
     assert refused.code == 2
-    assert "leave out some, as by --export ALL,-LARGE; the largest are LARGE (60007 bytes), OTHER" in refused.err
+    assert "leave out some, as by --export ALL,-LARGE; the largest are LARGE (110007 bytes), OTHER" in refused.err
     answer = shell.sh(
         given.format(f"fairlog run {WHO} --export ALL,-LARGE -- sh -c 'echo ${{#OTHER}} ${{LARGE-none}}'")
     )
-    assert answer.out == "9000 none\n", answer.err
+    assert answer.out == "90000 none\n", answer.err
 
 
 @pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])

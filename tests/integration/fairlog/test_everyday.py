@@ -144,6 +144,24 @@ def test_a_script_is_found_from_the_folder_in_which_it_runs(here: Here) -> None:
     assert here.ok("submit", "-D", mark, "--wait", f"{mark}/job.sh").splitlines()[1] == str(here.shell.home / mark)
 
 
+@both
+def test_a_script_runs_as_it_was_submitted_whatever_becomes_of_its_file(here: Here) -> None:
+    script = here.shell.home / f"job{next(number)}.sh"
+    script.write_text("#!/bin/sh\necho as submitted $1\n")
+    app = here.submit("--hold", script.name, "a")
+    script.write_text("#!/bin/sh\necho edited\n")
+    assert "is not the script that was submitted" in here.run("resubmit", app).err
+    script.unlink()
+    assert "give the script with --script FILE" in here.run("resubmit", app).err
+    here.ok("release", app)
+    wait_until(lambda: here.ok("logs", app) == "as submitted a\n", "its output")
+    large = b"#!/usr/bin/env python3\nimport sys; print(sys.argv[1:])\n" + b"#" * 3_000_000
+    (here.shell.home / "large").write_bytes(large)
+    assert here.ok("submit", "--script", "large", "--wait", "--", "-x").splitlines()[1] == "['-x']"
+    said = here.run("submit", "--script", "-", "--wait", "--", "b", text="#!/bin/sh\necho by stdin $1\n")
+    assert (said.code, said.out.splitlines()[1:]) == (0, ["by stdin b"])
+
+
 def _sleeps(here: Here, app: str, visitor: subprocess.Popen[str], seconds: int) -> bool:
     """Whether the command of that visitor, a sleep of so many seconds, runs beside the app."""
     assert visitor.poll() is None, visitor.communicate()

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from fairlog.cli.job_files import JobCommand
 from fairlog.cli.params import flag
 from fairlog.cli.verbs.submit import Job, job_options
+from scheduler.model.staged import digest_of, script_of_value
 
 
 @click.command(cls=JobCommand, context_settings={"allow_interspersed_args": False})
@@ -63,7 +64,7 @@ def test_the_directives_of_a_script_are_options_and_the_command_line_is_stronger
     script(f"{head}echo\n#FAIRLOG --hold\n")
     found = job("--company", "c", "--cores", "8", "job.sh", "x")
     assert (found["cores"], found["tasks"], found["name"], found["hold"]) == (8, 2, "nightly", False)
-    assert (found["command"], found["secrets"]) == (("./job.sh", "x"), {"A": "1"})
+    assert (found["command"], found["secrets"]["A"]) == (("./job.sh", "x"), "1")
 
 
 def test_what_a_script_takes_along_of_the_one_who_submits_it_is_said() -> None:
@@ -274,3 +275,56 @@ def test_a_text_that_nothing_says_how_to_run_is_refused_with_what_to_type(name: 
 
 def test_a_script_of_any_language_that_is_not_here_is_missed() -> None:
     assert "there is no script 'train.py' in " in refusal("train.py")
+
+
+def copied(*arguments: str, text: bytes = b"") -> tuple[tuple[str, ...], int, bytes]:
+    """The command of a submission, which word of it is the script, and the copy of that."""
+    answer = CliRunner().invoke(take, arguments, input=text)
+    assert answer.exit_code == 0, answer.output
+    found = taken[-1][0]
+    content = script_of_value(found.secrets["FAIRLOG_SCRIPT"])
+    assert found.fields["script"] == digest_of(content)
+    assert "FAIRLOG_SCRIPT" in found.fields["env"]
+    return found.fields["command"], found.fields["script_at"], content
+
+
+def test_a_shell_script_that_is_the_first_word_is_copied() -> None:
+    script("#!/bin/bash\ntrue\n")
+    script("true\n", "plain.sh", 0o644)
+    assert copied("job.sh", "a") == (("./job.sh", "a"), 0, b"#!/bin/bash\ntrue\n")
+    assert copied("plain.sh") == (("sh", "./plain.sh"), 1, b"true\n")
+    Path("job.sh").chmod(0o644)
+    assert copied("./job.sh")[:2] == (("/bin/bash", "./job.sh"), 1)
+
+
+def test_what_may_need_its_folder_is_copied_only_if_that_is_asked_for() -> None:
+    script("#!/usr/bin/python3\n", "train.py")
+    script("#!/bin/sh\n")
+    for words in (("./train.py",), ("bash", "job.sh"), ("true",)):
+        assert "FAIRLOG_SCRIPT" not in job(*words)["secrets"]
+    assert copied("--script", "train.py", "a", "--b") == (("./train.py", "a", "--b"), 0, b"#!/usr/bin/python3\n")
+    Path("program").write_bytes(b"\x7fELF\0")
+    assert copied("--script", "program", "--", "-x") == (("program", "-x"), 0, b"\x7fELF\0")
+
+
+def test_a_script_comes_by_standard_input_with_its_options() -> None:
+    text = b"#!/bin/sh\n#FAIRLOG --cores 3\ntrue\n"
+    for named in ("-", "/dev/stdin"):
+        assert copied("-J", "x", "--script", named, "--", "a", text=text) == (("/bin/sh", "script", "a"), 1, text)
+        assert (taken[-1][0].fields["cores"], taken[-1][0].fields["name"]) == (3, "x")
+    copied("--script", "-", text=text)
+    assert taken[-1][0].fields["name"] == "script"
+
+
+def test_a_script_that_cannot_be_copied_is_refused() -> None:
+    Path("large").write_bytes(b"#!/bin/sh\n" + b"#" * (4 << 20))
+    assert "has 4194314 bytes, and one of at most 4194304 is copied" in refusal("large")
+    assert "none cannot be read: No such file or directory" in refusal("--script", "none")
+    assert "the script is empty" in refusal("--script", "-")
+    script("#!/bin/sh\n#FAIRLOG --script other\n")
+    assert "line 2 of job.sh names a --script; name it on the command line" in refusal("job.sh")
+
+
+def test_variables_have_newlines_and_functions() -> None:
+    env = {"BASH_FUNC_f%%": "() {  echo a\n}", "LINES_": "a\nb\n"}
+    assert job("--export", "ALL", "true", env=env)["secrets"].items() >= env.items()

@@ -108,13 +108,13 @@ def test_a_program_may_be_anything_that_a_worker_could_run() -> None:
         (("x" * 131069,), (), None, "a command with its arguments can take at most 131072 bytes as JSON, not 131073"),
         (("\\" * 65535,), (), None, "a command with its arguments can take at most 131072 bytes as JSON, not 131074"),
         (("é" * 65535,), (), None, "a command with its arguments can take at most 131072 bytes as JSON, not 131074"),
+        (("true",), ("X" * 131070,), None, "the variable XXXXXXX"),
         (
             ("true",),
-            ("X" * 65536,),
+            tuple(f"{n}" for n in range(1025)),
             None,
-            "the environment variables of an app can take at most 65536 bytes, not 65537",
+            "an app can have at most 1024 environment variables of 262144 bytes together, not 1025 of 5040",
         ),
-        (("true",), ("X",) * 1025, None, "an app can have at most 1024 environment variables, not 1025"),
         (("true",), (), "/" + "x" * 4096, "the folder to run in can have at most 4096 characters, not 4097"),
         (("true", "a\0"), (), None, "the command and its folder must not contain NUL characters"),
         (("true",), (), "/a\0", "the command and its folder must not contain NUL characters"),
@@ -352,7 +352,33 @@ def test_names_of_earlier_logs_are_decided_as_before() -> None:
 @pytest.mark.parametrize("part", ["\0", "a\0b"])
 def test_a_variable_with_nul_is_refused_before_a_worker_fails_to_set_it(part: str) -> None:
     with pytest.raises(InvalidCommand, match="environment variables must not contain NUL"):
-        check_variables(("A", part), 1)
+        check_variables({"A": part})
+
+
+def test_variables_of_256_kib_are_taken_and_the_largest_of_more_are_named() -> None:
+    values = {"A": "x" * 131_000, "B": "y" * 100_000, "C": "z" * 31_132}
+    check_variables({**values, "FAIRLOG_SCRIPT": "s" * 5_000_000})
+    with pytest.raises(InvalidCommand) as raised:
+        check_variables({**values, "DD": ""})
+    assert str(raised.value) == (
+        "an app can have at most 1024 environment variables of 262144 bytes together, not 4 of 262145; leave out some, "
+        "as by --export ALL,-A; the largest are A (131003 bytes), B (100003 bytes), C (31135 bytes)"
+    )
+
+
+def test_a_variable_with_which_linux_starts_no_program_is_refused() -> None:
+    check_variables({"A": "x" * (131_071 - 3)})
+    with pytest.raises(InvalidCommand, match="the variable A has 131072 bytes, and Linux starts no program with one"):
+        check_variables({"A": "x" * (131_072 - 3)})
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"script": "ab" * 32}, {"env": ("FAIRLOG_SCRIPT",)}, {"script": "x", "env": ("FAIRLOG_SCRIPT",), "script_at": 1}],
+)
+def test_a_script_is_copied_with_its_digest_and_its_place_or_not_at_all(about: dict[str, object]) -> None:
+    with pytest.raises(InvalidCommand, match="a script is copied as the variable FAIRLOG_SCRIPT, with its digest"):
+        check_private(Private(command=("true",), **about))  # type: ignore[arg-type]
 
 
 def test_preferred_hosts_that_are_too_long_for_the_log_are_refused_with_both_numbers() -> None:
