@@ -881,6 +881,7 @@ def request_of(values: dict[str, Any]) -> tuple[Command, Mapping[str, str]]:
 def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[SubmitApp, Mapping[str, str]]:
     """The submission that names its variables, and their values. Raises: InvalidCommand."""
     commands.check_variables(secrets)
+    commands.check_script(command, secrets)
     if not command.env:
         return replace(command, env=tuple(sorted(secrets))), secrets
     if secrets and set(command.env) != set(secrets):

@@ -17,7 +17,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Condition
 from scheduler.model.outputs import OpenMode
 from scheduler.model.sender import By
-from scheduler.model.staged import FILES, SCRIPT
+from scheduler.model.staged import FILES, SCRIPT, digest_of, script_of_value
 
 BATCH = 1_000
 """The most commands in a batch, and in a turn."""
@@ -634,6 +634,13 @@ def write_command(command: Command) -> str:
         return _ENCODER.encode(command).decode()
     except UnicodeEncodeError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
+
+
+def check_script(command: SubmitApp, values: Mapping[str, str]) -> None:
+    """Raises: InvalidCommand unless the copy of a script among the values is the one that the submission states."""
+    said = digest_of(script_of_value(values[SCRIPT])) if SCRIPT in values else ""
+    if said != command.script:
+        raise InvalidCommand(f"the copy of the script is not the one whose digest is {command.script[:80]!r}")
 
 
 def check_length(body: bytes | str) -> None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, check_length, check_variables, write_command
-from scheduler.model.errors import CommandRejected, DuplicateApp, InvalidCommand, NoMaster, refusal_of
+from scheduler.model.commands import BATCH, check_length, check_script, check_variables, write_command
+from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.model.sender import By, local
-from scheduler.model.staged import SCRIPT, digest_of, script_of_value
 from scheduler.service.keyring import Keyring
 from scheduler.service.receipts import Receipt, SignedReceipt, receipt_of
 from scheduler.service.signing import lane_of, reply_name, signed_fields, unsigned_fields
@@ -200,9 +199,7 @@ class Client:
         InvalidCommand if there are too many, or the script is another one than the command says.
         """
         check_length(write_command(command))
-        said = digest_of(script_of_value(values[SCRIPT])) if SCRIPT in values else ""
-        if said != command.script:
-            raise InvalidCommand(f"the copy of the script is not the one whose digest is {command.script!r}")
+        check_script(command, values)
         if not values:
             return False
         check_variables(values)

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from redis.exceptions import ConnectionError as StoreGone
 from starlette.requests import Request
 
-from fairlog.api.app import MAX_BODY, READS_AT_ONCE, Door, make_app
+from fairlog.api.app import MAX_SUBMISSION, READS_AT_ONCE, Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.limits import Buckets, Rates
 from fairlog.api.openapi import description
@@ -150,7 +150,7 @@ def test_every_error_is_a_problem_with_its_status(api: Handlers) -> None:
         check_problem(
             await client.post("/v1/apps", content=b"{}", headers={"content-type": "text/plain"}), 415, "WrongMedia"
         )
-        check_problem(await client.post("/v1/apps", json={"name": "x" * MAX_BODY}), 413, "TooLarge")
+        check_problem(await client.post("/v1/apps", json={"name": "x" * MAX_SUBMISSION}), 413, "TooLarge")
         check_problem(await client.get("/v1/apps", params={"at": "-1"}), 400, "BadRequest")
         check_problem(await client.get("/v1/apps", params={"colour": "red"}), 400, "BadRequest")
         check_problem(await client.get("/v1/apps", params={"at": 10**6}), 404, "NotThatLong")

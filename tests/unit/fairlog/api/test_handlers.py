@@ -210,7 +210,8 @@ def test_secrets_of_what_does_not_fit_into_the_lane_are_not_kept(
         {"secrets": ["A"]},
         {"secrets": {"A": 1}},
         {"secrets": {"A": "1"}, "env": ["B"]},
-        {"secrets": {"A": "x" * 70_000}},
+        {"secrets": {"A": "x" * 140_000}},
+        {"secrets": {"FAIRLOG_SCRIPT": "no base64"}, "script": "ab" * 32},
         {"secrets": {f"A{number}": "" for number in range(1025)}},
     ],
 )
