@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import msgspec
-import platformdirs
-from msgspec.structs import replace
+from typing import NamedTuple
 
 from fairlog.api.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
 from fairlog.errors import BadCredentials
+from fairlog.folders import config_folder
 from fairlog.local.running import find_running
 from scheduler.model.errors import NoMaster
 from scheduler.service.private import NotPrivate, drafted, private_folder, read_private
 
 
-class Credentials(msgspec.Struct, frozen=True):
+class Credentials(NamedTuple):
     """The URLs of API servers, separated by commas, and the token with which they are used, "" for none."""
 
     api: str
@@ -27,7 +26,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 def credentials_file() -> Path:
     """Where `fairlog login` keeps the credentials of this user."""
-    return platformdirs.user_config_path("fairlog") / "credentials.json"
+    return config_folder() / "credentials.json"
 
 
 def kept() -> Credentials | None:
@@ -40,9 +39,12 @@ def kept() -> Credentials | None:
     except NotPrivate as error:
         raise BadCredentials(str(error)) from None
     try:
-        return msgspec.json.decode(text, type=Credentials)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise BadCredentials(f"{path} holds no credentials; run `fairlog login`") from None
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or not all(isinstance(said.get(name), str) for name in Credentials._fields):
+        raise BadCredentials(f"{path} holds no credentials; run `fairlog login`")
+    return Credentials(said["api"], said["token"])
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def keeping(credentials: Credentials) -> Iterator[None]:
     """
     path = credentials_file()
     private_folder(path.parent)
-    text = msgspec.json.format(msgspec.json.encode(credentials)) + b"\n"
+    text = json.dumps(credentials._asdict(), indent=2).encode() + b"\n"
     with drafted(path, text) as draft:
         try:
             yield
@@ -99,4 +101,4 @@ def named(data: Path | None = None) -> Credentials | None:
         return Credentials(urls, known.token if known is not None and known.api == urls else "")
     if token and known is None:
         raise BadCredentials(f"{TOKEN_VARIABLE} is set, but no API server is named: set {URL_VARIABLE} to its URL")
-    return known and replace(known, token=token or known.token)
+    return known and known._replace(token=token or known.token)

@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
+from scheduler.model.commands import Private
+from scheduler.model.events import Computed
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import summary
+from scheduler.rules.views import named, summary
 from witness.pending_reasons import waits_for
+
+
+class Among(NamedTuple):
+    """Which apps are meant: those of these ids or numbers, companies and users; empty = all.
+
+    Of apps that have ended, those that did so after `ended_after` (ms).
+    """
+
+    apps: Collection[str] = ()
+    companies: Collection[str] = ()
+    users: Collection[str] = ()
+    ended_after: int = 0
+
+    def of(self, state: ClusterState) -> Callable[[App], bool]:
+        """What tells whether an app of the state is meant."""
+        ids = {named(state, app) for app in self.apps}
+
+        def meant(app: App) -> bool:
+            return (
+                (not ids or app.id in ids)
+                and (not self.companies or app.spec.company in self.companies)
+                and (not self.users or app.spec.user in self.users)
+                and (app.ended is None or app.ended_at > self.ended_after)
+            )
+
+        return meant
 
 
 def listed(state: ClusterState, app: App) -> dict[str, Any]:
     """As the view `apps` has it, with `reason` and `rule`: the cause for which it waits; None if it does not."""
     wait = waits_for(state, app)
     return {**summary(app), "reason": wait and wait.cause, "rule": wait and wait.rule}
+
+
+def detailed(state: ClusterState, app: App) -> dict[str, Any]:
+    """As `listed`, with what its job asks for, where it runs, and since when (ms) something of it does."""
+    spec, private, held = app.spec, app.private or Private(), list(app.allocations())
+    return {
+        **listed(state, app),
+        "cwd": private.cwd,
+        "array": private.array or None,
+        "priority": app.priority,
+        "coresPerTask": spec.cores_per_task,
+        "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
+        "timeLimit": spec.time_limit_s,
+        "maxRuntime": app.max_runtime_s,
+        "after": dict(app.awaits) or None,
+        "workers": [each.worker for each in held],
+        "startedAt": min([each.granted_at for each in held], default=None),
+    }

@@ -82,6 +82,7 @@ def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str
         **{name: value for name, value in cell.items() if name.startswith("FAIRLOG_")},
         "FAIRLOG_TASK_COUNT": str(grant.ranks if grant.program else grant.tasks),
         "FAIRLOG_APP_ID": grant.app,
+        **({"FAIRLOG_APP_NUMBER": str(grant.number)} if grant.number else {}),
         "FAIRLOG_EXECUTOR_ID": grant.executor,
         "FAIRLOG_CORES": str(grant.cores),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),

@@ -575,7 +575,8 @@ class Door:
         shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
         known = values.pop("If-None-Match", "")
         call = partial(self.handlers.view, who, view, values, **shared)
-        viewed = await (self.read(who, call) if "at" in shared else self.view(who, call))
+        of_store = "at" in shared or "tasks" in values
+        viewed = await (self.read(who, call) if of_store else self.view(who, call))
         if isinstance(viewed.body, list):
             self.rates.owe(who.token, company_of(who), max(0, len(viewed.body) - 1) // PAGE)
         return _viewed(viewed, known)

@@ -74,7 +74,7 @@ from scheduler.store.mailbox import Mailbox
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
 from scheduler.store.visits import Visits
-from witness.listing import listed
+from witness.listing import Among, detailed, listed
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -368,19 +368,37 @@ class Handlers:
         """
         submitted, left = _number(cursor), limit
         shown, public = self.shown_to(who, reason)
+        ids, companies, users = (_words(arguments, name) for name in ("ids", "companies", "users"))
+        among = Among(ids, companies, users, arguments.get("endedAfter", 0))
+        tell = detailed if arguments.get("details") else listed
+        everything = bool(arguments.get("everything") or among.ended_after)
 
         def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
-            return page_of_apps(state, after=submitted, most=most, shown=shown(state), tell=listed, **arguments)
+            may, meant = shown(state), among.of(state)
+            return page_of_apps(
+                state,
+                after=submitted,
+                most=most,
+                everything=everything,
+                shown=lambda app: meant(app) and may(app),
+                tell=tell,
+            )
 
         items: list[Raw] = []
         while True:
             most = min(left, PAGE)
             seen, (page, following) = self.replica.read(find, at=at, after=after)
+            if arguments.get("tasks"):
+                page = [{**each, "taskStates": self._task_states(each)} for each in page]
             items += [Raw(_to_json(public(each))) for each in page]
             left -= len(page)
             if following is None or not left or len(page) < most:
                 return Viewed(seen, items, None if following is None else str(following))
             submitted = following
+
+    def _task_states(self, app: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The states of the tasks of an app in a list; none before its first executor."""
+        return [task._asdict() for task in self.work.states(app["app"])] if app["admittedAt"] else []
 
     def shown_to(
         self, who: By, reason: str = ""
@@ -923,6 +941,11 @@ def _identity(who: By, key: str) -> str | None:
         return key or None
     identity = f"{who.account}:{key}"
     return identity if len(identity) <= MAX_ID else sha256(identity.encode()).hexdigest()
+
+
+def _words(arguments: Mapping[str, Any], name: str) -> frozenset[str]:
+    """The words of a list in an argument; empty if it is not given."""
+    return frozenset(word for word in arguments.get(name, "").split(",") if word)
 
 
 _KEYS = ("app", "worker", "kind", "token", "account", "company")

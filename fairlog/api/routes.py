@@ -132,6 +132,7 @@ def _show(path: str, name: str, text: str, *more: Param, verb: Verb = "cluster-r
 
 
 _FLAG = {"type": "boolean"}
+_LIST = {"type": "string", "minLength": 1, "maxLength": 40_000}
 _OF_WORKER = "/v1/workers/{worker}"
 _OF_EXECUTOR = "/v1/workers/{worker}/executors/{executor}"
 _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
@@ -273,7 +274,16 @@ ROUTES: tuple[Route, ...] = (
         "apps",
         "The apps in order of submission.",
         many=True,
-        more=(Param("everything", _FLAG, "Include ended apps."), _REASON),
+        more=(
+            Param("everything", _FLAG, "Include ended apps."),
+            Param("endedAfter", _SEQ, "Include apps that ended after this time (ms)."),
+            Param("ids", _LIST, "Only the apps of these ids or numbers, separated by commas."),
+            Param("companies", _LIST, "Only the apps of these companies."),
+            Param("users", _LIST, "Only the apps of these users."),
+            Param("details", _FLAG, "Tell also what each app asks for, and where and since when it runs."),
+            Param("tasks", _FLAG, "Tell also the states of its tasks, as `taskStates`."),
+            _REASON,
+        ),
     ),
     _see("app", "An app with its executors.", more=(_REASON,)),
     Route(

@@ -63,6 +63,7 @@ VERBS = {
     "rq": ("engines", "Run RQ workers on executors, as many as queues have jobs."),
     "spark-submit": ("spark", "Run a Spark app: its driver and its executors are granted."),
     "spark": ("spark", "Prepare a shell for Spark drivers whose executors fairlog grants."),
+    "slurm": ("slurm", "Find Slurm's commands, for programs that submit by them."),
     "apps": ("apps", "List the apps that have not ended, or all apps."),
     "app": ("apps", "Show one app with its executors, tasks and links."),
     "top": ("top", "Show shares, queue and workers live in a terminal."),

@@ -10,16 +10,16 @@ import json
 import os
 import time
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import platformdirs
-
+from fairlog.folders import data_folder
 from scheduler.model.errors import FairlogError
-from scheduler.service.keyring import KEYS_FILE, Keyring, keyring_of_environment
 from scheduler.service.private import private_folder, write_private
 from workers.locks import is_locked, try_lock
+
+if TYPE_CHECKING:
+    from scheduler.service.keyring import Keyring
 
 RECORD = "up.json"
 _LOCK = "up.lock"
@@ -54,7 +54,7 @@ class Running(NamedTuple):
 
 def default_data() -> Path:
     """The data folder of `up` without --data."""
-    return platformdirs.user_data_path("fairlog") / "up"
+    return data_folder() / "up"
 
 
 def lock(data: Path) -> int:
@@ -107,6 +107,8 @@ def others_than(found: Running | None) -> dict[str, int]:
 
 def keyring_for(url: str, *, own: bool = False) -> Keyring | None:
     """The keys of FAIRLOG_KEYS unless the `up`'s `own` are asked for, else those of this user's `up` at that URL."""
+    from scheduler.service.keyring import KEYS_FILE, Keyring, keyring_of_environment  # noqa: PLC0415 (slow to import)
+
     if not own and (named := keyring_of_environment()) is not None:
         return named
     paths = [Path(running.data) / KEYS_FILE for running in _all_running() if running.url == url]
@@ -133,8 +135,10 @@ def _read(data: Path) -> Running | None:
 
 
 def _links() -> Path:
-    return platformdirs.user_data_path("fairlog") / "running"
+    return data_folder() / "running"
 
 
 def _link(data: Path) -> Path:
+    from hashlib import blake2b  # noqa: PLC0415 (whoever looks for an `up` does without)
+
     return _links() / blake2b(os.fsencode(data), digest_size=8).hexdigest()

@@ -111,6 +111,8 @@ class Grant(BaseModel):
     array: str = ""
     """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     near: Nearness | None = None
+    number: int = 0
+    """The number of the app, if its tasks are to find it (`FAIRLOG_APP_NUMBER`)."""
     outputs: Outputs | None = None
     script: str = ""
     """The digest of the script that is the word `script_at` of its command, if a copy of it is stored."""

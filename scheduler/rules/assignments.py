@@ -21,7 +21,7 @@ _to_json = Encoder().encode
 _WITHHELD = Private()
 
 
-def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901, PLR0912 - one test a field
+def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901, PLR0912, PLR0915 - a test a field
     """The grant of an executor or driver: the JSON text of a `Grant` without its defaults; `STOP` if it must end now.
 
     A reclaimed executor keeps its grant, with the deadline at which it must leave (semantics E5). So does what an app
@@ -61,6 +61,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant |= {"script": private.script, "script_at": private.script_at}
     if private.cwd is not None:
         grant["cwd"] = private.cwd
+    if private.numbered:
+        grant["number"] = app.submitted
     if private.output or private.error:
         grant["outputs"] = {
             "output": private.output,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +48,7 @@ def read_private(path: Path) -> bytes:
 @contextmanager
 def drafted(path: Path, text: bytes) -> Iterator[Path]:
     """A file beside `path` with the text, on disk, removed after the block unless it was moved. Raises: OSError."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         with os.fdopen(private_file(draft, os.O_WRONLY | os.O_EXCL), "wb") as file:
             file.write(text)

@@ -9,10 +9,16 @@ import click
 from click.testing import CliRunner
 
 from fairlog.cli.main import VERBS, cli
+from fairlog.compat.slurm.page import tables_of_the_page
 
 PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
 THEIRS = "sbatch srun salloc squeue scancel scontrol sacct seff sstat sprio sshare sreport sinfo sdiag sacctmgr sview"
-ROWS = [row.split("|")[1:4] for row in PAGE.splitlines() if row.startswith("| `")]
+OURS = PAGE[PAGE.index("## A day") :]
+ROWS = [row.split("|")[1:4] for row in OURS.splitlines() if row.startswith("| `")]
+
+
+def test_the_tables_of_options_are_those_of_the_parsers() -> None:
+    assert tables_of_the_page() in PAGE, f"the page must have\n{tables_of_the_page()}"
 
 
 def test_every_daily_verb_of_slurm_is_on_the_page() -> None:

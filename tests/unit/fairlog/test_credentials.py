@@ -18,7 +18,7 @@ UP = Running(1, "unix:///s", "default", "/data", 2, 0.0, ready=True, socket="/s.
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path / name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(credentials, "find_running", lambda _=None: None)
     for name in ("FAIRLOG_API", "FAIRLOG_TOKEN"):
         monkeypatch.delenv(name, raising=False)

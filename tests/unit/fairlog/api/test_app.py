@@ -22,7 +22,15 @@ from fairlog.api.openapi import description
 from fairlog.api.problems import TooMany, status_of
 from fairlog.api.routes import ROUTES
 from scheduler.model import errors
-from scheduler.model.commands import NEVER_SENT, AddAccount, Command, IssueToken, Report, RevokeToken
+from scheduler.model.commands import (
+    NEVER_SENT,
+    AddAccount,
+    Command,
+    IssueToken,
+    RegisterCompany,
+    Report,
+    RevokeToken,
+)
 from scheduler.model.sender import By
 from scheduler.model.versions import HEADER
 from scheduler.rules.views import VIEWS
@@ -132,6 +140,47 @@ def test_every_route_and_command_takes_the_number_of_an_app_for_its_id(api: Hand
         assert (killed["seq"] > 0, unknown["title"]) == (True, "UnknownApp")
         ended = await client.get("/v1/apps/b", params={"after": killed["seq"]})
         assert ended.json()["value"]["state"] == "killed"
+
+    run(api, story)
+
+
+def test_apps_are_listed_by_ids_numbers_users_and_companies_with_what_they_ask_for(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        for company in (ACME, RegisterCompany(company="initech")):
+            assert (await client.post("/v1/companies", json=body(company))).status_code == 200
+        for app, about in {"a": {}, "b": {"user": "bob"}, "c": {"company": "initech"}}.items():
+            asked = submission(app, cwd="/w", max_runtime_s=60, **about)
+            assert (await client.post("/v1/apps", json=body(asked))).status_code == 200
+        killed = (await client.post("/v1/apps/a/kill")).json()["seq"]
+
+        async def listed(**query: str) -> list[dict[str, Any]]:
+            answer = await client.get("/v1/apps", params={"after": str(killed), **query})
+            assert answer.status_code == 200, answer.text
+            found: list[dict[str, Any]] = answer.json()["items"]
+            return found
+
+        every = await listed(everything="true")
+        numbers = [str(each["submittedSeq"]) for each in every]
+        for query, due in {
+            ("ids", f"{numbers[1]},c,nobody"): ["b", "c"],
+            ("ids", numbers[0]): [],
+            ("users", "bob"): ["b"],
+            ("companies", "initech,umbrella"): ["c"],
+            ("endedAfter", "1"): ["a", "b", "c"],
+            ("endedAfter", str(every[0]["endedAt"])): ["b", "c"],
+        }.items():
+            assert [each["app"] for each in await listed(**dict([query]))] == due, query
+        told = (await listed(ids="b", details="true", tasks="true"))[0]
+        due_of_it: dict[str, Any] = {
+            "cwd": "/w",
+            "maxRuntime": 60,
+            "coresPerTask": 1,
+            "workers": [],
+            "startedAt": None,
+            "taskStates": [],
+        }
+        assert told == {**told, **due_of_it}
+        check_problem(await client.get("/v1/apps", params={"ids": ""}), 400, "BadRequest")
 
     run(api, story)
 

@@ -1,0 +1,122 @@
+"""The batch script of a job: how it is read, and the command that runs it in its task."""
+
+from __future__ import annotations
+
+import os
+
+from fairlog.compat.slurm.words import Refused
+
+DIRECTIVE = "#SBATCH"
+MOST_BYTES = 120 * 1024
+"""The largest script: it travels as an argument, which Linux limits."""
+PRELUDE = r"""
+export SLURM_JOB_ID="$FAIRLOG_APP_NUMBER" SLURM_JOBID="$FAIRLOG_APP_NUMBER" SLURM_TASK_PID=$$
+SLURMD_NODENAME=$(hostname -s 2>/dev/null || uname -n)
+export SLURMD_NODENAME SLURM_JOB_NODELIST="$SLURMD_NODENAME" SLURM_NODELIST="$SLURMD_NODENAME"
+export SLURM_CPUS_ON_NODE="$FAIRLOG_TASK_CORES" SLURM_JOB_CPUS_PER_NODE="$FAIRLOG_TASK_CORES"
+if [ -n "$SLURM_ARRAY_TASK_COUNT" ]; then
+  export SLURM_ARRAY_JOB_ID="$SLURM_JOB_ID" SLURM_ARRAY_TASK_ID="$FAIRLOG_TASK_INDEX"
+fi
+cd -- "$SLURM_SUBMIT_CHDIR" 2>/dev/null; unset SLURM_SUBMIT_CHDIR
+export SLURM_STEPS="${FAIRLOG_SCRATCH:-/tmp}/slurm-$FAIRLOG_TASK_INDEX"
+mkdir -p "$SLURM_STEPS" && s="$SLURM_STEPS/slurm_script" && printf %s "$1" > "$s" && chmod 700 "$s" || exit 1
+how=$0 stdin=$2
+shift 2
+set -m
+"$s" "$@" < "$stdin" &
+c=$!
+steps() { for p in "$SLURM_STEPS"/step.*; do [ -e "$p" ] && kill -"$1" "${p##*.}"; done; }
+script() { kill -"$1" "$c"; }
+both() { steps "$1"; script "$1"; }
+for n in HUP INT QUIT TERM CONT; do trap "script $n" $n; done
+for n in USR1 USR2 ALRM; do trap "$how $n" $n; done
+while :; do wait "$c"; r=$?; kill -0 "$c" || break; done 2>/dev/null
+exit $r
+"""
+"""A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or `both`; then the text of the
+script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on."""
+
+
+def read_script(name: str) -> str:
+    """The text of the script in the file; of stdin for `-`. Raises: Refused as sbatch refuses it."""
+    try:
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise Refused(f"Unable to open file {name}: {error.strerror}") from None
+    return checked(content)
+
+
+def checked(content: bytes) -> str:
+    """The script as text. Raises: Refused for what is no script, or cannot be run as one."""
+    if not content.strip():
+        raise Refused("Batch script is empty!")
+    if not content.startswith(b"#!"):
+        raise Refused(
+            "This does not look like a batch script: the first line must start with #! followed by the path to an "
+            "interpreter, for instance #!/bin/sh"
+        )
+    if b"\0" in content:
+        raise Refused("The Slurm controller does not allow scripts that contain a NULL character '\\0'.")
+    if b"\r\n" in content:
+        raise Refused(r"Batch script contains DOS line breaks (\r\n) instead of expected UNIX line breaks (\n).")
+    if len(content) > MOST_BYTES:
+        raise Refused(f"the script has more than {MOST_BYTES} bytes; let it run another one that is in a file")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise Refused("the script is not in UTF-8; convert it, as by `iconv -t UTF-8`") from None
+
+
+def wrapped(command: str) -> str:
+    """The script that runs a command given by --wrap."""
+    return f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
+
+
+def directives(script: str) -> list[str]:
+    """The words of the lines `#SBATCH` before the first command of the script. Raises: Refused."""
+    found: list[str] = []
+    for number, line in enumerate(script.split("\n"), 1):
+        if not line.strip():
+            continue
+        if not line.startswith("#"):
+            break
+        if line.startswith(DIRECTIVE) and line[len(DIRECTIVE) : len(DIRECTIVE) + 1] in (" ", "\t"):
+            found += _words(line[len(DIRECTIVE) :], number)
+    return found
+
+
+def _words(line: str, number: int) -> list[str]:
+    """The words of a line, quoted as in a shell; a word that begins with # ends them. Raises: Refused."""
+    words: list[str] = []
+    word, quote, place = None, "", 0
+    while place < len(line):
+        letter = line[place]
+        place += 1
+        if quote:
+            if letter == quote:
+                quote = ""
+            elif letter == "\\" and quote == '"' and line[place : place + 1] in ('"', "\\"):
+                word, place = (word or "") + line[place], place + 1
+            else:
+                word = (word or "") + letter
+        elif letter.isspace():
+            words += [] if word is None else [word]
+            word = None
+        elif letter == "#" and word is None:
+            break
+        elif letter in "'\"":
+            word, quote = word or "", letter
+        elif letter == "\\" and place < len(line):
+            word, place = (word or "") + line[place], place + 1
+        else:
+            word = (word or "") + letter
+    if quote:
+        raise Refused(f"line {number} of the script: a quotation mark is not closed")
+    return [*words, *([] if word is None else [word])]
+
+
+def command_of(script: str, arguments: list[str], *, how: str, stdin: str) -> list[str]:
+    """The command that runs the script in a task; a bash keeps functions of the environment, which sh drops."""
+    shell = "bash" if any(os.access(f"{path}/bash", os.X_OK) for path in ("/bin", "/usr/bin")) else "sh"
+    return [shell, "-c", PRELUDE, how, script, stdin or "/dev/null", *arguments]

@@ -1,0 +1,329 @@
+"""Apps as Slurm's jobs: their states, reasons and times, a job for each app and for each task of an array."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fairlog.compat.slurm.road import Me, Road
+from fairlog.compat.slurm.sbatch import PARTITION, members
+from fairlog.compat.slurm.words import Refused
+
+MIN_JOB_AGE_S = 300
+"""How long squeue shows jobs that have ended."""
+STATES = {
+    "PENDING": "PD",
+    "RUNNING": "R",
+    "SUSPENDED": "S",
+    "COMPLETED": "CD",
+    "CANCELLED": "CA",
+    "FAILED": "F",
+    "TIMEOUT": "TO",
+    "NODE_FAIL": "NF",
+    "PREEMPTED": "PR",
+    "BOOT_FAIL": "BF",
+    "DEADLINE": "DL",
+    "OUT_OF_MEMORY": "OOM",
+    "COMPLETING": "CG",
+    "CONFIGURING": "CF",
+    "RESIZING": "RS",
+    "RESV_DEL_HOLD": "RD",
+    "REQUEUED": "RQ",
+    "REQUEUE_FED": "RF",
+    "REQUEUE_HOLD": "RH",
+    "REVOKED": "RV",
+    "SIGNALING": "SI",
+    "SPECIAL_EXIT": "SE",
+    "STAGE_OUT": "SO",
+    "STOPPED": "ST",
+}
+"""Slurm's states and their short names."""
+_LIMITS = ("beyond-limit", "limit", "drivers")
+_QUOTAS = ("beyond-quota", "quota", "cap", "larger-than-share", "not-entitled")
+_TURNS = ("queue", "company-turn", "user-turn", "next-turn", "reserved", "held-for-others")
+_ENDS = {"finished": "COMPLETED", "killed": "CANCELLED", "expired": "TIMEOUT", "unmet": "CANCELLED"}
+_TASKS = {
+    "queued": "PENDING",
+    "running": "RUNNING",
+    "succeeded": "COMPLETED",
+    "failed": "FAILED",
+    "stopped": "CANCELLED",
+}
+_ENDED = frozenset(STATES) - {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
+
+
+class Job:
+    """A job, or a task of an array, in Slurm's words. Times are in ms, None = not yet; memory is in MiB.
+
+    `index` is that of a task, `indexes` the list of the pending tasks of an array that are one line; else both are
+    None.
+    """
+
+    def __init__(
+        self,
+        app: dict[str, Any],
+        tasks: list[dict[str, Any]],
+        index: int | None = None,
+        indexes: list[int] | None = None,
+    ) -> None:
+        self.app, self.tasks, self.index, self.indexes = app, tasks, index, indexes
+        self.number = app["submittedSeq"]
+        self.state = self._state()
+        self.ended = self.state in _ENDED
+        self.start = self._start()
+        self.end = self._end() if self.ended else None
+
+    def _state(self) -> str:
+        app, ended = self.app, self.app["endedAt"] is not None
+        of_task = self.index is not None and self.tasks and app["array"]
+        if of_task:
+            task = self.tasks[0]
+            if task["state"] == "failed":
+                return failed_as(task["message"])
+            if not (ended and task["state"] in ("queued", "running")) and task["state"] != "stopped":
+                return _TASKS[task["state"]]
+        if ended:
+            return _ENDS.get(app["state"]) or failed_as(app["detail"])
+        if self.indexes is not None or app["state"] in ("pending", "waiting"):
+            return "PENDING"
+        return "RUNNING"
+
+    def _start(self) -> int | None:
+        began = [task["started_at"] for task in self.tasks if task["started_at"]]
+        if began:
+            return int(min(began))
+        if self.state == "PENDING" or (self.app["array"] and self.tasks):
+            return None
+        found = self.app.get("startedAt") or self.app["admittedAt"]
+        return None if found is None else int(found)
+
+    def _end(self) -> int | None:
+        ended = [task["ended_at"] for task in self.tasks if task["ended_at"]] if self.index is not None else []
+        found = max(ended, default=0) or self.app["endedAt"]
+        return None if found is None else int(found)
+
+    @property
+    def id(self) -> str:
+        """The id, with the index of its task, or the indexes of those that are pending."""
+        if self.indexes is not None:
+            return f"{self.number}_[{spans(self.indexes)}{self._at_once()}]"
+        return f"{self.number}" if self.index is None else f"{self.number}_{self.index}"
+
+    def _at_once(self) -> str:
+        app = self.app
+        most = app["requestedCores"] // max(1, app["coresPerTask"])
+        return f"%{most}" if 0 < most < app["tasks"] else ""
+
+    @property
+    def short(self) -> str:
+        """The short name of the state."""
+        return STATES[self.state]
+
+    @property
+    def cause(self) -> str:
+        """Why it waits, or how it ended, in fairlog's words; "" if there is nothing to say."""
+        if self.state == "PENDING":
+            return str(self.app.get("reason") or "")
+        return ""
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, or how it ended, in Slurm's words."""
+        if self.state == "PENDING":
+            return reason_of(self.app)
+        if self.app["state"] == "unmet":
+            return "DependencyNeverSatisfied"
+        return {
+            "FAILED": "NonZeroExitCode",
+            "TIMEOUT": "TimeLimit",
+            "NODE_FAIL": "NodeDown",
+            "OUT_OF_MEMORY": "OutOfMemory",
+        }.get(self.state, "None")
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes on which it runs or has run, as far as they are known."""
+        if self.state == "PENDING":
+            return []
+        return list(dict.fromkeys(self.app.get("workers") or ()))
+
+    @property
+    def ran_s(self) -> int:
+        """For how many seconds it has run."""
+        if self.start is None:
+            return 0
+        return max(0, ((self.end or round(time.time() * 1000)) - self.start) // 1000)
+
+    @property
+    def limit_s(self) -> int | None:
+        """Its time limit in seconds, None for none."""
+        found = self.app["timeLimit"] if self.app["array"] else self.app["maxRuntime"]
+        return None if found is None else int(found)
+
+    @property
+    def cores(self) -> int:
+        """The cores of the job, or of each task of an array."""
+        return int(self.app["coresPerTask"] if self.app["tasks"] else self.app["requestedCores"])
+
+    @property
+    def memory(self) -> int:
+        """The memory of the job, or of each task of an array."""
+        if self.app["memoryPerTask"]:
+            return int(self.app["memoryPerTask"])
+        return int(self.app["requestedMemory"] * self.cores / max(1, self.app["requestedCores"]))
+
+    @property
+    def code(self) -> tuple[int, int]:
+        """The exit code and the signal that ended it."""
+        codes = [task["exit_code"] for task in self.tasks if task["exit_code"]]
+        if self.state in ("CANCELLED", "TIMEOUT"):
+            return 0, 15 if self.start is not None else 0
+        if self.state == "OUT_OF_MEMORY":
+            return 0, 125
+        found = max(codes, default=1 if self.state == "FAILED" else 0)
+        return found, 0
+
+    @property
+    def partition(self) -> str:
+        """The one that there is."""
+        return PARTITION
+
+
+def reason_of(app: dict[str, Any]) -> str:
+    """Why an app waits, as Slurm calls it."""
+    cause = app.get("reason")
+    if app["onHold"]:
+        return "JobHeldUser"
+    if cause == "dependency":
+        return "Dependency"
+    if cause in _LIMITS:
+        return "QOSMaxJobsPerUserLimit"
+    if cause in _QUOTAS:
+        return "AssocGrpCpuLimit"
+    if cause in _TURNS:
+        return "Priority"
+    return "None" if cause is None else "Resources"
+
+
+def failed_as(why: str) -> str:
+    """The state of a job or task that failed for that reason."""
+    if "time limit" in why:
+        return "TIMEOUT"
+    if "memory" in why:
+        return "OUT_OF_MEMORY"
+    if "was lost" in why or "lost with worker" in why:
+        return "NODE_FAIL"
+    return "FAILED"
+
+
+def jobs_of(app: dict[str, Any], *, apart: bool) -> list[Job]:
+    """The jobs that an app is: one; of an array each task, the pending ones together unless they are to be `apart`."""
+    tasks = app.get("taskStates") or []
+    if not app["array"]:
+        return [Job(app, tasks)]
+    indexes = members(app["array"])
+    states: list[dict[str, Any] | None] = [*tasks, *[None] * (len(indexes) - len(tasks))]
+    found: list[Job] = []
+    waiting: list[int] = []
+    for index, task in zip(indexes, states, strict=False):
+        job = Job(app, [] if task is None else [task], index)
+        if job.state == "PENDING" and not apart:
+            waiting.append(index)
+        else:
+            found.append(job)
+    return [*([Job(app, [], None, waiting)] if waiting else []), *found]
+
+
+def spans(indexes: list[int]) -> str:
+    """The indexes as a list such as `1-3,7`."""
+    found: list[list[int]] = []
+    for index in indexes:
+        if found and index == found[-1][1] + 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in found)
+
+
+class Named:
+    """Jobs that are named by their ids: `17`, `17_3`, `17_[1-5]`, `17.batch`."""
+
+    def __init__(self, texts: list[str], wrong: str) -> None:
+        self.indexes: dict[str, set[int] | None] = {}
+        for text in texts:
+            whole = text.partition(".")[0]
+            number, underscore, rest = whole.partition("_")
+            index = rest.strip("[]").partition("%")[0]
+            if not (number.isascii() and number.isdecimal()) or (underscore and not is_list(index)):
+                raise Refused(f"{wrong}{text[:40]}")
+            if not underscore:
+                self.indexes[number] = None
+            elif (known := self.indexes.setdefault(number, set())) is not None:
+                known.update(members(index))
+
+    def takes(self, job: Job) -> bool:
+        """Whether the job is one of them."""
+        indexes = self.indexes.get(str(job.number), set())
+        return indexes is None or job.index in indexes or bool(job.indexes and indexes & set(job.indexes))
+
+
+def is_list(text: str) -> bool:
+    """Whether the text is a list of indexes."""
+    return bool(text) and all(
+        bool(each) and each.isdecimal() for part in text.split(",") for each in part.replace(":", "-").split("-")
+    )
+
+
+def split(text: str) -> list[str]:
+    """The parts of a list between commas, of which those in brackets are none."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [each.strip() for each in found if each.strip()]
+
+
+def states_named(text: str) -> set[str]:
+    """The states of a list of names, long or short. Raises: Refused."""
+    found: set[str] = set()
+    for each in text.split(","):
+        name = each.strip().upper()
+        if name == "ALL":
+            found |= set(STATES)
+        elif name in STATES:
+            found.add(name)
+        elif name in STATES.values():
+            found.add(next(state for state, short in STATES.items() if short == name))
+        elif name:
+            raise Refused(f"Invalid job state specified: {each[:40]}; valid job states include: {','.join(STATES)}")
+    return found
+
+
+def ended_since(seconds: int) -> int:
+    """The time (ms) so many seconds ago."""
+    return round((time.time() - seconds) * 1000)
+
+
+def ask(road: Road, **query: str | int) -> list[dict[str, Any]]:
+    """The apps, with what their jobs are made of."""
+    found: list[dict[str, Any]] = road.get("/v1/apps", fresh="true", details="true", limit=10_000, **query)
+    return found
+
+
+def chosen(road: Road, me: Me | None, wanted: dict[str, str]) -> dict[str, str | int]:
+    """The query for jobs of companies and users that options name."""
+    query: dict[str, str | int] = {}
+    if text := wanted.get("account"):
+        query["companies"] = text
+    if text := wanted.get("user"):
+        query["users"] = ",".join((me or Me(road)).names(text)) or "-"
+    return query
+
+
+def always(value: object) -> Callable[[object], object]:
+    """What tells the same of every job."""
+    return lambda _: value

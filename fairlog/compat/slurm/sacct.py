@@ -1,0 +1,246 @@
+"""`sacct`: what jobs have used, those that run and those that have ended as long as the state knows them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fairlog.compat.slurm import jobs, times
+from fairlog.compat.slurm.jobs import Job, always
+from fairlog.compat.slurm.road import Me, Road, login
+from fairlog.compat.slurm.tables import SACCT
+from fairlog.compat.slurm.words import Refused, read, without_effect
+
+USUAL = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+BRIEF = "JobID,State,ExitCode"
+_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+class Row(NamedTuple):
+    """A line: a job, or its step `batch`, which has the measures. `units`: those of sizes, "" for the fitting one."""
+
+    job: Job
+    step: str
+    units: str
+
+    @property
+    def name(self) -> str:
+        """The id."""
+        return f"{self.job.id}.{self.step}" if self.step else self.job.id
+
+
+def _state(row: Row) -> str:
+    job = row.job
+    return f"CANCELLED by {os.getuid()}" if job.state == "CANCELLED" and not row.step else job.state
+
+
+def _cpu_s(row: Row) -> float:
+    return float(sum(task["cpu_ms"] for task in row.job.tasks)) / 1000
+
+
+def _total(row: Row) -> str:
+    seconds = _cpu_s(row)
+    if seconds >= 3600:
+        return times.elapsed(round(seconds))
+    return f"{int(seconds // 60):02}:{seconds % 60:06.3f}"
+
+
+def size(mb: float, units: str) -> str:
+    """A size as sacct prints it."""
+    unit = units or ("G" if mb >= 1024 and mb % 1024 == 0 else "M")
+    number = mb / _UNITS[unit]
+    return f"{number:.0f}{unit}" if number == int(number) else f"{number:.2f}{unit}"
+
+
+def _tres(row: Row) -> str:
+    return f"billing={row.job.cores},cpu={row.job.cores},mem={size(row.job.memory, row.units)},node=1"
+
+
+def _rss(row: Row) -> str:
+    peak = max((task["peak_mb"] for task in row.job.tasks), default=0)
+    return size(peak, row.units or "K") if peak else ""
+
+
+def _of_job(tell: Callable[[Row], object]) -> Callable[[Row], object]:
+    return lambda row: "" if row.step else tell(row)
+
+
+def _of_step(tell: Callable[[Row], object]) -> Callable[[Row], object]:
+    return lambda row: tell(row) if row.step and row.job.tasks else ""
+
+
+def _nodes(row: Row) -> str:
+    return ",".join(row.job.nodes) or ("None assigned" if row.job.start is None else "")
+
+
+FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
+    "Account": (10, lambda row: row.job.app["company"]),
+    "AllocCPUS": (10, lambda row: row.job.cores if row.job.start is not None else 0),
+    "AllocNodes": (10, lambda row: 1 if row.job.start is not None else 0),
+    "AllocTRES": (10, lambda row: _tres(row) if row.job.start is not None else ""),
+    "AveCPU": (10, _of_step(lambda row: times.elapsed(round(_cpu_s(row))))),
+    "AveRSS": (10, _of_step(_rss)),
+    "Cluster": (10, always("fairlog")),
+    "Comment": (14, _of_job(lambda row: row.job.app.get("comment") or "")),
+    "Constraints": (19, always("")),
+    "CPUTime": (10, lambda row: times.elapsed(row.job.ran_s * row.job.cores)),
+    "CPUTimeRAW": (10, lambda row: row.job.ran_s * row.job.cores),
+    "DerivedExitCode": (15, _of_job(lambda row: f"{row.job.code[0]}:{0}")),
+    "Elapsed": (10, lambda row: times.elapsed(row.job.ran_s)),
+    "ElapsedRaw": (10, lambda row: row.job.ran_s),
+    "Eligible": (19, _of_job(lambda row: times.moment(row.job.app["submittedAt"], "Unknown"))),
+    "End": (19, lambda row: times.moment(row.job.end, "Unknown")),
+    "ExitCode": (8, lambda row: f"{row.job.code[0]}:{row.job.code[1]}"),
+    "Flags": (20, always("")),
+    "GID": (6, _of_job(always(0))),
+    "Group": (9, _of_job(lambda row: row.job.app["company"])),
+    "JobID": (12, lambda row: row.name),
+    "JobIDRaw": (12, lambda row: row.name),
+    "JobName": (10, lambda row: row.step or row.job.app["name"]),
+    "MaxRSS": (10, _of_step(_rss)),
+    "MaxVMSize": (10, _of_step(_rss)),
+    "NCPUS": (10, lambda row: row.job.cores),
+    "NNodes": (8, always(1)),
+    "NodeList": (15, _nodes),
+    "NTasks": (8, _of_step(always(1))),
+    "Partition": (10, _of_job(lambda row: row.job.partition)),
+    "Priority": (10, _of_job(lambda row: row.job.app["priority"] + 1000)),
+    "QOS": (10, _of_job(always("normal"))),
+    "QOSRAW": (10, _of_job(always(1))),
+    "Reason": (22, _of_job(lambda row: row.job.reason)),
+    "ReqCPUS": (8, lambda row: row.job.cores),
+    "ReqMem": (10, _of_job(lambda row: size(row.job.memory, row.units))),
+    "ReqNodes": (8, always(1)),
+    "ReqTRES": (10, _of_job(_tres)),
+    "Reserved": (10, _of_job(lambda row: times.elapsed(_waited_s(row)))),
+    "Start": (19, lambda row: times.moment(row.job.start, "Unknown")),
+    "State": (10, _state),
+    "Submit": (19, lambda row: times.moment(row.job.app["submittedAt"], "Unknown")),
+    "SubmitLine": (20, always("")),
+    "Suspended": (10, always("00:00:00")),
+    "SystemCPU": (10, always("00:00:00")),
+    "Timelimit": (10, _of_job(lambda row: times.elapsed(row.job.limit_s))),
+    "TimelimitRaw": (12, _of_job(lambda row: "" if row.job.limit_s is None else row.job.limit_s // 60)),
+    "TotalCPU": (10, _total),
+    "UID": (6, _of_job(always(os.getuid()))),
+    "User": (9, _of_job(lambda row: row.job.app["user"])),
+    "UserCPU": (10, _total),
+    "WCKey": (10, always("")),
+    "WorkDir": (20, _of_job(lambda row: row.job.app["cwd"] or "/")),
+}
+"""Name -> the usual width, and what a line has there."""
+
+
+def _waited_s(row: Row) -> int:
+    until = row.job.start or row.job.end or round(time.time() * 1000)
+    return max(0, (until - int(row.job.app["submittedAt"])) // 1000)
+
+
+def read_fields(text: str) -> list[tuple[str, int]]:
+    """The fields of a list such as `JobID%20,State`, and their widths, negative to fill them on the right.
+
+    Raises: Refused for an unknown name.
+    """
+    known = {name.lower(): name for name in FIELDS}
+    found: list[tuple[str, int]] = []
+    for each in text.split(","):
+        name, percent, width = each.strip().partition("%")
+        if not name:
+            continue
+        if name.lower() == "all":
+            found += [(one, FIELDS[one][0]) for one in FIELDS]
+            continue
+        if name.lower() not in known:
+            raise Refused(f'Invalid field requested: "{name[:40]}"; --helpformat lists the fields')
+        if percent and not width.removeprefix("-").isdecimal():
+            raise Refused(f"Invalid width of a field: {each[:40]}")
+        whole = known[name.lower()]
+        found.append((whole, int(width) if percent else FIELDS[whole][0]))
+    return found
+
+
+def run(words: list[str]) -> int:
+    """List the jobs that are wanted, each with its step."""
+    given, rest = read(SACCT, words)
+    if rest:
+        raise Refused(f"unrecognized argument {rest[0][:40]!r}; name jobs with --jobs")
+    without_effect("sacct", given)
+    asked = {option.name: value for option, value in given}
+    if "helpformat" in asked:
+        names = list(FIELDS)
+        for start in range(0, len(names), 4):
+            sys.stdout.write("".join(f"{each:<19} " for each in names[start : start + 4]).rstrip() + "\n")
+        return 0
+    columns = read_fields(_fields(asked))
+    units = asked.get("units", "M" if "noconvert" in asked else "").upper()
+    if units not in (*_UNITS, ""):
+        raise Refused(f"Invalid --units: {units[:40]}; they are K, M, G or T")
+    rows = [
+        Row(job, step, units)
+        for job in wanted(Road(), asked)
+        for step in (("",) if "allocations" in asked or job.start is None else ("", "batch"))
+    ]
+    table = [[str(FIELDS[name][1](row)) for name, _ in columns] for row in rows]
+    sys.stdout.write("".join(f"{line}\n" for line in lines(asked, columns, table)))
+    return 0
+
+
+def _fields(asked: dict[str, str]) -> str:
+    if "brief" in asked:
+        return BRIEF
+    return "all" if "long" in asked else asked.get("format", USUAL)
+
+
+def lines(asked: dict[str, str], columns: list[tuple[str, int]], table: list[list[str]]) -> list[str]:
+    """The lines as they are printed: for programs with a mark between fields, else in columns."""
+    bare = "noheader" in asked
+    if "parsable" in asked or "parsable2" in asked:
+        mark = asked.get("delimiter", "|")
+        end = mark if "parsable" in asked else ""
+        return [mark.join(each) + end for each in ([] if bare else [[name for name, _ in columns]]) + table]
+
+    def cell(text: str, name: str, width: int) -> str:
+        most = abs(width)
+        text = text if len(text) <= most else f"{text[: most - 1]}+"
+        return text.ljust(most) if width < 0 or name == "JobID" else text.rjust(most)
+
+    found = [" ".join(cell(text, *column) for text, column in zip(row, columns, strict=True)) + " " for row in table]
+    if bare:
+        return found
+    heads = " ".join(cell(name, name, width) for name, width in columns) + " "
+    return [heads, " ".join("-" * abs(width) for _, width in columns) + " ", *found]
+
+
+def wanted(road: Road, asked: dict[str, str]) -> list[Job]:
+    """The jobs that the options mean, in the order of their submission."""
+    named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id specified: ")
+    since = until = 0
+    if "starttime" in asked:
+        since = times.read_moment(asked["starttime"], "starttime")
+    elif not named.indexes:
+        since = times.read_moment("midnight", "starttime")
+    if "endtime" in asked:
+        until = times.read_moment(asked["endtime"], "endtime")
+    users = asked.get("user") or asked.get("uid")
+    if users is None and not named.indexes and "allusers" not in asked:
+        users = login()
+    me = None if users is None else Me(road)
+    query = jobs.chosen(road, me, {"account": asked.get("accounts", ""), "user": users or ""})
+    if named.indexes:
+        query["ids"] = ",".join(named.indexes)
+    query |= {"endedAfter": since} if since else {"everything": "true"}
+    states = jobs.states_named(asked["state"]) if "state" in asked else set(jobs.STATES)
+    names = set(asked.get("name", "").split(",")) - {""}
+    nodes = set(asked.get("nodelist", "").split(",")) - {""}
+    found: list[Job] = []
+    for app in jobs.ask(road, tasks="true", **query):
+        if (names and app["name"] not in names) or (until and app["submittedAt"] > until):
+            continue
+        for job in jobs.jobs_of(app, apart=False):
+            fits = job.state in states and (not named.indexes or named.takes(job))
+            if fits and (not nodes or nodes & set(job.nodes)):
+                found.append(job)
+    return found

@@ -1,0 +1,483 @@
+"""`sbatch`: submits a script as an app of one task, or of one for each index of an array."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from fairlog.compat.slurm import batch, times
+from fairlog.compat.slurm.road import Me, Problem, Road
+from fairlog.compat.slurm.tables import SBATCH
+from fairlog.compat.slurm.words import Given, Refused, read, without_effect
+
+CODE = 255
+"""The exit code of a wrong option."""
+_VARIABLES = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_ARRAY_INX": "array",
+    "SBATCH_EXPORT": "export",
+    "SBATCH_GRES": "gres",
+    "SBATCH_GPUS": "gpus",
+    "SBATCH_JOB_NAME": "job-name",
+    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
+    "SBATCH_MEM_PER_NODE": "mem",
+    "SBATCH_OPEN_MODE": "open-mode",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_QOS": "qos",
+    "SBATCH_SIGNAL": "signal",
+    "SBATCH_TIMELIMIT": "time",
+    "SBATCH_WCKEY": "wckey",
+}
+"""Variables that stand for options; they count more than the lines of the script, and less than the command line."""
+PARTITION = "main"
+_DEPENDENCIES = {"afterok": "ok", "afterany": "any", "afternotok": "not-ok"}
+_MEMORY = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_SIGNALS = (
+    "HUP",
+    "INT",
+    "QUIT",
+    "KILL",
+    "USR1",
+    "USR2",
+    "ALRM",
+    "TERM",
+    "CONT",
+    "STOP",
+    "TSTP",
+    "TTIN",
+    "TTOU",
+    "URG",
+    "WINCH",
+)
+_OF_THE_JOB = (
+    "SLURM_JOB",
+    "SLURM_ARRAY",
+    "SLURM_STEP",
+    "SLURM_TASK",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_CPUS",
+    "SLURM_MEM",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODE",
+    "SLURM_NNODES",
+    "SLURM_SUBMIT",
+    "SLURM_GTIDS",
+    "SLURMD_NODENAME",
+)
+"""How variables of a job begin, which another job that it submits must not find."""
+
+
+class Asked:
+    """The options of a submission by their names, the last one of each; and in the order in which they count."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+        self._values = {option.name: value for option, value in given}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def get(self, name: str) -> str | None:
+        """The value of the option, None if it is not given."""
+        return self._values.get(name)
+
+    def number(self, name: str, default: int) -> int:
+        """The value, a whole number from 1 on. Raises: Refused."""
+        text = self._values.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1_000_000):
+            raise Refused(f'Invalid numeric value "{text[:40]}" for --{name}.', CODE if not text.isdecimal() else 1)
+        return int(text)
+
+
+def run(words: list[str]) -> int:
+    """Submit, and print the id."""
+    given, rest = read(SBATCH, words, mixed=False, code=CODE)
+    line = Asked(given)
+    wrap = line.get("wrap")
+    if wrap is not None and rest:
+        raise Refused("Script arguments not permitted with --wrap option")
+    name = rest[0] if rest else "-"
+    script = batch.wrapped(wrap) if wrap is not None else batch.read_script(found(name))
+    of_script, others = read(SBATCH, batch.directives(script), code=CODE)
+    if others:
+        raise Refused(f"the script has {others[0][:40]!r} in a line #SBATCH, which belongs to no option", CODE)
+    of_variables = [
+        (next(option for option in SBATCH if option.name == option_name), os.environ[variable])
+        for variable, option_name in _VARIABLES.items()
+        if variable in os.environ
+    ]
+    asked = Asked([*of_script, *of_variables, *given])
+    note = without_effect(
+        "sbatch", [(option, value) for option, value in asked.given if (option.name, value) != ("partition", PARTITION)]
+    )
+    road = Road()
+    me = Me(road)
+    default = "wrap" if wrap is not None else "sbatch" if name in ("-", "/dev/stdin") else os.path.basename(name)  # noqa: PTH119 (as above)
+    fields, secrets = submission(asked, (script, rest[1:], default), road, me)
+    if note and "quiet" not in asked:
+        say(note)
+    if "test-only" in asked:
+        return tell_plan(road, fields)
+    return submit(road, asked, fields, secrets)
+
+
+def say(sentence: str) -> None:
+    """Say it on stderr."""
+    sys.stderr.write(sentence.encode("utf-8", "replace").decode() + "\n")
+
+
+def found(name: str) -> str:
+    """The script's file: as it is named, else on PATH as sbatch looks for it."""
+    if name == "-" or "/" in name or os.path.exists(name):  # noqa: PTH110 (as above)
+        return name
+    folders = os.environ.get("PATH", "").split(":")
+    return next((f"{each}/{name}" for each in folders if each and os.access(f"{each}/{name}", os.R_OK)), name)
+
+
+def submission(
+    asked: Asked, batch_of: tuple[str, list[str], str], road: Road, me: Me
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of the app, and its variables; the batch is a script, its arguments and its usual name.
+
+    Raises: Refused.
+    """
+    script, arguments, default = batch_of
+    tasks, per_task = asked.number("ntasks", asked.number("ntasks-per-node", 1)), asked.number("cpus-per-task", 1)
+    check_nodes(asked)
+    cores = tasks * per_task
+    indexes, at_once = read_array(asked.get("array"))
+    cwd = os.path.normpath(os.path.join(os.getcwd(), asked.get("chdir") or "."))  # noqa: PTH109, PTH118 (as above)
+    name = asked.get("job-name") or default
+    seconds = times.read_limit(asked.get("time") or "infinite")
+    fields: dict[str, Any] = {
+        "type": "SubmitApp",
+        "app": f"app-{os.urandom(6).hex()}",
+        "company": company(asked, road, me),
+        "user": me.user,
+        "name": name,
+        "tasks": count_of(indexes) if indexes else 1,
+        "cores_per_task": cores,
+        "cwd": cwd,
+        "hold": "hold" in asked,
+        "priority": -read_nice(asked.get("nice")),
+        "after": read_dependencies(asked.get("dependency")),
+    }
+    if indexes:
+        fields["array"] = indexes
+    if at_once:
+        fields["cores"] = at_once * cores
+    if memory := memory_of(asked, cores):
+        fields["memory_per_task_mb"] = memory
+    if gpus := gpus_of(asked, tasks):
+        fields["task_resources"] = {kind: str(number) for kind, number in gpus.items()}
+    if seconds is not None:
+        fields["time_limit_s" if indexes else "max_runtime_s"] = seconds
+    how = "both"
+    if (said := asked.get("signal")) is not None:
+        how, signal, before = read_signal(said)
+        if seconds is None or indexes:
+            sooner = "an array has none" if indexes else "the job has no --time"
+            say(f"sbatch: note: without effect here: --signal, which comes before a time limit; {sooner}")
+        else:
+            fields["warn"] = [signal, min(before, max(1, seconds - 1))]
+    fields |= outputs(asked, indexes, cwd)
+    fields["command"] = batch.command_of(script, arguments, how=how, stdin=asked.get("input") or "")
+    secrets = exported(asked.get("export"))
+    secrets |= told(asked, fields, tasks, per_task)
+    fields["env"] = sorted(secrets)
+    return fields, secrets
+
+
+def submit(road: Road, asked: Asked, fields: dict[str, Any], secrets: dict[str, str]) -> int:
+    """Submit the app and print its number; wait for its end if that is asked for."""
+    try:
+        seq = road.send({**fields, "secrets": secrets})
+    except Problem as problem:
+        raise Refused(f"Batch job submission failed: {problem}") from None
+    path = f"/v1/apps/{fields['app']}"
+    number = road.get(path, after=seq)["submittedSeq"]
+    if "parsable" in asked:
+        sys.stdout.write(f"{number}\n")
+    elif "quiet" not in asked:
+        sys.stdout.write(f"Submitted batch job {number}\n")
+    sys.stdout.flush()
+    return wait(road, path) if "wait" in asked else 0
+
+
+def wait(road: Road, path: str) -> int:
+    """Wait for the end of the app; the largest exit code of its tasks."""
+    import time  # noqa: PLC0415 (few wait)
+
+    pause_s = 0.1
+    while (app := road.get(path, fresh="true"))["endedAt"] is None:
+        time.sleep(pause_s)
+        pause_s = min(2.0, pause_s * 1.3)
+    codes = [task["exit_code"] or 0 for task in road.get(f"{path}/tasks", fresh="true")]
+    return 0 if app["state"] == "finished" else max(codes, default=0) or 1
+
+
+def tell_plan(road: Road, fields: dict[str, Any]) -> int:
+    """Say when and where the job would start, or why it would wait."""
+    said = road.post("/v1/plan", {name: value for name, value in fields.items() if name != "type"})["value"]
+    cores = said["requestedCores"]
+    if said["starts"]:
+        nodes = ",".join(dict.fromkeys(each["worker"] for each in said["executors"]))
+        text = f"Job would start now using {cores} processors on nodes {nodes} in partition {PARTITION}"
+    else:
+        text = f"Job would wait using {cores} processors in partition {PARTITION}: {said['waitsFor']['text']}"
+    say(f"sbatch: {text}")
+    return 0
+
+
+def company(asked: Asked, road: Road, me: Me) -> str:
+    """The company of the job: --account, that of the caller, or the only one. Raises: Refused."""
+    named = asked.get("account") or me.company
+    if named:
+        return named
+    known = [each["company"] for each in road.get("/v1/companies")]
+    if len(known) == 1:
+        return str(known[0])
+    raise Refused("name the company of the job with --account, or set FAIRLOG_COMPANY")
+
+
+def check_nodes(asked: Asked) -> None:
+    """Raises: Refused for more than a node: a job runs on one machine."""
+    least, dash, most = (asked.get("nodes") or "1").partition("-")
+    for text in (least, *([most] if dash else [])):
+        if not (text.isascii() and text.isdecimal() and int(text)):
+            raise Refused(f'Invalid numeric value "{text[:40]}" for --nodes.')
+    if int(least) > 1:
+        raise Refused("Requested node configuration is not available: a job runs on one node here; give --nodes=1")
+
+
+def read_array(text: str | None) -> tuple[str, int]:
+    """The indexes of an array, "" for none, and how many run at once, 0 = any number. Raises: Refused."""
+    if text is None:
+        return "", 0
+    listed, percent, most = text.partition("%")
+    wrong = Refused(f"Batch job submission failed: Invalid job array specification: {text[:40]!r}")
+    if percent and not (most.isascii() and most.isdecimal() and int(most)):
+        raise wrong
+    for part in listed.split(","):
+        span, colon, step = part.partition(":")
+        first, dash, last = span.partition("-")
+        numbers = [first, *([last] if dash else []), *([step] if colon else [])]
+        if not all(each.isascii() and each.isdecimal() and len(each) < 9 for each in numbers) or (colon and not dash):
+            raise wrong
+        if (dash and int(last) < int(first)) or (colon and not int(step)):
+            raise wrong
+    return listed, int(most or 0)
+
+
+def members(indexes: str) -> list[int]:
+    """The indexes of a list, in order."""
+    found: set[int] = set()
+    for part in indexes.split(","):
+        span, _, step = part.partition(":")
+        first, dash, last = span.partition("-")
+        found.update(range(int(first), int(last if dash else first) + 1, int(step or 1)))
+    return sorted(found)
+
+
+def count_of(indexes: str) -> int:
+    """How many indexes the list has."""
+    return len(members(indexes))
+
+
+def memory_of(asked: Asked, cores: int) -> int | None:
+    """The MiB of a task, None if none are asked for. Raises: Refused."""
+    both = [name for name in ("mem", "mem-per-cpu") if name in asked]
+    if not both:
+        return None
+    name = next(option.name for option, _ in reversed(asked.given) if option.name in both)
+    mb = read_memory(asked.get(name) or "", name)
+    return mb * cores if name == "mem-per-cpu" else mb
+
+
+def read_memory(text: str, name: str) -> int:
+    """MiB of `500`, `500M`, `2G`. Raises: Refused."""
+    upper = text.upper().removesuffix("B")
+    unit = upper[-1:] if upper[-1:] in _MEMORY else ""
+    number = upper.removesuffix(unit) if unit else upper
+    if not (number.isascii() and number.replace(".", "", 1).isdecimal()):
+        raise Refused(f"Invalid --{name} specification", CODE)
+    mb = -int(-float(number) * _MEMORY[unit or "M"] // 1)
+    if mb < 1:
+        raise Refused(f"Invalid --{name} specification: a job needs some memory here; give its size, such as 2G", CODE)
+    return mb
+
+
+def gpus_of(asked: Asked, tasks: int) -> dict[str, int]:
+    """The further kinds that a job asks for, and how many of each. Raises: Refused."""
+    found: dict[str, int] = {}
+    for part in (asked.get("gres") or "").split(","):
+        if part and part.lower() != "none":
+            kind, _, rest = part.removeprefix("gres/").removeprefix("gres:").partition(":")
+            number = rest.rpartition(":")[2] if rest else "1"
+            found[kind] = found.get(kind, 0) + _whole(number if number.isdecimal() else "1" if rest else number, "gres")
+    for name, times_ in (("gpus", 1), ("gpus-per-node", 1), ("gpus-per-task", tasks)):
+        if (text := asked.get(name)) is not None:
+            found["gpu"] = max(found.get("gpu", 0), _whole(text.rpartition(":")[2], name) * times_)
+    return {kind: number for kind, number in found.items() if number}
+
+
+def _whole(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise Refused(f"Invalid --{name} specification", CODE)
+    return int(text)
+
+
+def read_nice(text: str | None) -> int:
+    """The value of --nice, at most 1000 either way. Raises: Refused."""
+    if text is None:
+        return 0
+    number = text or "100"
+    if not number.removeprefix("-").isdecimal():
+        raise Refused(f"Invalid --nice value: {text[:40]}", CODE)
+    return max(-1000, min(1000, int(number)))
+
+
+def read_dependencies(text: str | None) -> dict[str, list[str]]:
+    """Condition -> the jobs that must have ended so first. Raises: Refused."""
+    found: dict[str, list[str]] = {}
+    if text is None:
+        return found
+    wrong = "Batch job submission failed: Job dependency problem"
+    if "?" in text:
+        raise Refused(f"{wrong}: all of them must be met here; separate them by commas")
+    for part in text.split(","):
+        kind, _, jobs = part.partition(":")
+        if kind == "singleton":
+            raise Refused(f"{wrong}: singleton is not there; name the job to start after by afterany:ID")
+        if kind not in _DEPENDENCIES:
+            raise Refused(f"{wrong}: {kind[:40]!r} is not one of {', '.join(_DEPENDENCIES)}")
+        for job in jobs.split(":"):
+            if not (job.isascii() and job.isdecimal()):
+                raise Refused(f"{wrong}: {kind} needs the ids of jobs, as {kind}:17")
+            found.setdefault(_DEPENDENCIES[kind], []).append(job)
+    return found
+
+
+def read_signal(text: str) -> tuple[str, str, int]:
+    """Whom a signal is for, its name, and how many seconds before the end it comes. Raises: Refused."""
+    options, colon, rest = text.rpartition(":")
+    name, _, before = rest.partition("@")
+    number = {
+        "1": "HUP",
+        "2": "INT",
+        "3": "QUIT",
+        "9": "KILL",
+        "10": "USR1",
+        "12": "USR2",
+        "14": "ALRM",
+        "15": "TERM",
+        "18": "CONT",
+    }
+    signal = number.get(name, name.upper().removeprefix("SIG"))
+    if signal not in _SIGNALS or (before and not before.isdecimal()) or (colon and set(options.upper()) - {"B", "R"}):
+        raise Refused("Invalid --signal specification", CODE)
+    return ("script" if "B" in options.upper() else "steps"), signal, int(before or 60)
+
+
+def outputs(asked: Asked, indexes: str, cwd: str) -> dict[str, Any]:
+    """The files of the job's output, from its folder."""
+    start = cwd.replace("%", "%%")
+    output = asked.get("output") or ("slurm-%A_%a.out" if indexes else "slurm-%j.out")
+    found: dict[str, Any] = {"output": os.path.join(start, pattern(output, "output")), "numbered": True}  # noqa: PTH118 (as above)
+    if (error := asked.get("error")) is not None:
+        found["error"] = os.path.join(start, pattern(error, "error"))  # noqa: PTH118 (as above)
+    mode = (asked.get("open-mode") or "truncate").lower()
+    if mode not in ("append", "a", "truncate", "t"):
+        raise Refused("Invalid --open-mode specification", CODE)
+    found["open_mode"] = "append" if mode.startswith("a") else "truncate"
+    return found
+
+
+def pattern(text: str, name: str) -> str:
+    """The pattern of a file as fairlog writes it. Raises: Refused."""
+    plain = {"J": "%j", "s": "batch", "t": "0", "n": "0"}
+    if "\\" in text:
+        return text.replace("\\", "").replace("%", "%%")
+    done, rest = "", text
+    while rest:
+        before, percent, rest = rest.partition("%")
+        done += before
+        if not percent:
+            break
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
+        if letter in plain:
+            done += plain[letter]
+        elif letter in ("%", "j", "A", "a", "x", "u", "N"):
+            done += f"%{digits if letter == 'a' else ''}{letter}"
+        else:
+            raise Refused(f"--{name} has %{letter}, which stands for nothing here; there are %j %A %a %x %u %N", CODE)
+    return done
+
+
+def exported(text: str | None) -> dict[str, str]:
+    """The variables of this environment that the job gets. Raises: Refused."""
+    names = [] if text is None else [each for each in text.split(",") if each]
+    here = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_JOB)}
+    own = ("FAIRLOG_", "_FAIRLOG_")
+    found: dict[str, str] = {}
+    if text is None or "ALL" in (name.upper() for name in names):
+        found = {name: value for name, value in here.items() if not name.startswith(own) and name != "_"}
+    for name in names:
+        variable, equals, value = name.partition("=")
+        if equals:
+            found[variable] = value
+        elif name.upper() not in ("ALL", "NONE", "NIL") and name in here:
+            found[name] = here[name]
+    foreign = [name for name, value in found.items() if any("\udc80" <= each <= "\udcff" for each in name + value)]
+    if foreign:
+        say(f"sbatch: note: left out, because they are not in UTF-8: {', '.join(foreign)}")
+    return {name: value for name, value in found.items() if name not in foreign}
+
+
+def told(asked: Asked, fields: dict[str, Any], tasks: int, per_task: int) -> dict[str, str]:
+    """The variables of the job that are known now; its script's prelude adds the others."""
+    said = {
+        "SLURM_JOB_NAME": fields["name"],
+        "SLURM_JOB_ACCOUNT": fields["company"],
+        "SLURM_JOB_PARTITION": PARTITION,
+        "SLURM_JOB_USER": fields["user"],
+        "SLURM_JOB_UID": str(os.getuid()),
+        "SLURM_JOB_GID": str(os.getgid()),
+        "SLURM_CLUSTER_NAME": "fairlog",
+        "SLURM_SUBMIT_DIR": os.getcwd(),  # noqa: PTH109 (as above)
+        "SLURM_SUBMIT_HOST": os.uname().nodename,
+        "SLURM_SUBMIT_CHDIR": fields["cwd"],
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NNODES": "1",
+        "SLURM_TASKS_PER_NODE": str(tasks),
+        "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_GTIDS": "0",
+        "SLURM_EXPORT_ENV": asked.get("export") or "ALL",
+    }
+    if "cpus-per-task" in asked:
+        said["SLURM_CPUS_PER_TASK"] = str(per_task)
+    if "ntasks" in asked or "ntasks-per-node" in asked:
+        said |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+    if "ntasks-per-node" in asked:
+        said["SLURM_NTASKS_PER_NODE"] = str(asked.get("ntasks-per-node"))
+    if memory := fields.get("memory_per_task_mb"):
+        each = "mem-per-cpu" in asked
+        said["SLURM_MEM_PER_CPU" if each else "SLURM_MEM_PER_NODE"] = str(
+            memory // (tasks * per_task) if each else memory
+        )
+    if indexes := fields.get("array"):
+        numbers = members(indexes)
+        step = indexes.partition(":")[2].partition(",")[0] or "1"
+        about = {"COUNT": len(numbers), "MIN": numbers[0], "MAX": numbers[-1], "STEP": step}
+        said |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in about.items()}
+    if gpus := fields.get("task_resources", {}).get("gpu"):
+        said |= {"SLURM_GPUS": gpus, "SLURM_GPUS_ON_NODE": gpus}
+    return said

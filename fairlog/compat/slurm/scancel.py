@@ -1,0 +1,105 @@
+"""`scancel`: ends jobs, or sends them signals."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from fairlog.compat.slurm import jobs
+from fairlog.compat.slurm.road import Me, Problem, Road
+from fairlog.compat.slurm.tables import SCANCEL
+from fairlog.compat.slurm.words import Refused, read, without_effect
+
+_FILTERS = ("account", "name", "jobname", "user", "me", "state", "nodelist")
+_KILLS = ("KILL", "TERM", "9", "15")
+_NAMES = {"1": "HUP", "2": "INT", "3": "QUIT", "10": "USR1", "12": "USR2", "14": "ALRM", "18": "CONT", "19": "STOP"}
+
+
+def run(words: list[str]) -> int:
+    """End the jobs that are named or chosen; says nothing if all goes well."""
+    given, rest = read(SCANCEL, words)
+    without_effect("scancel", given)
+    asked = {option.name: value for option, value in given}
+    if not rest and not any(name in asked for name in _FILTERS):
+        raise Refused("No job identification provided")
+    signal = signal_of(asked.get("signal", "KILL"))
+    named = jobs.Named([part for each in rest for part in jobs.split(each)], "Invalid job id ")
+    states = state_of(asked.get("state"))
+    road = Road()
+    users = asked | ({"user": Me(road).user} if "me" in asked else {})
+    query = jobs.chosen(road, None, users)
+    if named.indexes:
+        query |= {"ids": ",".join(named.indexes), "everything": "true"}
+    apps = [app for app in jobs.ask(road, **query) if _fits(app, asked, states)]
+    code = 0
+    found = {str(app["submittedSeq"]) for app in apps}
+    for number in named.indexes:
+        if number not in found and not states:
+            code = _say(asked, f"Kill job error on job id {number}: Invalid job id specified", 1)
+    living = [app for app in apps if app["endedAt"] is None]
+    if "interactive" in asked:
+        living = [app for app in living if _is_wanted(app)]
+    whole = [app for app in living if named.indexes.get(str(app["submittedSeq"])) is None]
+    parts = [(app, index) for app in living for index in sorted(named.indexes.get(str(app["submittedSeq"])) or ())]
+    for start in range(0, len(whole), 500):
+        commands = [_command(app, signal) for app in whole[start : start + 500]]
+        try:
+            road.send_many(commands)
+        except Problem as problem:
+            if problem.title != "AppEnded":
+                code = _say(asked, f"Kill job error: {problem}", code) or 1
+    for app, index in parts:
+        code = _say(asked, f"Kill job error on job id {app['submittedSeq']}_{index}: {_NOT_ALONE}", code) or 1
+    return code
+
+
+_NOT_ALONE = "a task of an array cannot be cancelled alone; cancel the whole array"
+
+
+def _command(app: dict[str, Any], signal: str) -> dict[str, Any]:
+    if signal in _KILLS:
+        return {"type": "KillApp", "app": app["app"], "reason": "scancel"}
+    raise Refused(
+        f"signal {signal} cannot be sent to a running job; --signal of sbatch sends one before --time is over"
+    )
+
+
+def signal_of(text: str) -> str:
+    """The name of a signal. Raises: Refused."""
+    name = _NAMES.get(text, text.upper().removeprefix("SIG"))
+    if name not in (*_KILLS, *_NAMES.values(), "TSTP", "TTIN", "TTOU", "URG", "WINCH", "XCPU"):
+        raise Refused(f"Unknown job signal: {text[:40]}")
+    return name
+
+
+def state_of(text: str | None) -> str:
+    """The state that jobs must be in, "" for any. Raises: Refused."""
+    if text is None:
+        return ""
+    found = jobs.states_named(text)
+    if len(found) != 1 or not found <= {"PENDING", "RUNNING", "SUSPENDED"}:
+        raise Refused(f"Invalid job state specified: {text[:40]}; PENDING, RUNNING or SUSPENDED can be cancelled")
+    return found.pop()
+
+
+def _fits(app: dict[str, Any], asked: dict[str, str], state: str) -> bool:
+    job = jobs.Job(app, [])
+    names = [asked[each] for each in ("name", "jobname") if each in asked]
+    nodes = set(asked.get("nodelist", "").split(",")) - {""}
+    return (
+        (not names or app["name"] in names)
+        and (not state or job.state == state)
+        and (not nodes or bool(nodes & set(job.nodes)))
+    )
+
+
+def _is_wanted(app: dict[str, Any]) -> bool:
+    sys.stderr.write(f"Cancel job_id={app['submittedSeq']} name={app['name']} [y/n]? ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower().startswith("y")
+
+
+def _say(asked: dict[str, str], sentence: str, code: int) -> int:
+    if "quiet" not in asked:
+        sys.stderr.write(f"scancel: error: {sentence}\n")
+    return code

@@ -1,0 +1,265 @@
+"""`squeue`: lists jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from fairlog.compat.slurm import jobs, times
+from fairlog.compat.slurm.jobs import Job, always
+from fairlog.compat.slurm.road import Me, Road
+from fairlog.compat.slurm.tables import SQUEUE
+from fairlog.compat.slurm.words import Refused, read, without_effect
+
+USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
+NO = "(null)"
+
+
+def _where(job: Job) -> str:
+    """The nodes, or in brackets the cause for which it waits, which is more than Slurm's reason tells."""
+    return ",".join(job.nodes) if job.state != "PENDING" else f"({job.reason})"
+
+
+def _left(job: Job) -> str:
+    return "UNLIMITED" if job.limit_s is None else times.clock(max(0, job.limit_s - job.ran_s))
+
+
+def _size(mb: int) -> str:
+    return f"{mb // 1024}G" if mb >= 1024 and mb % 1024 == 0 else f"{mb}M"
+
+
+def _after(job: Job) -> str:
+    after = job.app["after"]
+    return ",".join(f"after{why.replace('-', '')}:{app}(unfulfilled)" for app, why in after.items()) if after else NO
+
+
+def _host(job: Job) -> str:
+    return job.nodes[0] if job.nodes else "n/a"
+
+
+FIELDS: dict[str, tuple[str, str, Callable[[Job], object]]] = {
+    "i": ("JOBID", "JobID", lambda job: job.id),
+    "A": ("JOBID", "JobArrayID", lambda job: job.number),
+    "F": ("ARRAY_JOB_ID", "ArrayJobID", lambda job: job.number),
+    "K": (
+        "ARRAY_TASK_ID",
+        "ArrayTaskID",
+        lambda job: job.id.partition("_")[2].strip("[]") if "_" in job.id else "N/A",
+    ),
+    "a": ("ACCOUNT", "Account", lambda job: job.app["company"]),
+    "j": ("NAME", "Name", lambda job: job.app["name"]),
+    "k": ("COMMENT", "Comment", lambda job: job.app.get("comment") or NO),
+    "t": ("ST", "StateCompact", lambda job: job.short),
+    "T": ("STATE", "State", lambda job: job.state),
+    "r": ("REASON", "Reason", lambda job: job.reason),
+    "R": ("NODELIST(REASON)", "ReasonList", _where),
+    "u": ("USER", "UserName", lambda job: job.app["user"]),
+    "U": ("UID", "UserID", always(os.getuid())),
+    "P": ("PARTITION", "Partition", lambda job: job.partition),
+    "M": ("TIME", "TimeUsed", lambda job: times.clock(job.ran_s)),
+    "l": ("TIME_LIMIT", "TimeLimit", lambda job: times.clock(job.limit_s)),
+    "L": ("TIME_LEFT", "TimeLeft", _left),
+    "S": ("START_TIME", "StartTime", lambda job: times.moment(job.start)),
+    "V": ("SUBMIT_TIME", "SubmitTime", lambda job: times.moment(job.app["submittedAt"])),
+    "e": (
+        "END_TIME",
+        "EndTime",
+        lambda job: times.moment(
+            job.end or (None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s)
+        ),
+    ),
+    "D": ("NODES", "NumNodes", lambda job: max(1, len(job.nodes)) if job.index is None else 1),
+    "C": ("CPUS", "NumCPUs", lambda job: job.cores),
+    "m": ("MIN_MEMORY", "MinMemory", lambda job: _size(job.memory)),
+    "N": ("NODELIST", "NodeList", lambda job: ",".join(job.nodes)),
+    "B": ("EXEC_HOST", "BatchHost", _host),
+    "Z": ("WORK_DIR", "WorkDir", lambda job: job.app["cwd"] or "/"),
+    "q": ("QOS", "QOS", always("normal")),
+    "p": ("PRIORITY", "Priority", lambda job: f"{(job.app['priority'] + 1000) / 2000:.14f}"),
+    "Q": ("PRIORITY", "PriorityLong", lambda job: job.app["priority"] + 1000),
+    "E": ("DEPENDENCY", "Dependency", _after),
+    "c": ("MIN_CPUS", "MinCpus", lambda job: job.cores),
+    "b": ("TRES_PER_NODE", "tres-per-node", always("N/A")),
+    "d": ("MIN_TMP_DISK", "MinTmpDisk", always(0)),
+    "f": ("FEATURES", "Feature", always(NO)),
+    "g": ("GROUP", "GroupName", lambda job: job.app["company"]),
+    "G": ("GROUP", "GroupID", always(0)),
+    "h": ("OVER_SUBSCRIBE", "OverSubscribe", always("OK")),
+    "o": ("COMMAND", "Command", lambda job: job.app["name"]),
+    "O": ("CONTIGUOUS", "Contiguous", always(0)),
+    "s": ("SELECT_JOBINFO", "SelectJobInfo", always("")),
+    "v": ("RESERVATION", "Reservation", always(NO)),
+    "w": ("WCKEY", "WCKey", always(NO)),
+    "W": ("LICENSES", "Licenses", always(NO)),
+    "x": ("EXC_NODES", "ExcNodes", always("")),
+    "Y": ("SCHEDNODES", "SchedNodes", always(NO)),
+    "y": ("NICE", "Nice", lambda job: -job.app["priority"]),
+    "z": ("S:C:T", "SCT", always("*:*:*")),
+    "X": ("CORE_SPEC", "CoreSpec", always("N/A")),
+    "H": ("SOCKETS_PER_NODE", "SocketsPerNode", always("*")),
+    "I": ("CORES_PER_SOCKET", "CoresPerSocket", always("*")),
+    "J": ("THREADS_PER_CORE", "ThreadsPerCore", always("*")),
+}
+"""Letter -> heading, long name, and what a job has there."""
+_ALIASES = {
+    "tasks": "C",
+    "numtasks": "C",
+    "restartcnt": "d",
+    "stdout": "o",
+    "jobarrayid": "i",
+    "jobid": "A",
+    "user": "u",
+}
+
+
+class Column:
+    """A field of the output: the text before it, its letter, its width, and on which side it is filled."""
+
+    def __init__(self, before: str, letter: str, width: int, *, right: bool = False) -> None:
+        self.before, self.letter, self.width, self.right = before, letter, width, right
+
+    def shown(self, value: object) -> str:
+        """The value in its field, cut to its width."""
+        text = " ".join(str(value).split())
+        if not self.width:
+            return self.before + text
+        text = text[: self.width]
+        return self.before + (text.rjust(self.width) if self.right else text.ljust(self.width))
+
+
+def read_format(text: str) -> tuple[list[Column], str]:
+    """The fields of a format such as `%.18i %j`, and what follows the last. Raises: Refused for an unknown letter."""
+    found: list[Column] = []
+    before, rest = "", text
+    while rest:
+        plain, percent, rest = rest.partition("%")
+        before += plain
+        if not percent:
+            break
+        right = rest.startswith(".")
+        rest = rest.removeprefix(".")
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
+        if letter == "%":
+            before += "%"
+            continue
+        if letter not in FIELDS:
+            raise Refused(f"Invalid job format specification: %{letter}")
+        found.append(Column(before, letter, int(digits or 0), right=right))
+        before = ""
+    return found, before
+
+
+def read_names(text: str) -> tuple[list[Column], str]:
+    """The fields of a list of names such as `JobID:20,State`. Raises: Refused for an unknown name."""
+    known = {name.lower(): letter for letter, (_, name, _) in FIELDS.items()} | _ALIASES
+    found: list[Column] = []
+    for each in text.split(","):
+        name, _, size = each.strip().partition(":")
+        right = size.startswith(".")
+        size = size.removeprefix(".")
+        if name.lower() not in known:
+            raise Refused(f"Invalid job format specification: {name[:40]}")
+        found.append(Column("", known[name.lower()], int(size) if size.isdecimal() else 20, right=right))
+    return found, ""
+
+
+def run(words: list[str]) -> int:
+    """List the jobs that are wanted."""
+    given, rest = read(SQUEUE, words)
+    if rest:
+        raise Refused(f"Unrecognized option: {rest[0][:40]}; name jobs with --jobs")
+    without_effect("squeue", given)
+    asked = {option.name: value for option, value in given}
+    columns, end = read_names(asked["Format"]) if "Format" in asked else read_format(_format(asked))
+    named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id: ")
+    every = asked.get("iterate")
+    if every is not None and not (every.isdecimal() and int(every)):
+        raise Refused("--iterate needs a number of seconds")
+    road = Road()
+    while True:
+        found = wanted(road, asked, named, _states(asked))
+        if len(named.indexes) == 1 and not found and not _is_known(road, next(iter(named.indexes))):
+            sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
+            return 1
+        lines = [] if "noheader" in asked else ["".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+        shown = sorted_by(found, asked.get("sort"))
+        lines += ["".join(each.shown(FIELDS[each.letter][2](job)) for each in columns) + end for job in shown]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        if every is None:
+            return 0
+        time.sleep(int(every))
+
+
+def _format(asked: dict[str, str]) -> str:
+    if "format" in asked:
+        return asked["format"]
+    if "start" in asked:
+        return START
+    return LONG if "long" in asked else os.environ.get("SQUEUE_FORMAT", USUAL)
+
+
+def _states(asked: dict[str, str]) -> set[str]:
+    if "start" in asked:
+        return {"PENDING"}
+    if "states" in asked:
+        return jobs.states_named(asked["states"])
+    if asked.get("jobs"):
+        return set(jobs.STATES)
+    return {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
+
+
+def wanted(road: Road, asked: dict[str, str], named: jobs.Named, states: set[str]) -> list[Job]:
+    """The jobs that the options mean, in the order of their submission."""
+    users = asked | ({"user": Me(road).user} if "me" in asked else {})
+    query = jobs.chosen(road, None, users)
+    if named.indexes:
+        query["ids"] = ",".join(named.indexes)
+    if states - {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}:
+        query["endedAfter"] = jobs.ended_since(jobs.MIN_JOB_AGE_S)
+    names = set(asked.get("name", "").split(",")) - {""}
+    nodes = set(asked.get("nodelist", "").split(",")) - {""}
+    found: list[Job] = []
+    apps = jobs.ask(road, **query)
+    arrays = [str(app["submittedSeq"]) for app in apps if app["array"] and app["admittedAt"]]
+    if arrays:  # their tasks have states of their own
+        again = jobs.ask(road, **{**query, "ids": ",".join(arrays), "tasks": "true"})
+        states_of = {app["app"]: app["taskStates"] for app in again}
+        apps = [{**app, "taskStates": states_of.get(app["app"], [])} for app in apps]
+    for app in apps:
+        if names and app["name"] not in names:
+            continue
+        for job in jobs.jobs_of(app, apart="array" in asked or "array-unique" in asked):
+            fits = job.state in states and (not named.indexes or named.takes(job))
+            if fits and (not nodes or nodes & set(job.nodes)):
+                found.append(job)
+    return found
+
+
+def _is_known(road: Road, number: str) -> bool:
+    """Whether there is a job of that number that squeue may show."""
+    return bool(jobs.ask(road, ids=number, endedAfter=jobs.ended_since(jobs.MIN_JOB_AGE_S)))
+
+
+def sorted_by(found: list[Job], order: str | None) -> list[Job]:
+    """The jobs in the order of these letters. Raises: Refused for an unknown one."""
+    if order is None:
+        return found
+    for each in reversed(order.split(",")):
+        letter = each.lstrip("+-")
+        if letter not in FIELDS:
+            raise Refused(f"Invalid sort specification: {each[:40]}")
+        key = FIELDS[letter][2]
+        falling = each.startswith("-")
+        found = sorted(found, key=lambda job: _key(key(job)), reverse=falling)
+    return found
+
+
+def _key(value: object) -> tuple[int, object]:
+    text = str(value)
+    return (0, int(text)) if text.isdecimal() else (1, text)

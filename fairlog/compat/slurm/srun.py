@@ -1,0 +1,259 @@
+"""`srun`: in a job, runs a program as often as the job has tasks; elsewhere as `fairlog run` does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import IO
+
+from fairlog.compat.slurm import sbatch, times
+from fairlog.compat.slurm.sbatch import Asked
+from fairlog.compat.slurm.tables import SRUN
+from fairlog.compat.slurm.words import Refused, read, without_effect
+
+_PASSED_ON = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGCONT,
+)
+
+
+def run(words: list[str]) -> int:
+    """Run the program, and exit with the largest code of its processes."""
+    given, command = read(SRUN, words, mixed=False)
+    note = without_effect("srun", given)
+    asked = Asked(given)
+    if not command:
+        raise Refused("No command given to execute.")
+    job = os.environ.get("SLURM_JOB_ID")
+    if (named := asked.get("jobid")) not in (None, job):
+        raise Refused(
+            f"job {str(named)[:40]} cannot be entered; `fairlog exec ID -- CMD` runs a command beside its tasks"
+        )
+    sbatch.check_nodes(asked)
+    if not job:
+        if note and "quiet" not in asked:
+            sbatch.say(note)
+        return _outside(asked, command)
+    return Step(asked, command).run()
+
+
+def _outside(asked: Asked, command: list[str]) -> int:
+    """Run it as a job of its own, in the place of this process."""
+    cores = asked.number("cpus-per-task", 1)
+    words = ["run", "--tasks", str(asked.number("ntasks", 1)), "--cores-per-task", str(cores)]
+    for name, option in {"account": "--company", "job-name": "--name", "chdir": "--chdir"}.items():
+        if (value := asked.get(name)) is not None:
+            words += [option, value]
+    if memory := sbatch.memory_of(asked, cores):
+        words += ["--memory-per-task", f"{memory}M"]
+    seconds = times.read_limit(asked.get("time") or "infinite")
+    words += [] if seconds is None else ["--max-runtime", f"{seconds}s"]
+    for kind, number in sbatch.gpus_of(asked, 1).items():
+        words += ["--task-resource", f"{kind}={number}"]
+    if "user" not in asked and "FAIRLOG_USER" not in os.environ:
+        from fairlog.compat.slurm.road import Me, Road  # noqa: PLC0415 (in a job, nobody is asked)
+
+        road = Road()
+        me = Me(road)
+        words += ["--user", me.user]
+        words += [] if "account" in asked else ["--company", sbatch.company(asked, road, me)]
+    for name in ("output", "error", "input"):
+        if name in asked:
+            raise Refused(f"--{name} is for sbatch, and for srun in a job; here, redirect the output of srun")
+    words += ["--export", "ALL", "--prefix" if "label" in asked else "--no-prefix", "--", *command]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "fairlog", *words])  # noqa: S606 (it is this program's other half)
+
+
+class Step:
+    """The processes of a step of this job."""
+
+    def __init__(self, asked: Asked, command: list[str]) -> None:
+        self.asked, self.command = asked, command
+        self.tasks = asked.number("ntasks", int(os.environ.get("SLURM_NTASKS") or 1))
+        self.number = _next_number()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+
+    def run(self) -> int:
+        """Start the processes, pass signals on to them, and wait for them; the largest exit code."""
+        for number in _PASSED_ON:
+            signal.signal(number, self._pass_on)
+        mark = self._mark()
+        threads: list[threading.Thread] = []
+        try:
+            for rank in range(self.tasks):
+                threads += self._start(rank)
+            codes = self._wait()
+            for thread in threads:
+                thread.join()
+        finally:
+            if mark:
+                os.unlink(mark)  # noqa: PTH108 (pathlib is slow to load)
+        return max(codes, default=0)
+
+    def _pass_on(self, number: int, _: object) -> None:
+        for process in self.processes:
+            if process.returncode is None:
+                process.send_signal(number)
+
+    def _mark(self) -> str:
+        """The file that tells the job's first process of this one, which is to get signals; "" if there is no place."""
+        folder = os.environ.get("SLURM_STEPS", "")
+        path = f"{folder}/step.{os.getpid()}"
+        try:
+            with open(path, "w", encoding="ascii"):  # noqa: PTH123 (as above)
+                return path
+        except OSError:
+            return ""
+
+    def _start(self, rank: int) -> list[threading.Thread]:
+        """Start a process; what carries its output if that is labelled. Raises: Refused if it cannot be started."""
+        labelled = "label" in self.asked
+        streams: list[int | IO[bytes] | None] = []
+        for name in ("output", "error"):
+            named = self.asked.get(name) or (self.asked.get("output") if name == "error" else None)
+            same = (
+                name == "error"
+                and streams[0] is not None
+                and self.asked.get("error") in (None, self.asked.get("output"))
+            )
+            if named and not same:
+                streams.append(self._opened(named, rank))
+            elif same:
+                streams.append(subprocess.STDOUT)
+            else:
+                streams.append(subprocess.PIPE if labelled else None)
+        stdin = self.asked.get("input")
+        try:
+            given = open(stdin, "rb") if stdin and stdin != "all" else None  # noqa: PTH123, SIM115 (the process's)
+            process = subprocess.Popen(  # noqa: S603 (the user's program)
+                self.command,
+                stdin=given,
+                stdout=streams[0],
+                stderr=streams[1],
+                env=self._environment(rank),
+                cwd=self.asked.get("chdir"),
+            )
+        except OSError as error:
+            self._end()
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            raise Refused(f"task {rank}: execve(): {self.command[0]}: {error.strerror}", code) from None
+        self.processes.append(process)
+        pipes = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
+        threads = [
+            threading.Thread(target=self._label, args=(source, rank, target)) for source, target in pipes if source
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _opened(self, text: str, rank: int) -> IO[bytes]:
+        """The file of a process's output. Raises: Refused."""
+        folder = os.environ.get("SLURM_SUBMIT_DIR", ".") if not text.startswith("/") else "/"
+        name = os.path.join(self.asked.get("chdir") or os.getcwd() or folder, self._named(text, rank))  # noqa: PTH109, PTH118 (as above)
+        again = (self.asked.get("open-mode") or os.environ.get("SLURM_OPEN_MODE") or "truncate").startswith("a")
+        shared = rank > 0 and self._named(text, rank) == self._named(text, 0)
+        try:
+            return open(name, "ab" if again or shared else "wb", buffering=0)  # noqa: PTH123 (the process's)
+        except OSError as error:
+            self._end()
+            raise Refused(f"Could not open {name}: {error.strerror}") from None
+
+    def _named(self, text: str, rank: int) -> str:
+        job, index = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_ARRAY_TASK_ID", "")
+        known = {
+            "%": "%",
+            "A": os.environ.get("SLURM_ARRAY_JOB_ID", job),
+            "a": index or "4294967294",
+            "J": f"{job}.{self.number}",
+            "j": f"{job}_{index}" if index else job,
+            "N": os.environ.get("SLURMD_NODENAME", ""),
+            "n": "0",
+            "s": str(self.number),
+            "t": str(rank),
+            "u": os.environ.get("SLURM_JOB_USER", ""),
+            "x": os.environ.get("SLURM_JOB_NAME", ""),
+        }
+        done, rest = "", text
+        while rest:
+            before, percent, rest = rest.partition("%")
+            done += before
+            if percent:
+                digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+                letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
+                if letter not in known:
+                    raise Refused(f"the name of a file has %{letter}, which stands for nothing here")
+                done += known[letter].zfill(int(digits or 0)) if letter not in "xuN" else known[letter]
+        return done
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        said = self.asked.get("export")
+        found = dict(os.environ)
+        if said is not None and "ALL" not in said.upper().split(","):
+            kept = ("SLURM", "FAIRLOG_")
+            base = {name: value for name, value in found.items() if name.startswith(kept) or name in ("PATH", "HOME")}
+            named = [each for each in said.split(",") if "=" not in each and each in found]
+            found = base | {name: found[name] for name in named}
+        for each in (said or "").split(","):
+            name, equals, value = each.partition("=")
+            found |= {name: value} if equals else {}
+        about = {"PROCID": rank, "LOCALID": rank, "NODEID": 0, "NTASKS": self.tasks, "NPROCS": self.tasks}
+        about |= {"STEP_ID": self.number, "STEPID": self.number, "STEP_NUM_TASKS": self.tasks, "STEP_NUM_NODES": 1}
+        about |= {"STEP_TASKS_PER_NODE": self.tasks, "TASKS_PER_NODE": self.tasks}
+        found |= {f"SLURM_{name}": str(value) for name, value in about.items()}
+        found["SLURM_STEP_NODELIST"] = os.environ.get("SLURM_JOB_NODELIST", "")
+        if (cores := self.asked.get("cpus-per-task")) is not None:
+            found["SLURM_CPUS_PER_TASK"] = cores
+        return found
+
+    def _label(self, source: IO[bytes], rank: int, target: IO[bytes]) -> None:
+        width = len(str(self.tasks - 1))
+        for line in source:
+            with self._lock:
+                target.write(b"%*d: %b" % (width, rank, line if line.endswith(b"\n") else line + b"\n"))
+                target.flush()
+
+    def _wait(self) -> list[int]:
+        """Wait for all; the exit code of each, after which it is told on stderr if it is not 0."""
+        codes: list[int] = []
+        node = os.environ.get("SLURMD_NODENAME", "localhost")
+        ends = "kill-on-bad-exit" in self.asked and self.asked.get("kill-on-bad-exit") != "0"
+        for rank, process in enumerate(self.processes):
+            code = process.wait()
+            codes.append(code if code >= 0 else 128 - code)
+            if code:
+                how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code) or f"signal {-code}"
+                sys.stderr.write(f"srun: error: {node}: task {rank}: {how}\n")
+                if ends:
+                    self._end()
+        return codes
+
+    def _end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+
+
+def _next_number() -> int:
+    """The number of this step: one more than those of the job that have begun."""
+    folder = os.environ.get("SLURM_STEPS", "")
+    number = 0
+    while folder:
+        try:
+            os.close(os.open(f"{folder}/number.{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            number += 1
+        except OSError:
+            break
+        else:
+            break
+    return number

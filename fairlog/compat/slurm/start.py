@@ -1,0 +1,46 @@
+"""How a command is started, and the folder in which they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from fairlog.compat.slurm.words import Refused, usage
+
+COMMANDS = {
+    "sbatch": "[OPTION]... SCRIPT [ARGUMENT]...",
+    "squeue": "[OPTION]...",
+    "scancel": "[OPTION]... [JOB]...",
+    "sacct": "[OPTION]...",
+    "srun": "[OPTION]... COMMAND [ARGUMENT]...",
+}
+"""The commands, and what follows their names."""
+VERSION = "slurm 22.05.8"
+"""The version of Slurm whose commands these stand for, as clients read it."""
+
+
+def main(command: str, words: list[str]) -> int:
+    """Run the command; a failure is one line on stderr. Returns the exit code."""
+    from fairlog.compat.slurm import tables  # noqa: PLC0415 (so that this module alone makes folders)
+
+    table, asked = getattr(tables, command.upper()), words[:1]
+    if asked in (["--version"], ["-V"]):
+        sys.stdout.write(f"{VERSION}\n")
+        return 0
+    if asked in (["--help"], ["--usage"]):
+        sys.stdout.write(usage(command, table, COMMANDS[command]) + "\n")
+        return 0
+    try:
+        code: int = import_module(f"fairlog.compat.slurm.{command}").run(words)
+        sys.stdout.flush()
+    except Refused as refusal:
+        sys.stderr.write(f"{command}: error: {' '.join(str(refusal).split())}\n")
+        return refusal.code
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where stdout has failed, its end would fail again
+        sys.stderr.write(f"{command}: error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code

@@ -1,0 +1,121 @@
+"""Times and durations as Slurm reads and prints them."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from fairlog.compat.slurm.words import Refused
+
+UNLIMITED = ("infinite", "unlimited", "-1")
+
+
+def read_limit(text: str) -> int | None:
+    """Seconds of `minutes[:seconds]`, `hours:minutes:seconds` or `days-hours[:minutes[:seconds]]`; None = no limit.
+
+    Raises: Refused.
+    """
+    if text.lower() in UNLIMITED or text == "0":
+        return None
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(each.isascii() and each.isdecimal() for each in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+        raise Refused("Invalid --time specification", 255)
+    numbers = [int(each) for each in parts]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) < 3:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    else:
+        hours, minutes, seconds = numbers
+    if seconds > 59 or ((dash or len(numbers) == 3) and minutes > 59) or (dash and hours > 23):
+        raise Refused("Invalid --time specification", 255)
+    total = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    return total or None
+
+
+def clock(seconds: int | None) -> str:
+    """A span as squeue prints it: `0:07`, `1:02:03`, `1-02:03:04`; UNLIMITED for None."""
+    if seconds is None:
+        return "UNLIMITED"
+    days, hours, minutes, left = _parts(seconds)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{left:02}"
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def elapsed(seconds: int | None) -> str:
+    """A span as sacct and scontrol print it: `00:00:07`, `1-02:03:04`; UNLIMITED for None."""
+    if seconds is None:
+        return "UNLIMITED"
+    days, hours, minutes, left = _parts(seconds)
+    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{left:02}"
+
+
+def _parts(seconds: int) -> tuple[int, int, int, int]:
+    minutes, left = divmod(max(0, seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return *divmod(hours, 24), minutes, left
+
+
+def moment(ms: int | None, missing: str = "N/A") -> str:
+    """A time in local time; by SLURM_TIME_FORMAT if that is a format of strftime."""
+    if ms is None:
+        return missing
+    wanted = os.environ.get("SLURM_TIME_FORMAT", "")
+    return time.strftime(wanted if wanted.startswith("%") else "%Y-%m-%dT%H:%M:%S", time.localtime(ms / 1000))
+
+
+_FORMS = (
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%d",
+    "%m/%d/%y-%H:%M:%S",
+    "%m/%d/%y-%H:%M",
+    "%m/%d/%y",
+    "%m%d%y",
+)
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+_NAMED = {"midnight": (0, 0, 0), "noon": (12, 0, 0), "fika": (15, 0, 0), "teatime": (16, 0, 0)}
+
+
+def read_moment(text: str, option: str, *, ahead: bool = False) -> int:
+    """A time (ms), in local time: `now-2hours`, `2026-03-01T12:00`, `12:30`, `midnight`.
+
+    Of a clock time alone, that of today is meant, or with `ahead` the next one. Raises: Refused.
+    """
+    said = text.strip().lower()
+    now = time.time()
+    if said.startswith("now"):
+        return round((now + _offset(said[3:], option)) * 1000)
+    today = time.localtime(now)
+    at = _NAMED.get(said)
+    if said in ("today", "tomorrow"):
+        at, now = (0, 0, 0), now + 86400 * (said == "tomorrow")
+        today, ahead = time.localtime(now), False
+    parts = said.split(":")
+    if at is None and 2 <= len(parts) <= 3 and all(each.isdecimal() for each in parts):
+        hours, minutes, seconds = (*map(int, parts), 0)[:3]
+        if hours < 24 and minutes < 60 and seconds < 60:
+            at = hours, minutes, seconds
+    if at is not None:
+        found = time.mktime((today.tm_year, today.tm_mon, today.tm_mday, *at, 0, 0, -1))
+        return round((found + 86400 * (ahead and found < now)) * 1000)
+    for form in _FORMS:
+        try:
+            return round(time.mktime(time.strptime(text.strip(), form)) * 1000)
+        except ValueError:
+            continue
+    raise Refused(f"Invalid --{option} specification: {text[:40]}")
+
+
+def _offset(text: str, option: str) -> int:
+    """The seconds of `+2hours` or `-30minutes`; a bare number counts seconds."""
+    if not text:
+        return 0
+    number = text[1:].rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = text[1 + len(number) :].strip().rstrip("s") or "second"
+    named = next((seconds for name, seconds in _UNITS.items() if name.startswith(unit)), None)
+    if text[0] not in "+-" or not number.strip().isdecimal() or named is None:
+        raise Refused(f"Invalid --{option} specification: now{text[:40]}")
+    return (1 if text[0] == "+" else -1) * int(number) * named

@@ -1,0 +1,121 @@
+"""Tables of options, and command lines read by them as Slurm reads them: by the rules of getopt_long."""
+
+from __future__ import annotations
+
+ACTS, IDLE, LEFT = "acts", "accepted without effect", "refused"
+"""What becomes of an option."""
+
+
+class Refused(Exception):
+    """The command does nothing more: the sentence says why; `code` is its exit code."""
+
+    def __init__(self, sentence: str, code: int = 1) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class Option:
+    """An option: its long name, its letter or "", what its value is called, and what becomes of it.
+
+    `value` is "" for a flag, and in brackets if the value may be left out. `note` says what it means here.
+    """
+
+    __slots__ = ("effect", "letter", "name", "note", "value")
+
+    def __init__(self, names: str, value: str, effect: str, note: str) -> None:
+        letter, _, name = names.rpartition(" ")
+        self.letter, self.name = letter.lstrip("-"), name[2:]
+        self.value, self.effect, self.note = value, effect, note
+
+    @property
+    def optional(self) -> bool:
+        """Whether the value may be left out."""
+        return self.value.startswith("[")
+
+
+Table = tuple[Option, ...]
+Given = list[tuple[Option, str]]
+
+
+def read(table: Table, words: list[str], *, mixed: bool = True, code: int = 1) -> tuple[Given, list[str]]:
+    """The options among the words in their order, each with its value, and the other words.
+
+    Unless `mixed`, the first other word ends the options. Raises: Refused with that code.
+    """
+    given: Given = []
+    rest: list[str] = []
+    waiting = words[::-1]
+    while waiting:
+        word = waiting.pop()
+        if word == "--":
+            rest += waiting[::-1]
+            break
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            option = _named(table, name, code)
+            if equals and not option.value:
+                raise Refused(f"option '--{option.name}' doesn't allow an argument", code)
+            if not equals and option.value and not option.optional:
+                value = _next(waiting, f"--{option.name}", code)
+            given.append((option, value))
+        elif word.startswith("-") and word != "-":
+            _read_letters(table, word[1:], waiting, given, code)
+        else:
+            rest.append(word)
+            if not mixed:
+                rest += waiting[::-1]
+                break
+    return given, rest
+
+
+def _read_letters(table: Table, letters: str, waiting: list[str], given: Given, code: int) -> None:
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        option = next((each for each in table if each.letter == letter), None)
+        if option is None:
+            raise Refused(f"invalid option -- '{letter}'; --help lists the options", code)
+        if not option.value:
+            given.append((option, ""))
+            continue
+        value = letters if letters or option.optional else _next(waiting, f"-{letter}", code)
+        given.append((option, value.removeprefix("=") if letters else value))
+        return
+
+
+def _named(table: Table, name: str, code: int) -> Option:
+    """The option of that name, or the only one that begins so."""
+    found = [each for each in table if each.name == name] or [each for each in table if each.name.startswith(name)]
+    if not found or not name:
+        raise Refused(f"unrecognized option '--{name}'; --help lists the options", code)
+    if len(found) > 1:
+        raise Refused(f"option '--{name}' is ambiguous; it may be --{' or --'.join(each.name for each in found)}", code)
+    return found[0]
+
+
+def _next(waiting: list[str], name: str, code: int) -> str:
+    if not waiting:
+        raise Refused(f"option '{name}' requires an argument", code)
+    return waiting.pop()
+
+
+def usage(command: str, table: Table, synopsis: str) -> str:
+    """What `--help` prints."""
+    lines = [f"Usage: {command} {synopsis}", ""]
+    for option in table:
+        name = f"--{option.name}" + (
+            f"[={option.value[1:-1]}]" if option.optional else f"={option.value}" * bool(option.value)
+        )
+        letter = f"-{option.letter}, " if option.letter else "    "
+        lines.append(
+            f"  {letter}{name:<32} {option.note if option.effect == ACTS else f'{option.effect}: {option.note}'}"
+        )
+    return "\n".join(lines)
+
+
+def without_effect(command: str, given: Given) -> str:
+    """A sentence that names what was given and has no effect, "" for none. Raises: Refused for what is refused."""
+    for option, _ in given:
+        if option.effect == LEFT:
+            raise Refused(f"--{option.name} is refused: {option.note}")
+    idle = dict.fromkeys(f"--{option.name}" for option, _ in given if option.effect == IDLE)
+    return f"{command}: note: without effect here: {', '.join(idle)}" if idle else ""

@@ -1,0 +1,178 @@
+"""Slurm's commands, as programs of their own, against a running cluster."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli_rig import Answer, Shell
+from tests.waiting import HOPELESS_S, wait_until
+
+
+class Slurm:
+    """A home with a cluster of two workers, whose shell finds Slurm's commands."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.folder = Path(shell.ok("slurm", "path").strip())
+        self.env = {**shell.env, "PATH": f"{self.folder}:{shell.env['PATH']}", "FAIRLOG_COMPANY": "acme"}
+
+    def run(self, *words: str, text: str = "", **env: str) -> Answer:
+        """What a command answers."""
+        environment = {**self.env, **env}
+        done = subprocess.run(
+            words, env=environment, cwd=self.shell.home, input=text, capture_output=True, text=True,
+            timeout=HOPELESS_S, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def ok(self, *words: str, text: str = "", **env: str) -> str:
+        """What a command that must succeed prints."""
+        answer = self.run(*words, text=text, **env)
+        assert (answer.code, answer.err) == (0, ""), answer
+        return answer.out
+
+    def state(self, job: str) -> str:
+        """The state of a job, by sacct."""
+        return self.ok("sacct", "-X", "-n", "-P", "-o", "State", "-j", job).strip()
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    shell = Shell(tmp_path_factory.mktemp("slurm") / "home")
+    shell.ok("up", "--detach", "--workers", "2", "--masters", "1", "--cores", "4", "--memory", "4G")
+    for company in ("acme", "globex"):
+        shell.ok("company", "add", company)
+    yield Slurm(shell)
+    shell.run("down")
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=first -c 2 --mem 64
+echo "$SLURM_JOB_ID $SLURM_JOB_NAME $SLURM_CPUS_PER_TASK $SLURM_CPUS_ON_NODE $SLURM_MEM_PER_NODE $1"
+greet
+exit 3
+"""
+
+
+def test_a_script_is_copied_run_listed_and_accounted(slurm: Slurm) -> None:
+    script = slurm.shell.home / "first.sh"
+    script.write_text(SCRIPT)
+    said = slurm.ok("sbatch", "first.sh", "a b", **{"BASH_FUNC_greet%%": "() { echo hello\n}"})
+    script.unlink()
+    job = said.removeprefix("Submitted batch job ").strip()
+    assert said == f"Submitted batch job {int(job)}\n"
+    wait_until(lambda: slurm.state(job) == "FAILED", "its end")
+    assert (slurm.shell.home / f"slurm-{job}.out").read_text() == f"{job} first 2 2 64 a b\nhello\n"
+    assert slurm.ok("squeue", "-h", "-t", "all", "-j", job, "-o", "%i %t %j %C") == f"{job} F first 2\n"
+    fields = slurm.ok("sacct", "-n", "-P", "-j", job, "-o", "JobID,JobName,ExitCode,NCPUS,ReqMem").splitlines()
+    assert fields == [f"{job}|first|3:0|2|64M", f"{job}.batch|batch|3:0|2|"]
+    assert slurm.shell.ok("logs", job) == f"{job} first 2 2 64 a b\nhello\n"
+
+
+def test_a_script_of_stdin_waits_for_another_job_and_is_cancelled(slurm: Slurm) -> None:
+    first = slurm.ok("sbatch", "--parsable", "-H", "-J", "held", "--wrap", "true").strip()
+    waiting = slurm.ok("sbatch", "--parsable", "-d", f"afterok:{first}", "-J", "later", text="#!/bin/sh\nsleep 600\n")
+    second = waiting.strip()
+    listed = slurm.ok("squeue", "-h", "-j", f"{first},{second}", "-o", "%i %T %r %j").splitlines()
+    assert listed == [f"{first} PENDING JobHeldUser held", f"{second} PENDING Dependency later"]
+    slurm.shell.ok("release", first)
+    wait_until(lambda: slurm.state(second) == "RUNNING", "its beginning")
+    assert slurm.state(first) == "COMPLETED"
+    assert slurm.ok("scancel", second) == ""
+    wait_until(lambda: slurm.state(second).startswith("CANCELLED by "), "its end")
+    assert slurm.ok("scancel", first) == ""  # which has ended
+    unknown = slurm.run("scancel", "99999999")
+    assert (unknown.code, unknown.err.count("\n")) == (1, 1)
+    gone = slurm.run("squeue", "-j", "99999999")
+    assert (gone.code, gone.out, gone.err) == (1, "", "slurm_load_jobs error: Invalid job id specified\n")
+    assert slurm.run("squeue", "-h", "-j", "99999998,99999999") == (0, "", "")
+
+
+def test_the_tasks_of_an_array_find_their_index_and_have_files_of_their_own(slurm: Slurm) -> None:
+    command = "echo $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT in $SLURM_ARRAY_JOB_ID"
+    words = ("--parsable", "-W", "-a", "1-3,7%2", "-o", "out-%A_%a", "--wrap", command)
+    job = slurm.ok("sbatch", *words).strip()
+    for index in (1, 2, 3, 7):
+        assert (slurm.shell.home / f"out-{job}_{index}").read_text() == f"{index} of 4 in {job}\n"
+    rows = slurm.ok("sacct", "-X", "-n", "-P", "-j", job, "-o", "JobID,State").splitlines()
+    assert rows == [f"{job}_{index}|COMPLETED" for index in (1, 2, 3, 7)]
+
+
+def test_a_job_is_refused_in_a_line_and_nothing_is_submitted(slurm: Slurm) -> None:
+    before = slurm.shell.head()
+    for words in (("-A", "nobody"), ("-d", "afterok:99999999"), ("--mem", "100G")):
+        refused = slurm.run("sbatch", *words, "--wrap", "true")
+        assert (refused.code, refused.out, refused.err.count("\n")) == (1, "", 1), refused
+        assert refused.err.startswith("sbatch: error: ")
+    asked = slurm.run("sbatch", "--test-only", "--wrap", "true")
+    assert (asked.code, asked.out, asked.err[:21]) == (0, "", "sbatch: Job would sta")
+    told = [
+        line for line in slurm.shell.ok("log", "--from", str(before + 1), "--json").splitlines() if "AppReg" in line
+    ]
+    assert told == []
+
+
+def test_jobs_are_chosen_by_name_user_and_state_also_those_of_this_machines_user(slurm: Slurm) -> None:
+    mine = slurm.ok("sbatch", "--parsable", "-H", "-J", "chosen", "--wrap", "true").strip()
+    other = slurm.ok("sbatch", "--parsable", "-H", "-J", "chosen", "--wrap", "true", FAIRLOG_USER="bob").strip()
+    login = slurm.ok("id", "-un").strip()
+    names = slurm.ok("squeue", "-h", "-n", "chosen", "-u", f"{login},nobody", "-o", "%i %u").splitlines()
+    assert names == [f"{mine} {login}"]
+    assert slurm.ok("squeue", "-h", "--me", "-n", "chosen", "-o", "%i", FAIRLOG_USER="bob").split() == [other]
+    slurm.ok("scancel", "-n", "chosen", "-u", "bob", "-t", "PENDING")
+    left = slurm.ok("squeue", "-h", "-n", "chosen", "-o", "%i").split()
+    assert left == [mine]
+    slurm.ok("scancel", "--me", "-n", "chosen")
+    assert slurm.ok("squeue", "-h", "-n", "chosen") == ""
+
+
+def test_an_app_is_named_by_its_number_wherever_an_id_is_taken(slurm: Slurm) -> None:
+    def ok(*words: str) -> str:
+        return slurm.shell.ok(*words)
+
+    first = ok("submit", "--company", "acme", "--user", "ann", "--hold", "--parsable", "--", "true").strip()
+    app = slurm.shell.app(first)["app"]
+    assert app.startswith("app-")
+    second = slurm.shell.submit("--after", f"{first}:any", "--parsable", "--", "true")
+    assert slurm.shell.app(second)["after"] == {app: "any"}
+    assert f"app       {app} of ann" in ok("explain", first)
+    (slurm.shell.home / "log.jsonl").write_text(ok("log", "--json"))
+    for words in (("explain", first), ("log", "--app", first), ("app", first)):
+        assert app in ok(*words, "log.jsonl")
+    assert ok("release", first) == f"{app} released\n"
+    wait_until(lambda: slurm.shell.app(second)["state"] == "finished", "both ends")
+    assert ok("logs", first) == ""
+
+
+STEPS = """#!/bin/bash
+#SBATCH -n 2 -t 10
+srun -l sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS, step $SLURM_STEP_ID' | sort
+srun -n 1 --output step-%j.%s.%t --error step-%j.%s.%t sh -c 'echo out; echo err >&2'
+srun -n 1 sh -c 'exit 3' 2> said; echo "code $?: $(cat said)"
+srun nothere 2> /dev/null; echo code $?
+srun -n 1 sh -c 'trap "echo heard; exit" USR1; echo > ready; while :; do sleep 0.1; done' &
+step=$!
+while [ ! -e ready ]; do sleep 0.1; done
+kill -USR1 $step; wait $step
+"""
+
+
+def test_srun_runs_a_program_as_often_as_the_job_has_tasks(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "-W", "-o", "steps.out", text=STEPS).strip()
+    lines = (slurm.shell.home / "steps.out").read_text().splitlines()
+    assert lines[:2] == ["0: 0 of 2, step 0", "1: 1 of 2, step 0"]
+    assert lines[2].startswith("code 3: srun: error: ")
+    assert lines[2].endswith(": task 0: Exited with exit code 3")
+    assert lines[3:] == ["code 127", "heard"]
+    assert (slurm.shell.home / f"step-{job}.1.0").read_text() == "out\nerr\n"
+
+
+def test_srun_outside_a_job_is_a_job_of_its_own(slurm: Slurm) -> None:
+    said = slurm.run("srun", "-n", "2", "-J", "mine", "sh", "-c", "echo hello; exit 3")
+    assert (said.code, said.out) == (3, "hello\nhello\n")
+    assert slurm.ok("squeue", "-h", "-t", "all", "-n", "mine", "-o", "%T") == "FAILED\n"

@@ -1,0 +1,413 @@
+"""Slurm's commands: how they read what is typed, what they make of it, and how they print what there is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlog.compat.slurm import batch, folder, jobs, sacct, sbatch, scancel, squeue, tables, times
+from fairlog.compat.slurm.start import COMMANDS, main
+from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, Refused, read
+
+TABLE = (
+    Option("-n --number", "N", ACTS, ""),
+    Option("-f --flag", "", ACTS, ""),
+    Option("--flat", "", IDLE, ""),
+    Option("-o --often", "[N]", ACTS, ""),
+    Option("--gone", "", LEFT, "not here"),
+)
+
+
+def told(words: list[str], **more: Any) -> tuple[list[tuple[str, str]], list[str]]:
+    given, rest = read(TABLE, words, **more)
+    return [(option.name, value) for option, value in given], rest
+
+
+def test_words_are_read_by_the_rules_of_getopt_long() -> None:
+    assert told(["-fn5", "x", "--num", "7", "--often", "y", "-o3", "--often=2", "--", "-f"]) == (
+        [("flag", ""), ("number", "5"), ("number", "7"), ("often", ""), ("often", "3"), ("often", "2")],
+        ["x", "y", "-f"],
+    )
+    assert told(["-f", "script", "-n", "1"], mixed=False) == ([("flag", "")], ["script", "-n", "1"])
+    assert told(["--flag", "-"]) == ([("flag", "")], ["-"])
+    for words, why in {
+        ("--fla",): "option '--fla' is ambiguous",
+        ("--nothing",): "unrecognized option '--nothing'",
+        ("-x",): "invalid option -- 'x'",
+        ("-n",): "option '-n' requires an argument",
+        ("--flag=1",): "option '--flag' doesn't allow an argument",
+    }.items():
+        with pytest.raises(Refused, match=why):
+            read(TABLE, list(words))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_has_two_options_of_one_name_or_letter(command: str) -> None:
+    table = getattr(tables, command.upper())
+    for named in ([option.name for option in table], [option.letter for option in table if option.letter]):
+        assert len(named) == len(set(named)), sorted(named)
+    assert all(option.note for option in table)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    {
+        "90": 5400,
+        "1:30": 90,
+        "2:00:00": 7200,
+        "1-0": 86400,
+        "1-02:03": 93780,
+        "1-02:03:04": 93784,
+        "00:00:10": 10,
+        "infinite": None,
+        "UNLIMITED": None,
+        "0": None,
+    }.items(),
+)
+def test_time_limits_are_read_in_every_form_of_slurm(text: str, seconds: int | None) -> None:
+    assert times.read_limit(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["25:61", "1:60:00", "1-24", "1:2:3:4", "x", "", "-5", "1.5", "1-2-3", "\u0663"])
+def test_a_time_limit_that_cannot_be_one_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="Invalid --time specification"):
+        times.read_limit(text)
+
+
+@pytest.fixture
+def in_utc() -> Iterator[None]:
+    """Local time is UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_times_are_printed_as_slurm_prints_them_and_read_as_it_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [times.clock(each) for each in (7, 3723, 93784, None)] == ["0:07", "1:02:03", "1-02:03:04", "UNLIMITED"]
+    assert [times.elapsed(each) for each in (7, 93784)] == ["00:00:07", "1-02:03:04"]
+    assert times.moment(0) == "1970-01-01T00:00:00"
+    assert times.read_moment("1970-01-02", "starttime") == 86_400_000
+    assert times.read_moment("1970-01-01T00:01", "starttime") == 60_000
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    assert times.read_moment("now-2hours", "starttime") == 2_800_000
+    assert times.read_moment("01:00", "begin", ahead=True) == 90_000_000
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    assert times.read_moment("now-2hours", "starttime") == 2_800_000
+    assert [times.read_moment("01:00", "begin", ahead=ahead) for ahead in (False, True)] == [3_600_000, 90_000_000]
+    with pytest.raises(Refused, match="Invalid --starttime specification: soon"):
+        times.read_moment("soon", "starttime")
+
+
+def test_lines_of_options_end_with_the_first_command_and_are_quoted_as_in_a_shell() -> None:
+    script = (
+        '#!/bin/sh\n#SBATCH -J \'my job\' --mem=2G # a comment\n\n# more\n#SBATCH\t--comment="a \\" b#c"\n'
+        "#SBATCHES -n 5\n##SBATCH -n 6\necho\n#SBATCH -n 7\n"
+    )
+    assert batch.directives(script) == ["-J", "my job", "--mem=2G", '--comment=a " b#c']
+    with pytest.raises(Refused, match="line 2 of the script: a quotation mark is not closed"):
+        batch.directives("#!/bin/sh\n#SBATCH -J 'x\n")
+
+
+def test_what_is_no_script_is_refused() -> None:
+    for content, why in {
+        b"": "empty",
+        b"echo\n": "first line must start with #!",
+        b"#!/bin/sh\r\necho\r\n": "DOS line breaks",
+        b"#!/bin/sh\n\0": "NULL character",
+        b"#!/bin/sh\n\xff": "not in UTF-8",
+        b"#!/bin/sh\n" + b"#" * batch.MOST_BYTES: "more than",
+    }.items():
+        with pytest.raises(Refused, match=why):
+            batch.checked(content)
+    assert batch.checked(b"#!/bin/sh\necho\n") == "#!/bin/sh\necho\n"
+
+
+def test_arrays_are_read_with_their_steps_and_how_many_run_at_once() -> None:
+    assert sbatch.read_array("1-10,15,20-30:5%3") == ("1-10,15,20-30:5", 3)
+    assert sbatch.members("0-6:3,2,2-4") == [0, 2, 3, 4, 6]
+    for text in ("5-1", "x", "", "1-", "1:2", "1-5:0", "1%0", "1%x", "-1"):
+        with pytest.raises(Refused, match="Invalid job array specification"):
+            sbatch.read_array(text)
+
+
+def test_dependencies_signals_sizes_and_patterns_are_what_fairlog_calls_them() -> None:
+    assert sbatch.read_dependencies("afterok:1:2,afterany:3") == {"ok": ["1", "2"], "any": ["3"]}
+    for text in ("afterok", "afterok:", "afterok:x", "foo:1", "afterok:1?afterok:2", "singleton"):
+        with pytest.raises(Refused, match="Job dependency problem"):
+            sbatch.read_dependencies(text)
+    assert sbatch.read_signal("B:USR2@30") == ("script", "USR2", 30)
+    assert [sbatch.read_signal(each) for each in ("SIGUSR1", "10@5")] == [("steps", "USR1", 60), ("steps", "USR1", 5)]
+    for text in ("FOO", "USR1@x", "Q:USR1"):
+        with pytest.raises(Refused, match="Invalid --signal"):
+            sbatch.read_signal(text)
+    assert [sbatch.read_memory(each, "mem") for each in ("100", "2G", "1.5g", "512M", "2048K", "1T")] == [
+        100, 2048, 1536, 512, 2, 1048576,
+    ]  # fmt: skip
+    for text in ("0", "x", "", "-1", "0K"):
+        with pytest.raises(Refused, match="Invalid --mem specification"):
+            sbatch.read_memory(text, "mem")
+    assert sbatch.pattern("%x-%J_%4a.%%.%N", "output") == "%x-%j_%4a.%%.%N"
+    assert sbatch.pattern(r"a\%j", "output") == "a%%j"
+    with pytest.raises(Refused, match="--output has %q, which stands for nothing here"):
+        sbatch.pattern("%q", "output")
+    assert [sbatch.read_nice(each) for each in (None, "", "5", "-7", "9999")] == [0, 100, 5, -7, 1000]
+
+
+def asked(*words: str) -> sbatch.Asked:
+    return sbatch.Asked(read(tables.SBATCH, list(words))[0])
+
+
+def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
+    assert sbatch.memory_of(asked("--mem-per-cpu=100"), 6) == 600
+    assert sbatch.memory_of(asked("--mem-per-cpu=100", "--mem=1G"), 6) == 1024
+    assert sbatch.gpus_of(asked("--gres=gpu:a100:2,fpga"), 1) == {"gpu": 2, "fpga": 1}
+    assert sbatch.gpus_of(asked("--gpus-per-task=2"), 3) == {"gpu": 6}
+    assert sbatch.gpus_of(asked("-G", "a100:1"), 3) == {"gpu": 1}
+    sbatch.check_nodes(asked("-N", "1-4"))
+    for text, why in {
+        "2": "a job runs on one node",
+        "x": "Invalid numeric value",
+        "0": "Invalid numeric value",
+    }.items():
+        with pytest.raises(Refused, match=why):
+            sbatch.check_nodes(asked("--nodes", text))
+
+
+def test_a_job_finds_what_export_says_and_no_variable_of_the_job_that_submits_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    for name in ("PATH", "MINE", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "FAIRLOG_TOKEN"):
+        monkeypatch.setenv(name, "1")
+    assert sbatch.exported(None) == {"PATH": "1", "MINE": "1"}
+    assert sbatch.exported("NONE") == {}
+    assert sbatch.exported("MINE,OTHER=x=y,GONE") == {"MINE": "1", "OTHER": "x=y"}
+    assert sbatch.exported("ALL,MINE=2") == {"PATH": "1", "MINE": "2"}
+
+
+def app(**about: Any) -> dict[str, Any]:
+    """An app as the API tells it."""
+    return {
+        "app": "app-1", "submittedSeq": 17, "company": "acme", "user": "ann", "name": "job", "state": "running",
+        "onHold": False, "ready": True, "tasks": 1, "coresPerTask": 2, "requestedCores": 2, "requestedMemory": 1024,
+        "memoryPerTask": 512, "submittedAt": 1000, "admittedAt": 2000, "startedAt": 2000, "endedAt": None, "detail": "",
+        "reason": None, "array": None, "cwd": "/w", "priority": 0, "timeLimit": None, "maxRuntime": 600, "after": None,
+        "workers": ["w1"], **about,
+    }  # fmt: skip
+
+
+def task(state: str, **about: Any) -> dict[str, Any]:
+    """The state of a task as the API tells it."""
+    known = {"exit_code": None, "started_at": None, "ended_at": None, "message": "", "cpu_ms": 0, "peak_mb": 0}
+    return {"state": state, **known, **about}
+
+
+@pytest.mark.parametrize(
+    ("about", "state", "reason"),
+    [
+        ({}, "RUNNING", "None"),
+        ({"state": "pending", "reason": "company-turn"}, "PENDING", "Priority"),
+        ({"state": "pending", "reason": "hold", "onHold": True}, "PENDING", "JobHeldUser"),
+        ({"state": "pending", "reason": "dependency"}, "PENDING", "Dependency"),
+        ({"state": "pending", "reason": "beyond-limit"}, "PENDING", "QOSMaxJobsPerUserLimit"),
+        ({"state": "waiting", "reason": "workers-full"}, "PENDING", "Resources"),
+        ({"state": "finished", "endedAt": 9000}, "COMPLETED", "None"),
+        ({"state": "failed", "endedAt": 9000, "detail": "task 0 ended with exit code 3"}, "FAILED", "NonZeroExitCode"),
+        ({"state": "failed", "endedAt": 9000, "detail": "task 0 exceeded its memory"}, "OUT_OF_MEMORY", "OutOfMemory"),
+        ({"state": "failed", "endedAt": 9000, "detail": "it was lost with worker w1"}, "NODE_FAIL", "NodeDown"),
+        ({"state": "killed", "endedAt": 9000}, "CANCELLED", "None"),
+        ({"state": "expired", "endedAt": 9000}, "TIMEOUT", "TimeLimit"),
+        ({"state": "unmet", "endedAt": 9000}, "CANCELLED", "DependencyNeverSatisfied"),
+    ],
+)
+def test_states_and_reasons_are_slurms(about: dict[str, Any], state: str, reason: str) -> None:
+    job = jobs.Job(app(**about), [])
+    assert (job.state, job.reason) == (state, reason)
+
+
+def test_every_cause_of_waiting_has_a_reason_that_slurm_knows() -> None:
+    from witness.pending_reasons import CAUSES
+
+    known = {"Priority", "Resources", "Dependency", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit"}
+    assert {jobs.reason_of(app(state="pending", reason=cause)) for cause in CAUSES} == known
+    named = {*jobs._LIMITS, *jobs._QUOTAS, *jobs._TURNS}
+    assert named <= set(CAUSES)
+
+
+def test_an_array_is_a_line_of_pending_tasks_and_one_for_each_that_has_begun() -> None:
+    states = [
+        task("succeeded", started_at=2000, ended_at=3000, exit_code=0),
+        task("running", started_at=2000),
+        task("failed", started_at=2000, ended_at=4000, exit_code=3),
+        task("queued"),
+        task("queued"),
+    ]
+    array = app(array="1-4,9", tasks=5, taskStates=states)
+    found = jobs.jobs_of(array, apart=False)
+    assert [(job.id, job.state) for job in found] == [
+        ("17_[4,9%1]", "PENDING"),
+        ("17_1", "COMPLETED"),
+        ("17_2", "RUNNING"),
+        ("17_3", "FAILED"),
+    ]
+    assert [job.id for job in jobs.jobs_of(array, apart=True)] == ["17_1", "17_2", "17_3", "17_4", "17_9"]
+    ended = [job.state for job in jobs.jobs_of({**array, "state": "killed", "endedAt": 5000}, apart=True)]
+    assert ended == ["COMPLETED", "CANCELLED", "FAILED", "CANCELLED", "CANCELLED"]
+    named = jobs.Named(["17_[2-3]", "18.batch"], "Invalid job id: ")
+    assert [job.id for job in found if named.takes(job)] == ["17_2", "17_3"]
+    assert [*named.indexes] == ["17", "18"]
+    for text in ("x", "17_x", "17_", "-1", "\u0661"):
+        with pytest.raises(Refused, match="Invalid job id: "):
+            jobs.Named([text], "Invalid job id: ")
+
+
+def test_squeue_prints_fields_by_letters_widths_and_names() -> None:
+    job = jobs.Job(app(), [task("running", started_at=2000)])
+
+    def line(text: str) -> str:
+        columns, end = squeue.read_format(text)
+        return "".join(each.shown(squeue.FIELDS[each.letter][2](job)) for each in columns) + end
+
+    assert (
+        line("%i^^^%t^^^%r^^^%B^^^%u^^^%D^^^%C^^^%P^^^%l^^^%j|")
+        == "17^^^R^^^None^^^w1^^^ann^^^1^^^2^^^main^^^10:00^^^job|"
+    )
+    assert line("%.5i|%5u|%.2j|%100%") == "   17|ann  |jo|%"
+    assert [each.width for each in squeue.read_names("JobID:8,State")[0]] == [8, 20]
+    for text in ("%!", "%"):
+        with pytest.raises(Refused, match="Invalid job format specification"):
+            squeue.read_format(text)
+    both = [jobs.Job(app(submittedSeq=number, user=user), []) for number, user in ((9, "b"), (10, "a"), (11, "b"))]
+    assert [each.number for each in squeue.sorted_by(both, "u,-i")] == [10, 11, 9]
+    assert jobs.states_named("pd,Running,CG") == {"PENDING", "RUNNING", "COMPLETING"}
+    with pytest.raises(Refused, match="Invalid job state specified: foo"):
+        jobs.states_named("foo")
+
+
+def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
+    ended = app(state="failed", endedAt=64_000, detail="task 0 ended with exit code 3")
+    job = jobs.Job(ended, [task("failed", started_at=2000, ended_at=64_000, exit_code=3, cpu_ms=61_500, peak_mb=8)])
+    columns = sacct.read_fields("JobID,State,ExitCode,Elapsed,TotalCPU,MaxRSS,ReqMem,NNodes,CPUTimeRAW")
+    rows = [[str(sacct.FIELDS[name][1](sacct.Row(job, step, ""))) for name, _ in columns] for step in ("", "batch")]
+    assert rows == [
+        ["17", "FAILED", "3:0", "00:01:02", "01:01.500", "", "512M", "1", "124"],
+        ["17.batch", "FAILED", "3:0", "00:01:02", "01:01.500", "8192K", "", "1", "124"],
+    ]
+    few = sacct.read_fields("jobid%6,state%-8,exitcode")
+    table = [["17", "FAILED", "3:0"], ["12345678", "CANCELLED by 0", "0:15"]]
+    assert sacct.lines({}, few, table) == [
+        "JobID  State    ExitCode ",
+        "------ -------- -------- ",
+        "17     FAILED        3:0 ",
+        "12345+ CANCELL+     0:15 ",
+    ]
+    assert sacct.lines({"parsable2": "", "noheader": ""}, few, table[:1]) == ["17|FAILED|3:0"]
+    assert sacct.lines({"parsable": "", "delimiter": ";"}, few, []) == ["JobID;State;ExitCode;"]
+    with pytest.raises(Refused, match='Invalid field requested: "foo"'):
+        sacct.read_fields("foo")
+    assert jobs.Job(app(state="killed", endedAt=3000), []).code == (0, 15)
+
+
+REFUSED = {
+    ("sbatch", "--foo", "ok"): 255,
+    ("sbatch", "bare"): 1,
+    ("sbatch", "dos"): 1,
+    ("sbatch", "none"): 1,
+    ("sbatch", "empty"): 1,
+    ("sbatch", "bad"): 255,
+    ("sbatch", "-t", "25:61", "ok"): 255,
+    ("sbatch", "--mem", "0", "ok"): 255,
+    ("sbatch", "-a", "5-1", "ok"): 1,
+    ("sbatch", "-d", "afterok", "ok"): 1,
+    ("sbatch", "-n", "0", "ok"): 1,
+    ("sbatch", "-N", "2", "ok"): 1,
+    ("sbatch", "--wrap", "true", "ok"): 1,
+    ("sbatch", "-w", "host", "ok"): 1,
+    ("squeue", "--foo"): 1,
+    ("squeue", "-j", "x"): 1,
+    ("squeue", "-t", "foo"): 1,
+    ("squeue", "-o", "%!"): 1,
+    ("scancel",): 1,
+    ("scancel", "x"): 1,
+    ("scancel", "-s", "FOO", "17"): 1,
+    ("scancel", "-t", "foo"): 1,
+    ("sacct", "-o", "foo"): 1,
+    ("sacct", "-S", "soon"): 1,
+    ("sacct", "--foo"): 1,
+    ("srun",): 1,
+    ("srun", "--pty", "bash"): 1,
+    ("srun", "--jobid", "17", "true"): 1,
+    ("srun", "-N", "2", "true"): 1,
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_bad_input_is_refused_in_a_line_before_anything_is_sent(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {
+        "ok": "#!/bin/sh\n",
+        "bare": "echo\n",
+        "dos": "#!/bin/sh\r\n",
+        "empty": "",
+        "bad": "#!/bin/sh\n#SBATCH --foo\n",
+    }.items():
+        (tmp_path / name).write_bytes(text.encode())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    class Road:
+        """An API that is asked who asks, and nothing else."""
+
+        def get(self, path: str, **_: object) -> Any:
+            assert path in ("/v1/whoami", "/v1/companies")
+            return {"account": "acme/ann", "role": "user"} if path == "/v1/whoami" else [{"company": "acme"}]
+
+        def send(self, _: object) -> int:
+            raise AssertionError("nothing is sent")
+
+    for module in (sbatch, squeue, scancel, sacct):
+        monkeypatch.setattr(module, "Road", Road)
+    code = main(words[0], list(words[1:]))
+    said = capsys.readouterr()
+    assert (code, said.out, said.err.count("\n")) == (REFUSED[words], "", 1)
+    assert said.err.startswith(f"{words[0]}: error: ")
+
+
+def test_the_commands_are_programs_in_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    made = folder.folder()
+    assert made == tmp_path / "env" / "libexec" / "fairlog-slurm"
+    assert sorted(each.name for each in made.iterdir()) == sorted(COMMANDS)
+    assert all(os.access(each, os.X_OK) for each in made.iterdir())
+    (made / "sbatch").write_text("another version's")
+    (made / "gone").write_text("another version's")
+    folder.folder()
+    assert "another" not in (made / "sbatch").read_text()
+    assert sorted(each.name for each in made.iterdir()) == sorted(COMMANDS)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert folder.folder().parent == tmp_path / "data" / "fairlog"
+
+
+def test_a_command_loads_nothing_that_is_slow_to_load() -> None:
+    slow = "click msgspec pydantic redis rq httpx http.client email ssl anyio starlette tempfile platformdirs"
+    program = (
+        "import sys; from fairlog.compat.slurm.start import main; main('squeue', ['--foo']);"
+        "import fairlog.compat.slurm.squeue, fairlog.compat.slurm.sacct;"
+        f"print([name for name in {slow!r}.split() if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
