@@ -231,6 +231,8 @@ def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mappin
         asked["tasks"] = len(indexes(asked["array"]))
     if not asked.get("driver") and not asked.get("executor_program"):
         asked.setdefault("tasks", 1)
+    if asked.get("tasks") == 1:
+        asked.setdefault("small", True)
     if needs_all(asked):
         asked.setdefault("all_at_once", True)
     if words:
@@ -336,7 +338,7 @@ class Client:
 
         >>> app = client.submit(["sh", "-c", "echo $WORD"], company="acme", user="ann", env={"WORD": "hello"}, cores=2)
         >>> client.wait(app).requested_cores, client.logs(app)
-        (4, 'hello\n')
+        (2, 'hello\n')
 
         The text of a `script` is stored with the app, and is what the first word of the command runs:
 

@@ -188,6 +188,8 @@ class SubmitApp(_Request, frozen=True):
 
     `script`: the digest of the script that is the word `script_at` of the command, and of which a copy is stored.
 
+    With `small`, a single task that needs fewer cores than the smallest executor has an executor of its own size (A1).
+
     `output` and `error` are patterns of files to which tasks write besides the worker's own, opened by `open_mode`
     (`scheduler.model.outputs`); without `error`, errors go to the file of the output. `numbered`: in them the app is
     named by the position of its submission.
@@ -240,6 +242,7 @@ class SubmitApp(_Request, frozen=True):
     numbered: bool = False
     script: str = ""
     script_at: int = 0
+    small: bool = False
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

@@ -44,6 +44,45 @@ def with_task_cores(settings: ClusterConfigured, command: SubmitApp) -> SubmitAp
     return replace(command, cores_per_task=each, cores=None if cores is None else max(cores, each))
 
 
+def with_own_size(settings: ClusterConfigured, command: SubmitApp) -> SubmitApp:
+    """The submission of a `small` task with the size of its executor: the task's cores and memory (semantics A1).
+
+    Applied when a command arrives, as `with_task_cores`. Where executors may not size themselves, where the scheduler's
+    smallest executor has no more cores than the task needs, or where the app asks for anything else that says how
+    executors are sized, nothing is added.
+    """
+    if not command.small:
+        return command
+    plain = replace(command, small=False)
+    each = command.cores if command.cores_per_task is None else command.cores_per_task
+    sizes = (
+        command.executor_cores,
+        command.executor_memory_mb,
+        command.elastic,
+        command.sizing,
+        command.executor_limit,
+    )
+    others = command.prefer or command.task_resources or command.driver or command.executor_program
+    if command.tasks != 1 or others or sizes != (None,) * 5 or not isinstance(each, int) or each < 1:
+        return plain
+    if settings.own_sizes != "any" or not each < smallest_cores(settings, each):
+        return plain
+    memory_mb = command.memory_per_task_mb or settings.default_memory_per_task_mb * each
+    return replace(
+        plain,
+        cores=each,
+        cores_per_task=each,
+        executor_cores=each,
+        executor_memory_mb=memory_mb,
+        memory_per_task_mb=None,
+    )
+
+
+def as_asked(settings: ClusterConfigured, command: SubmitApp) -> SubmitApp:
+    """The submission with what follows from the settings when it arrives (semantics A1)."""
+    return with_own_size(settings, with_task_cores(settings, command))
+
+
 def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> Asked:
     """What the command asks for under that sizing of its executors (semantics A1, A7).
 

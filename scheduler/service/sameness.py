@@ -29,6 +29,10 @@ _SENTENCES = ("detail", "unstartable")
 """The fields that are logged without what is private to the app."""
 
 
+_OF_SIZE = ("cores", "cores_per_task", "executor_cores", "executor_memory_mb", "memory_per_task_mb")
+"""The fields of a submission that say how large the executor of its single task is."""
+
+
 class Sameness:
     """Compares the messages of a turn with what `recall` knows, and with the log.
 
@@ -83,10 +87,15 @@ def _says(body: bytes, logged: Command, private: Private | Literal["withheld"] |
 
 
 def _with_cores(command: SubmitApp, logged: SubmitApp) -> SubmitApp:
-    """The submission with the cores of each task that were added to the logged one (semantics A1).
+    """The submission with the cores of each task, or the size of its executor, that the logged one has (semantics A1).
 
     They follow from settings, which may have changed since.
     """
+    if command.small:
+        command = replace(command, small=False)
+        if logged.executor_cores != (command.cores_per_task or command.cores) or logged == command:
+            return command
+        return replace(command, **{name: getattr(logged, name) for name in _OF_SIZE})
     each, cores = logged.cores_per_task, command.cores
     if each is None or command.cores_per_task is not None or not command.task_resources or cores == "unlimited":
         return command

@@ -391,6 +391,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         secrets[SCRIPT] = script_value(found.content, command[0])
         places |= {"script": digest_of(found.content), "script_at": found.at}
     _check_variables(secrets)
+    asked["small"] = asked["tasks"] == 1
     fitting = asked.pop("as_many_as_fit")
     if fitting and not asked["executor_program"]:
         raise click.UsageError("--as-many-as-fit is for --executor-program; add it")
@@ -480,6 +481,7 @@ def submit(
     of its submission, which never repeats. The values of --env are not written to the log.
 
     --cores 8 runs CMD once with eight cores; --tasks 20 --cores 8 runs it 20 times, eight at once with a core each.
+    --cores 1 costs one core, and the memory of one unless --memory-per-task says otherwise.
 
     A script can hold its own options, in lines `#FAIRLOG --cores 4` of its leading comments, and a TOML file all of
     them: `fairlog submit --file job.toml`. Options of the command line are stronger. A script is the first word of CMD,

@@ -141,7 +141,10 @@ def test_a_script_is_found_from_the_folder_in_which_it_runs(here: Here) -> None:
     mark = f"job{next(number)}"
     (here.shell.home / mark).mkdir()
     (here.shell.home / mark / "job.sh").write_text("#!/bin/sh\npwd\n")
-    assert here.ok("submit", "-D", mark, "--wait", f"{mark}/job.sh").splitlines()[1] == str(here.shell.home / mark)
+    app, folder = here.ok("submit", "-D", mark, "--cores", "1", "--wait", f"{mark}/job.sh").splitlines()
+    assert folder == str(here.shell.home / mark)
+    found = json.loads(here.ok("app", app, "--json"))
+    assert (found["requestedCores"], found["requestedMemory"]) == (1, 512)
 
 
 @both

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import convert
+from msgspec import convert, structs
 
 from scheduler.model.commands import ConfigureCluster, ScaleApp, SubmitApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import AppRegistered, ClusterConfigured, Fixed
 from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
+from scheduler.rules.request import as_asked
 from tests.property.given import ACME, allocated, fold, shared
 
 OWN: dict[str, Any] = {"executor_cores": 8, "executor_memory_mb": 2048}
@@ -77,6 +78,49 @@ def test_the_cores_held_are_whole_executors_for_the_tasks_at_once(
 def test_one_task_has_all_cores_that_the_app_asks_for(asked: dict[str, Any]) -> None:
     """Semantics A1: `fairlog submit --cores 8 -- python train.py`."""
     assert asks(tasks=1, cores=8, **asked) == (8, 1, 8, 8)
+
+
+def small(settings: ClusterConfigured | None = None, **asked: Any) -> AppRegistered:
+    """What is registered of a submission that has arrived and says that it is small."""
+    found = as_asked(settings or ClusterConfigured(), submission(**asked, small=True))
+    assert not found.small
+    return registered(settings, **structs.asdict(found))
+
+
+@pytest.mark.parametrize(
+    ("asked", "requested"),
+    [
+        ({"tasks": 1, "cores": 1}, Resources(1, 512)),
+        ({"tasks": 1, "cores": 3, "memory_per_task_mb": 700}, Resources(3, 700)),
+        ({"tasks": 1, "cores": 6}, Resources(6, 3072)),
+        ({"tasks": 1, "cores_per_task": 2}, Resources(2, 1024)),
+        ({"tasks": 1, "cores": 8, "cores_per_task": 1}, Resources(1, 512)),
+    ],
+)
+def test_a_small_job_costs_what_its_task_needs(asked: dict[str, Any], requested: Resources) -> None:
+    event = small(**asked)
+    assert (event.requested, event.sizing, event.tasks) == (requested, Fixed(each=requested), 1)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tasks": 1},
+        {"tasks": 1, "cores": 8},
+        {"tasks": 2, "cores": 1},
+        {"tasks": 1, "cores_per_task": 1, "elastic": (1, 2)},
+        {"tasks": 1, "cores": 2, "executor_memory_mb": 700},
+        {"tasks": 1, "cores": 2, "driver": True},
+        {"tasks": 1, "cores": 17, "executor_cores": 17},
+    ],
+)
+def test_nothing_is_added_to_an_app_that_is_large_or_sized_otherwise(asked: dict[str, Any]) -> None:
+    assert small(**asked) == registered(**asked)
+
+
+def test_a_small_job_keeps_to_the_bounds_where_apps_must() -> None:
+    within = ClusterConfigured(own_sizes="within-bounds")
+    assert small(within, tasks=1, cores=1) == registered(within, tasks=1, cores=1)
 
 
 def test_a_command_that_says_nothing_of_tasks_has_as_many_as_run_at_once() -> None:

@@ -110,7 +110,7 @@ COMMANDS: list[Command] = [
         **RUNS,
         name=MARK,
         command=(MARK,),
-        env=(MARK,),
+        env=(MARK, "FAIRLOG_SCRIPT"),
         cwd=f"/{MARK}",
         near={MARK: "0"},
         output=f"/out/{MARK}",
