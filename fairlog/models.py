@@ -84,6 +84,9 @@ class AppDetails(App, frozen=True, kw_only=True):
     error: str | None = None
     open_mode: str | None = None
     array: str | None
+    comment: str = ""
+    keep_going: bool = False
+    """Whether a task that fails for good leaves the others to run."""
     retries: int
     priority: int
     time_limit: int | None

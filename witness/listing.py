@@ -52,6 +52,7 @@ def detailed(state: ClusterState, app: App) -> dict[str, Any]:
         **listed(state, app),
         "cwd": private.cwd,
         "array": private.array or None,
+        "comment": private.comment,
         "priority": app.priority,
         "coresPerTask": spec.cores_per_task,
         "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,

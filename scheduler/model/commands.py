@@ -186,6 +186,7 @@ class SubmitApp(_Request, frozen=True):
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
 
+    `keep_going`: a task that fails for good does not end the app before the others have ended. `comment`: for people.
     `script`: the digest of the script that is the word `script_at` of the command, and of which a copy is stored.
 
     With `small`, a single task that needs fewer cores than the smallest executor has an executor of its own size (A1).
@@ -243,6 +244,8 @@ class SubmitApp(_Request, frozen=True):
     script: str = ""
     script_at: int = 0
     small: bool = False
+    keep_going: bool = False
+    comment: str = ""
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:
@@ -540,6 +543,8 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     numbered: bool = False
     script: str = ""
     script_at: int = 0
+    keep_going: bool = False
+    comment: str = ""
 
 
 WITHHELD = "…"

@@ -111,6 +111,8 @@ class Grant(BaseModel):
     array: str = ""
     """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     near: Nearness | None = None
+    keep_going: bool = False
+    """Whether a task that fails for good leaves the others to run."""
     number: int = 0
     """The number of the app, if its tasks are to find it (`FAIRLOG_APP_NUMBER`)."""
     outputs: Outputs | None = None

@@ -61,6 +61,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant |= {"script": private.script, "script_at": private.script_at}
     if private.cwd is not None:
         grant["cwd"] = private.cwd
+    if private.keep_going and not is_driver(held.id):
+        grant["keep_going"] = True
     if private.numbered:
         grant["number"] = app.submitted
     if private.output or private.error:

@@ -239,6 +239,8 @@ def _check_place(private: Private) -> None:
     check_near(private.near)
     check_pattern("--output", private.output)
     check_pattern("--error", private.error)
+    if len(private.comment) > MAX_DETAIL or "\0" in private.comment:
+        raise InvalidCommand(f"a comment has at most {MAX_DETAIL} characters and no NUL, not {len(private.comment)}")
     if bool(private.script) != (SCRIPT in private.env) or not 0 <= private.script_at < len(private.command):
         raise InvalidCommand(
             f"a script is copied as the variable {SCRIPT}, with its digest and its place in the command"

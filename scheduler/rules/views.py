@@ -90,6 +90,8 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "error": private.error or None,
         "openMode": private.open_mode if private.output or private.error else None,
         "array": private.array or None,
+        "comment": private.comment,
+        "keepGoing": private.keep_going,
         "retries": spec.retries,
         "priority": found.priority,
         "after": dict(found.awaits) or None,
@@ -141,6 +143,7 @@ def without_private(shown: dict[str, Any], detail: str) -> dict[str, Any]:
         "error": None,
         "openMode": None,
         "array": None,
+        "comment": "",
         "detail": detail,
     }
     return {**shown, **{name: value for name, value in withheld.items() if name in shown}}

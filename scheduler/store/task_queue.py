@@ -109,6 +109,7 @@ class Step(NamedTuple):
     - `granted`: whether the executor is granted.
     - `tasks`, `succeeded`, `failed`, `running`: numbers of the app's tasks.
     - `detail`: the message of the first task that failed for good.
+      Of an app that keeps going, those that failed count as succeeded until all are over.
     - `taken`: the tasks to start now.
     - `refused`: ids of foreign jobs removed from the queue.
     - `mine`: all running tasks of the executor; only if the queue held fewer tasks than wanted, or in a repeated step.
@@ -320,9 +321,12 @@ class Worklist:
     def verdict(self, app: str) -> Verdict | None:
         """How the app ends by its tasks, None while some are not over."""
         counted = cast(
-            "list[Any]", self._store.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed", "detail"])
+            "list[Any]",
+            self._store.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed", "detail", "keep_going"]),
         )
         tasks, succeeded, failed = (int(count or 0) for count in counted[:3])
+        if counted[4] and succeeded + failed < tasks:
+            return None
         return _verdict(tasks, succeeded, failed, as_text(counted[3] or b""))
 
     def has_finished(self, app: str, executor: str) -> bool:

@@ -91,6 +91,7 @@ end
 if filled < total then
   if filled == 0 then
     redis.call('HSET', tasks, 'tasks', total)
+    if cjson.decode(redis.call('HGET', grants, executor)).keep_going then redis.call('HSET', tasks, 'keep_going', 1) end
     redis.call('SADD', queues, queue)
   end
   for i = filled, upto - 1 do
@@ -212,9 +213,10 @@ end
 if finished then redis.call('HSET', tasks, 'finished:' .. executor, 1) end
 
 local is_granted = granted(grants, executor)
-local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten', 'near')
+local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten', 'near', 'keep_going')
 local total, succeeded = tonumber(about[1] or 0), tonumber(about[2] or 0)
 local failed = tonumber(about[3] or 0)
+if about[7] and succeeded + failed < total then succeeded, failed = succeeded + failed, 0 end
 local taken, refused, mine = {}, {}, nil
 local function held()
   mine = {}

@@ -139,6 +139,8 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         show_default=True,
         help="Kind of app. With the setting app_policy=sql-first, sql apps go first.",
     ),
+    flag("--keep-going", help="Let the other tasks run when one has failed for good; the app fails at their end."),
+    text_option("--comment", default="", metavar="TEXT", help="Note about the app, for people."),
     number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task."),
     click.option(
         "--time-limit",

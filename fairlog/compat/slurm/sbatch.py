@@ -167,8 +167,9 @@ def submission(
         "priority": -read_nice(asked.get("nice")),
         "after": read_dependencies(asked.get("dependency")),
     }
-    if indexes:
-        fields["array"] = indexes
+    if comment := asked.get("comment"):
+        fields["comment"] = comment
+    fields |= {"array": indexes, "keep_going": True} if indexes else {"small": True}
     if at_once:
         fields["cores"] = at_once * cores
     if memory := memory_of(asked, cores):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import Job, always
@@ -133,6 +133,11 @@ class Column:
 
 def read_format(text: str) -> tuple[list[Column], str]:
     """The fields of a format such as `%.18i %j`, and what follows the last. Raises: Refused for an unknown letter."""
+    return read_columns(text, FIELDS, "job")
+
+
+def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[Column], str]:
+    """As `read_format`, of the letters that are known."""
     found: list[Column] = []
     before, rest = "", text
     while rest:
@@ -147,8 +152,8 @@ def read_format(text: str) -> tuple[list[Column], str]:
         if letter == "%":
             before += "%"
             continue
-        if letter not in FIELDS:
-            raise Refused(f"Invalid job format specification: %{letter}")
+        if not letter or letter not in known:
+            raise Refused(f"Invalid {what} format specification: %{letter}")
         found.append(Column(before, letter, int(digits or 0), right=right))
         before = ""
     return found, before

@@ -14,6 +14,10 @@ COMMANDS = {
     "scancel": "[OPTION]... [JOB]...",
     "sacct": "[OPTION]...",
     "srun": "[OPTION]... COMMAND [ARGUMENT]...",
+    "scontrol": "[OPTION]... COMMAND...",
+    "sinfo": "[OPTION]...",
+    "sacctmgr": "[OPTION]... list user|account|cluster|qos [format=FIELDS]",
+    "sshare": "[OPTION]...",
 }
 """The commands, and what follows their names."""
 VERSION = "slurm 22.05.8"

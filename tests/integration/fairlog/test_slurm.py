@@ -103,6 +103,17 @@ def test_the_tasks_of_an_array_find_their_index_and_have_files_of_their_own(slur
     assert rows == [f"{job}_{index}|COMPLETED" for index in (1, 2, 3, 7)]
 
 
+def test_a_task_of_an_array_that_fails_leaves_the_others_to_run(slurm: Slurm) -> None:
+    command = "test $SLURM_ARRAY_TASK_ID -ne 1 && sleep 1 && touch done-$SLURM_ARRAY_TASK_ID"
+    waited = slurm.run("sbatch", "--parsable", "-W", "-a", "1-5%1", "--comment", "a note", "--wrap", command)
+    assert waited.code == 1
+    job = waited.out.strip()
+    rows = slurm.ok("sacct", "-X", "-n", "-P", "-j", job, "-o", "JobID,State,ExitCode,Comment").splitlines()
+    others = [f"{job}_{index}|COMPLETED|0:0|a note" for index in range(2, 6)]
+    assert rows == [f"{job}_1|FAILED|1:0|a note", *others]
+    assert sorted(path.name for path in slurm.shell.home.glob("done-*")) == [f"done-{index}" for index in range(2, 6)]
+
+
 def test_a_job_is_refused_in_a_line_and_nothing_is_submitted(slurm: Slurm) -> None:
     before = slurm.shell.head()
     for words in (("-A", "nobody"), ("-d", "afterok:99999999"), ("--mem", "100G")):
@@ -160,6 +171,58 @@ step=$!
 while [ ! -e ready ]; do sleep 0.1; done
 kill -USR1 $step; wait $step
 """
+
+
+def test_scontrol_shows_and_changes_jobs(slurm: Slurm) -> None:
+    words = (
+        "--parsable",
+        "-H",
+        "-J",
+        "shown",
+        "-t",
+        "10",
+        "-o",
+        "%x-%j",
+        "--comment",
+        "two words",
+        "--wrap",
+        "sleep 600",
+    )
+    job = slurm.ok("sbatch", *words).strip()
+    shown = slurm.ok("scontrol", "-o", "show", "job", job)
+    login = slurm.ok("id", "-un").strip()
+    for part in (
+        f"JobId={job} JobName=shown UserId={login}(",
+        " JobState=PENDING Reason=JobHeldUser ",
+        " TimeLimit=00:10:00 ",
+        " Comment=two words ",
+        f" StdOut={slurm.shell.home}/shown-{job}\n",
+    ):
+        assert part in shown
+    assert slurm.ok("scontrol", "update", f"JobId={job}", "TimeLimit=30", "Nice=5") == ""
+    assert slurm.ok("squeue", "-h", "-j", job, "-o", "%l %y") == "30:00 5\n"
+    shorter = slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=5")
+    assert (shorter.code, shorter.err) == (1, "scontrol: error: a time limit can only be made longer than 00:30:00\n")
+    slurm.ok("scontrol", "release", job)
+    wait_until(lambda: slurm.state(job) == "RUNNING", "its beginning")
+    assert "NodeList=worker-" in slurm.ok("scontrol", "show", "job", job)
+    late = slurm.run("scontrol", "hold", job)
+    assert (late.code, late.err.count("\n")) == (1, 1)
+    slurm.ok("scancel", job)
+    unknown = slurm.run("scontrol", "show", "job", "99999999")
+    assert (unknown.code, unknown.out, unknown.err) == (1, "", "slurm_load_jobs error: Invalid job id specified\n")
+    assert slurm.ok("scontrol", "show", "hostnames", "a[1-2],b").split() == ["a1", "a2", "b"]
+    assert "MinJobAge               = 300 sec\n" in slurm.ok("scontrol", "show", "config")
+    assert slurm.ok("scontrol", "ping") == "Slurmctld(primary) at fairlog is UP\n"
+
+
+def test_nodes_and_accounts_are_listed(slurm: Slurm) -> None:
+    assert slurm.ok("sinfo", "-o", "%P") == "PARTITION\nmain*\n"
+    assert slurm.ok("sinfo", "-h", "-N", "-o", "%N %c %m").splitlines() == ["worker-1 4 4096", "worker-2 4 4096"]
+    assert slurm.ok("sinfo", "-h", "-s", "-o", "%D %N") == "2 worker-[1-2]\n"
+    login = slurm.ok("id", "-un").strip()
+    assert slurm.ok("sacctmgr", "-n", "-s", "list", "user", login, "format=account%256").split() == ["acme"]
+    assert slurm.ok("sshare", "-U", "--format", "Account%256", "--noheader").split() == ["acme"]
 
 
 def test_srun_runs_a_program_as_often_as_the_job_has_tasks(slurm: Slurm) -> None:

@@ -12,7 +12,22 @@ from typing import Any
 
 import pytest
 
-from fairlog.compat.slurm import batch, folder, jobs, sacct, sbatch, scancel, squeue, tables, times
+from fairlog.compat.slurm import (
+    batch,
+    folder,
+    jobs,
+    nodes,
+    sacct,
+    sacctmgr,
+    sbatch,
+    scancel,
+    scontrol,
+    sinfo,
+    squeue,
+    sshare,
+    tables,
+    times,
+)
 from fairlog.compat.slurm.start import COMMANDS, main
 from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, Refused, read
 
@@ -319,6 +334,34 @@ def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
     assert jobs.Job(app(state="killed", endedAt=3000), []).code == (0, 15)
 
 
+def test_lists_of_hosts_are_written_out_and_together_again() -> None:
+    assert nodes.hosts_of("a[1-3,7],b2,c[08-10]x[1-2]") == [
+        "a1", "a2", "a3", "a7", "b2", "c08x1", "c08x2", "c09x1", "c09x2", "c10x1", "c10x2",
+    ]  # fmt: skip
+    assert nodes.list_of(["w1", "w2", "w3", "w7", "n01", "n02", "head"]) == "head,w[1-3,7],n[01-02]"
+    assert nodes.list_of(["w1"]) == "w1"
+    for text in ("a[1-", "a[x]", "a[3-1]", "a[1-99999]"):
+        with pytest.raises(Refused, match="Invalid hostlist"):
+            nodes.hosts_of(text)
+
+
+@pytest.mark.parametrize(
+    ("status", "used", "state", "counts"),
+    [
+        ("alive", 0, "idle", (0, 4, 0, 4)),
+        ("alive", 1, "mix", (1, 3, 0, 4)),
+        ("alive", 4, "alloc", (4, 0, 0, 4)),
+        ("draining", 1, "drng", (1, 0, 3, 4)),
+        ("draining", 0, "drain", (0, 0, 4, 4)),
+        ("lost", 0, "down", (0, 0, 4, 4)),
+    ],
+)
+def test_workers_are_nodes_in_slurms_states(status: str, used: int, state: str, counts: tuple[int, ...]) -> None:
+    worker = {"worker": "w1", "status": status, "cores": 4, "grantedCores": used, "memory": 9, "grantedMemory": 0}
+    node = nodes.Node({**worker, "reason": None, "host": "h"})
+    assert (node.state, node.counts) == (state, counts)
+
+
 REFUSED = {
     ("sbatch", "--foo", "ok"): 255,
     ("sbatch", "bare"): 1,
@@ -345,6 +388,18 @@ REFUSED = {
     ("sacct", "-o", "foo"): 1,
     ("sacct", "-S", "soon"): 1,
     ("sacct", "--foo"): 1,
+    ("scontrol",): 1,
+    ("scontrol", "show", "foo"): 1,
+    ("scontrol", "fly"): 1,
+    ("scontrol", "suspend", "17"): 1,
+    ("scontrol", "update", "TimeLimit=5"): 1,
+    ("scontrol", "update", "JobId=17", "NumNodes=2"): 1,
+    ("scontrol", "hold"): 1,
+    ("sinfo", "--foo"): 1,
+    ("sinfo", "-o", "%!"): 1,
+    ("sacctmgr", "add", "user", "ann"): 1,
+    ("sacctmgr", "list", "foo"): 1,
+    ("sshare", "--foo"): 1,
     ("srun",): 1,
     ("srun", "--pty", "bash"): 1,
     ("srun", "--jobid", "17", "true"): 1,
@@ -377,7 +432,7 @@ def test_bad_input_is_refused_in_a_line_before_anything_is_sent(
         def send(self, _: object) -> int:
             raise AssertionError("nothing is sent")
 
-    for module in (sbatch, squeue, scancel, sacct):
+    for module in (sbatch, squeue, scancel, sacct, scontrol, sinfo, sacctmgr, sshare):
         monkeypatch.setattr(module, "Road", Road)
     code = main(words[0], list(words[1:]))
     said = capsys.readouterr()

@@ -328,6 +328,22 @@ def test_nothing_is_handed_out_once_a_task_has_failed_for_good(work: Worklist) -
     assert take(work, 3, "f") == []
 
 
+def test_an_app_that_keeps_going_ends_with_the_last_of_its_tasks(fake: fakeredis.FakeRedis, work: Worklist) -> None:
+    for executor in ("e", "f"):
+        fake.hset(KEYS.grants(WORKER), executor, '{"executor":"e","keep_going":true}')
+    fill(work, 4)
+    assert take(work, 2) == [0, 1]
+    step = end(work, 0, "failed", message="no luck")
+    assert (step.verdict, step.waiting, work.verdict(APP)) == (None, 2, None)
+    assert take(work, 9, "f") == [2, 3]
+    assert end(work, 2, "succeeded", "f").verdict is None
+    assert end(work, 3, "failed", "f", message="nor this one").verdict is None
+    over = end(work, 1, "succeeded")
+    assert over.verdict == work.verdict(APP) == Verdict("failed", "no luck")
+    assert (over.succeeded, over.failed) == (2, 2)
+    assert [task.state for task in work.states(APP)] == ["failed", "succeeded", "succeeded", "failed"]
+
+
 def test_being_put_back_is_no_retry_and_comes_first(work: Worklist) -> None:
     fill(work, 4)
     take(work, 2)

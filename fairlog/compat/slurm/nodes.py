@@ -1,0 +1,111 @@
+"""Workers as Slurm's nodes, of the one partition that there is."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fairlog.compat.slurm.road import Road
+from fairlog.compat.slurm.words import Refused
+
+_STATES = {"draining": "drain", "leaving": "drain", "decommissioned": "down", "lost": "down"}
+
+
+class Node:
+    """A worker. `state` is one of idle, mix, alloc, drng, drain, down."""
+
+    def __init__(self, worker: dict[str, Any]) -> None:
+        self.worker = worker
+        self.name, self.cores, self.used = worker["worker"], worker["cores"], worker["grantedCores"]
+        self.memory, self.used_memory = worker["memory"], worker["grantedMemory"]
+        self.reason = worker["reason"] or ""
+        found = _STATES.get(worker["status"])
+        if found == "drain" and self.used:
+            found = "drng"
+        self.state = found or ("idle" if not self.used else "alloc" if self.used >= self.cores else "mix")
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Its cores: granted, idle, others, all."""
+        away = self.state in ("drain", "drng", "down")
+        return self.used, 0 if away else self.cores - self.used, self.cores - self.used if away else 0, self.cores
+
+
+def nodes(road: Road) -> list[Node]:
+    """The workers by name, also lost ones that are still remembered."""
+    return [Node(worker) for worker in road.get("/v1/workers", fresh="true", lost="true")]
+
+
+def hosts_of(text: str) -> list[str]:
+    """The names of a list such as `a[1-3,7],b2`. Raises: Refused."""
+    found: list[str] = []
+    for part in _parts(text):
+        names = [part]
+        while any("[" in name for name in names):
+            names = [each for name in names for each in _first(name)]
+        found += names
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    found, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    if depth:
+        raise Refused(f"Invalid hostlist: {text[:80]}")
+    return [each for each in found if each]
+
+
+def _first(name: str) -> list[str]:
+    """The names of which the first bracket is written out. Raises: Refused."""
+    before, bracket, rest = name.partition("[")
+    if not bracket:
+        return [name]
+    inside, _, after = rest.partition("]")
+    found: list[str] = []
+    for span in inside.split(","):
+        first, dash, last = span.partition("-")
+        if (
+            not first.isdecimal()
+            or (dash and not last.isdecimal())
+            or (dash and int(last) - int(first) not in range(65536))
+        ):
+            raise Refused(f"Invalid hostlist: {name[:80]}")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        found += [f"{before}{str(number).zfill(len(first))}{after}" for number in numbers]
+    return found
+
+
+def list_of(names: list[str]) -> str:
+    """The names as a list that `hosts_of` reads, runs of numbers in brackets."""
+    by_stem: dict[tuple[str, int], list[int]] = {}
+    plain: list[str] = []
+    for name in names:
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
+        if digits and len(digits) < 10:
+            by_stem.setdefault((stem, len(digits) if digits.startswith("0") else 0), []).append(int(digits))
+        else:
+            plain.append(name)
+    done = plain
+    for (stem, width), numbers in by_stem.items():
+        runs: list[list[int]] = []
+        for number in sorted(set(numbers)):
+            if runs and number == runs[-1][1] + 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        said = [f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}" for first, last in runs]
+        done.append(
+            f"{stem}{said[0]}" if said == [f"{runs[0][0]:0{width}}"] and len(runs) == 1 else f"{stem}[{','.join(said)}]"
+        )
+    return ",".join(done)
+
+
+def node_here() -> str:
+    """The name of this machine, as jobs are told it."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]

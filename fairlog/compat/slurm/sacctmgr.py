@@ -1,0 +1,118 @@
+"""`sacctmgr` and `sshare`: which user belongs to which company."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fairlog.compat.slurm.jobs import always
+from fairlog.compat.slurm.road import Me, Problem, Road
+from fairlog.compat.slurm.sacct import lines
+from fairlog.compat.slurm.tables import SACCTMGR
+from fairlog.compat.slurm.words import Refused, read, without_effect
+
+Row = dict[str, Any]
+FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
+    "User": (10, lambda row: row["user"]),
+    "Account": (10, lambda row: row["company"]),
+    "DefaultAccount": (10, lambda row: row["company"]),
+    "Cluster": (10, always("fairlog")),
+    "Partition": (10, always("")),
+    "Admin": (9, always("None")),
+    "AdminLevel": (9, always("None")),
+    "Share": (9, always(1)),
+    "QOS": (20, always("normal")),
+    "DefaultQOS": (9, always("normal")),
+    "DefQOS": (9, always("normal")),
+    "MaxWall": (11, always("")),
+    "Name": (10, lambda row: row["company"]),
+    "Organization": (10, lambda row: row["company"]),
+    "Descr": (10, lambda row: row["company"]),
+    "Description": (10, lambda row: row["company"]),
+    "RawShares": (10, always(1)),
+    "NormShares": (11, always("")),
+    "RawUsage": (11, lambda row: row.get("usage", 0)),
+    "EffectvUsage": (13, always("")),
+    "FairShare": (10, always("")),
+}
+"""Name -> the usual width, and what a row has there."""
+
+
+def run(words: list[str]) -> int:
+    """List users, companies or the one cluster."""
+    given, rest = read(SACCTMGR, words)
+    without_effect("sacctmgr", given)
+    asked = {option.name: value for option, value in given}
+    verb, what = [*(word.lower() for word in rest[:2]), "", ""][:2]
+    if verb not in ("list", "show"):
+        raise Refused(
+            f"{verb[:40] or 'nothing'} is refused: companies and users are managed by `fairlog company` and `account`"
+        )
+    about = {name.lower(): value for name, equals, value in (word.partition("=") for word in rest[2:]) if equals}
+    named = [word for word in rest[2:] if "=" not in word and word.lower() not in ("where", "withassoc")]
+    text = about.get("format", "")
+    road = Road()
+    names = {
+        "user",
+        "users",
+        "association",
+        "associations",
+        "assoc",
+        "account",
+        "accounts",
+        "cluster",
+        "clusters",
+        "qos",
+    }
+    if what not in names:
+        raise Refused(f"Bad entity {what[:40]!r}; there are user, association, account, cluster and qos")
+    if what.startswith("account"):
+        rows, usual = [{"user": "", "company": each} for each in companies(road)], "Account,Descr,Organization"
+    elif what.startswith(("cluster", "qos")):
+        rows, usual = [{"user": "", "company": "normal" if what == "qos" else "fairlog"}], "Name"
+    else:
+        rows, usual = associations(road), "User,DefaultAccount,Admin"
+        users = [
+            each for text in (about.get("user", about.get("users", "")), *named) for each in text.split(",") if each
+        ]
+        wanted = Me(road).names(",".join(users)) if users else []
+        rows = [row for row in rows if not wanted or row["user"] in wanted]
+    return show(asked, text or usual, rows)
+
+
+def show(asked: dict[str, str], text: str, rows: list[Row]) -> int:
+    """Print the rows as sacct prints its own. Raises: Refused for an unknown field."""
+    columns: list[tuple[str, int]] = []
+    known = {name.lower(): name for name in FIELDS}
+    for each in text.split(","):
+        name, percent, width = each.strip().partition("%")
+        full = known.get(name.lower()) or next(
+            (whole for low, whole in known.items() if name and low.startswith(name.lower())), ""
+        )
+        if not full or (percent and not width.removeprefix("-").isdecimal()):
+            raise Refused(f'Unknown field "{each[:40]}"')
+        columns.append((full, int(width) if percent else FIELDS[full][0]))
+    table = [[str(FIELDS[name][1](row)) for name, _ in columns] for row in rows]
+    sys.stdout.write("".join(f"{line}\n" for line in lines(asked, columns, table)))
+    return 0
+
+
+def companies(road: Road) -> list[str]:
+    """The companies by name."""
+    return [str(each["company"]) for each in road.get("/v1/companies")]
+
+
+def associations(road: Road) -> list[Row]:
+    """Which user belongs to which company; before there are accounts, the caller to each."""
+    try:
+        accounts = [each["account"] for each in road.get("/v1/accounts")]
+    except Problem:  # not everybody may list them
+        accounts = []
+    found = [dict(zip(("company", "user"), each.split("/", 1), strict=True)) for each in accounts]
+    found = [row for row in found if row["company"] not in ("op", "auditor", "worker")]
+    if found:
+        return found
+    me = Me(road)
+    mine = [me.company] if me.company else companies(road)
+    return [{"company": company, "user": me.user} for company in mine]

@@ -1,0 +1,307 @@
+"""`scontrol`: shows jobs, nodes and settings, and changes jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fairlog.compat.slurm import jobs, times
+from fairlog.compat.slurm.jobs import Job
+from fairlog.compat.slurm.nodes import Node, hosts_of, list_of, nodes
+from fairlog.compat.slurm.road import Problem, Road
+from fairlog.compat.slurm.sbatch import PARTITION
+from fairlog.compat.slurm.tables import SCONTROL
+from fairlog.compat.slurm.words import Refused, read, without_effect
+
+_UNKNOWN = "Invalid job id specified"
+_LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "reconfigure", "shutdown", "takeover")
+
+
+def run(words: list[str]) -> int:
+    """Carry out the command of the words."""
+    given, rest = read(SCONTROL, words, mixed=False)
+    without_effect("scontrol", given)
+    asked = {option.name: value for option, value in given}
+    line = "oneliner" in asked
+    while rest and rest[0] in ("-o", "--oneliner"):
+        line, rest = True, rest[1:]
+    if not rest:
+        raise Refused("too few arguments: name a command, such as `scontrol show job 17`")
+    verb, arguments = rest[0].lower(), rest[1:]
+    verbs: dict[str, Callable[[], int]] = {
+        "show": lambda: show(arguments, one_line=line),
+        "hold": lambda: change(arguments, "HoldApp"),
+        "uhold": lambda: change(arguments, "HoldApp"),
+        "release": lambda: change(arguments, "ReleaseApp"),
+        "update": lambda: update(arguments),
+        "ping": ping,
+        "version": version,
+    }
+    if verb in _LEFT:
+        raise Refused(f"{verb} is refused: there is no such thing here")
+    if verb not in verbs:
+        raise Refused(f"invalid keyword: {verb[:40]}")
+    return verbs[verb]()
+
+
+def version() -> int:
+    """Print the version."""
+    from fairlog.compat.slurm.start import VERSION  # noqa: PLC0415 (it imports this module)
+
+    sys.stdout.write(f"{VERSION}\n")
+    return 0
+
+
+def ping() -> int:
+    """Say whether a master answers. Raises: Refused if no API server does."""
+    up = Road().get("/v1/status")["master"] is not None
+    sys.stdout.write(f"Slurmctld(primary) at fairlog is {'UP' if up else 'DOWN'}\n")
+    return 0 if up else 1
+
+
+def show(words: list[str], *, one_line: bool) -> int:
+    """Print what is asked for."""
+    if words[-1:] in (["-o"], ["--oneliner"]):
+        one_line, words = True, words[:-1]
+    what, _, after = (words[0] if words else "").lower().partition("=")
+    named = [after, *words[1:]] if after else words[1:]
+    shown: dict[str, Callable[[], int]] = {
+        "job": lambda: _show_jobs(named, one_line=one_line),
+        "jobs": lambda: _show_jobs(named, one_line=one_line),
+        "jobid": lambda: _show_jobs(named, one_line=one_line),
+        "node": lambda: _show_nodes(named, one_line=one_line),
+        "nodes": lambda: _show_nodes(named, one_line=one_line),
+        "partition": lambda: _show_partition(named, one_line=one_line),
+        "partitions": lambda: _show_partition(named, one_line=one_line),
+        "config": _show_config,
+        "hostnames": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
+        "hostlist": lambda: _print([list_of(",".join(named).split(","))]),
+        "hostlistsorted": lambda: _print([list_of(sorted(",".join(named).split(",")))]),
+    }
+    if what not in shown:
+        raise Refused(f"invalid entity:{what[:40]} for keyword:show")
+    return shown[what]()
+
+
+def _print(lines: list[str]) -> int:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _block(lines: list[str], *, one_line: bool) -> str:
+    return " ".join(lines) + "\n" if one_line else "\n   ".join(lines) + "\n\n"
+
+
+def _show_jobs(named: list[str], *, one_line: bool) -> int:
+    road = Road()
+    wanted = jobs.Named([part for each in named for part in jobs.split(each)], "Invalid job id specified: ")
+    ids = {"ids": ",".join(wanted.indexes)} if wanted.indexes else {}
+    apps = jobs.ask(road, **ids, endedAfter=jobs.ended_since(jobs.MIN_JOB_AGE_S), tasks="true")
+    found = [job for app in apps for job in jobs.jobs_of(app, apart=False) if not wanted.indexes or wanted.takes(job)]
+    if wanted.indexes and not found:
+        sys.stderr.write(f"slurm_load_jobs error: {_UNKNOWN}\n")
+        return 1
+    if not found:
+        return _print(["No jobs in the system"])
+    for job in found:
+        detail = road.get(f"/v1/apps/{job.app['app']}")
+        sys.stdout.write(_block(_job_lines(job, detail), one_line=one_line))
+    return 0
+
+
+def _job_lines(job: Job, detail: dict[str, Any]) -> list[str]:
+    app, code = job.app, job.code
+    at = times.moment
+    restarts = max([task["attempts"] - 1 for task in job.tasks if task["attempts"]], default=0)
+    submitted = at(app["submittedAt"])
+    folder = app["cwd"] or "/"
+    index = (
+        ""
+        if job.index is None and job.indexes is None
+        else f" ArrayJobId={job.number} ArrayTaskId={job.id.partition('_')[2].strip('[]')}"
+    )
+    end = job.end or (None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s)
+    after = ",".join(f"after{why.replace('-', '')}:{name}(unfulfilled)" for name, why in (app["after"] or {}).items())
+    return [
+        f"JobId={job.number}{index} JobName={app['name']}",
+        f"UserId={app['user']}({os.getuid()}) GroupId={app['company']}({os.getgid()}) MCS_label=N/A",
+        f"Priority={app['priority'] + 1000} Nice={-app['priority']} Account={app['company']} QOS=normal",
+        f"JobState={job.state} Reason={job.reason} Dependency={after or '(null)'}",
+        f"Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code[0]}:{code[1]}",
+        f"RunTime={times.elapsed(job.ran_s)} TimeLimit={times.elapsed(job.limit_s)} TimeMin=N/A",
+        f"SubmitTime={submitted} EligibleTime={submitted}",
+        f"StartTime={at(job.start, 'Unknown')} EndTime={at(end, 'Unknown')} Deadline=N/A",
+        f"Partition={PARTITION} AllocNode:Sid=fairlog:0",
+        "ReqNodeList=(null) ExcNodeList=(null)",
+        f"NodeList={list_of(job.nodes) or '(null)'}",
+        f"BatchHost={job.nodes[0] if job.nodes else '(null)'}",
+        f"NumNodes=1 NumCPUs={job.cores} NumTasks=1 CPUs/Task={job.cores} ReqB:S:C:T=0:0:*:*",
+        f"TRES=cpu={job.cores},mem={job.memory}M,node=1,billing={job.cores}",
+        f"MinCPUsNode={job.cores} MinMemoryNode={job.memory}M MinTmpDiskNode=0",
+        f"Command={app['name']}",
+        f"WorkDir={folder}",
+        f"Comment={app.get('comment') or ''}",
+        f"StdErr={_file(job, detail.get('error') or detail.get('output'))}",
+        "StdIn=/dev/null",
+        f"StdOut={_file(job, detail.get('output'))}",
+    ]
+
+
+def _file(job: Job, pattern: str | None) -> str:
+    """The file of a job's output: the pattern with what stands for each of its parts."""
+    if not pattern:
+        return "(null)"
+    index = "" if job.index is None else str(job.index)
+    known = {
+        "j": f"{job.number}_{index}" if index else f"{job.number}",
+        "A": f"{job.number}",
+        "a": index or "0",
+        "x": str(job.app["name"]),
+        "u": str(job.app["user"]),
+        "N": job.nodes[0] if job.nodes else "",
+        "%": "%",
+    }
+    done, rest = "", pattern
+    while rest:
+        before, percent, rest = rest.partition("%")
+        done += before
+        if percent:
+            digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+            letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
+            done += known.get(letter, "").zfill(int(digits or 0)) if digits else known.get(letter, "")
+    return done
+
+
+def _show_nodes(named: list[str], *, one_line: bool) -> int:
+    wanted = set(hosts_of(",".join(named)))
+    found = [node for node in nodes(Road()) if not wanted or node.name in wanted]
+    for missing in sorted(wanted - {node.name for node in found}):
+        raise Refused(f"Node {missing[:80]} not found")
+    sys.stdout.write("".join(_block(_node_lines(node), one_line=one_line) for node in found))
+    return 0
+
+
+def _node_lines(node: Node) -> list[str]:
+    state = {"drng": "MIXED+DRAIN", "drain": "IDLE+DRAIN", "mix": "MIXED", "alloc": "ALLOCATED"}
+    said, free = state.get(node.state, node.state.upper()), node.memory - node.used_memory
+    lines = [
+        f"NodeName={node.name} Arch={os.uname().machine} CoresPerSocket=1",
+        f"CPUAlloc={node.used} CPUEfctv={node.cores} CPUTot={node.cores} CPULoad=N/A",
+        "AvailableFeatures=(null)",
+        "ActiveFeatures=(null)",
+        "Gres=(null)",
+        f"NodeAddr={node.worker['host']} NodeHostName={node.worker['host']} Version=22.05.8",
+        f"RealMemory={node.memory} AllocMem={node.used_memory} FreeMem={free} Sockets={node.cores} Boards=1",
+        f"State={said} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
+        f"Partitions={PARTITION}",
+        f"CfgTRES=cpu={node.cores},mem={node.memory}M,billing={node.cores}",
+        f"AllocTRES=cpu={node.used},mem={node.used_memory}M" if node.used else "AllocTRES=",
+    ]
+    return [*lines, f"Reason={node.reason}"] if node.reason else lines
+
+
+def _show_partition(named: list[str], *, one_line: bool) -> int:
+    if named and named[0] and named[0] != PARTITION:
+        raise Refused(f"Partition {named[0][:80]} not found; there is {PARTITION}")
+    found = nodes(Road())
+    cores, memory = sum(node.cores for node in found), sum(node.memory for node in found)
+    lines = [
+        f"PartitionName={PARTITION}",
+        "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
+        "AllocNodes=ALL Default=YES QoS=N/A",
+        "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO",
+        "MaxNodes=1 MaxTime=UNLIMITED MinNodes=1 LLN=NO MaxCPUsPerNode=UNLIMITED",
+        f"Nodes={list_of([node.name for node in found])}",
+        "PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO",
+        "OverTimeLimit=NONE PreemptMode=OFF",
+        f"State=UP TotalCPUs={cores} TotalNodes={len(found)} SelectTypeParameters=NONE",
+        "DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED",
+        f"TRES=cpu={cores},mem={memory}M,node={len(found)},billing={cores}",
+    ]
+    sys.stdout.write(_block(lines, one_line=one_line))
+    return 0
+
+
+def _show_config() -> int:
+    settings = Road().get("/v1/settings")
+    known = {
+        "AccountingStorageType": "accounting_storage/fairlog",
+        "ClusterName": "fairlog",
+        "JobRequeue": "1",
+        "KillWait": f"{settings['kill_grace_s']} sec",
+        "MaxArraySize": "1000001",
+        "MinJobAge": f"{jobs.MIN_JOB_AGE_S} sec",
+        "SLURM_VERSION": "22.05.8",
+        "SchedulerType": "sched/fairlog",
+        "SlurmctldHost[0]": "fairlog",
+    }
+    now = times.moment(round(time.time() * 1000))
+    return _print([f"Configuration data as of {now}", *(f"{name:<23} = {value}" for name, value in known.items())])
+
+
+def change(words: list[str], command: str) -> int:
+    """Hold or release jobs, which are named by ids or `name=NAME`. Raises: Refused if there is none."""
+    road = Road()
+    code = 0
+    named = [part.removeprefix("JobId=").removeprefix("jobid=") for each in words for part in jobs.split(each)]
+    if not named:
+        raise Refused("too few arguments: name jobs by their ids")
+    for each in named:
+        name = each.lower().startswith("name=") and each[5:]
+        found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each.partition("_")[0]]
+        for app in found:
+            code = _send(road, {"type": command, "app": app}, each) or code
+    return code
+
+
+def _send(road: Road, command: dict[str, Any], job: str) -> int:
+    try:
+        road.send(command)
+    except Problem as problem:
+        why = _UNKNOWN if problem.title == "UnknownApp" else str(problem)
+        sys.stderr.write(f"scontrol: error: {why} for job {job}\n")
+        return 1
+    return 0
+
+
+def update(words: list[str]) -> int:
+    """Change a job: its time limit to a longer one, its nice value. Raises: Refused for what cannot change."""
+    asked = {name.lower(): value for name, _, value in (word.partition("=") for word in words)}
+    job = asked.pop("jobid", asked.pop("job", ""))
+    if not job.isdecimal():
+        raise Refused("name the job to update, as JobId=17" if not job else f"Invalid job id specified: {job[:40]}")
+    others = [name for name in asked if name not in ("timelimit", "nice", "priority")]
+    if others or not asked:
+        raise Refused(f"{(others or ['nothing'])[0][:40]} of a job cannot be updated; TimeLimit and Nice can")
+    road = Road()
+    code = 0
+    if (limit := asked.get("timelimit")) is not None:
+        code = _extend(road, job, limit)
+    if "nice" in asked or "priority" in asked:
+        text = asked.get("nice") or asked.get("priority") or ""
+        if not text.removeprefix("-").isdecimal():
+            raise Refused(f"Invalid Nice value: {text[:40]}")
+        number = -int(text) if "nice" in asked else int(text) - 1000
+        code = (
+            _send(road, {"type": "ReprioritizeApp", "app": job, "priority": max(-1000, min(1000, number))}, job) or code
+        )
+    return code
+
+
+def _extend(road: Road, job: str, text: str) -> int:
+    try:
+        known = road.get(f"/v1/apps/{job}")["maxRuntime"]
+    except Problem:
+        sys.stderr.write(f"scontrol: error: {_UNKNOWN} for job {job}\n")
+        return 1
+    more = text.startswith("+")
+    seconds = times.read_limit(text.removeprefix("+"))
+    if seconds is None or known is None:
+        raise Refused("a time limit can only be made longer, of a job that has one")
+    by = seconds if more else seconds - known
+    if by <= 0:
+        raise Refused(f"a time limit can only be made longer than {times.elapsed(known)}")
+    return _send(road, {"type": "ExtendApp", "app": job, "by_s": by}, job)

@@ -1,0 +1,156 @@
+"""`sinfo`: lists the nodes by their states."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from fairlog.compat.slurm.jobs import always
+from fairlog.compat.slurm.nodes import Node, hosts_of, list_of, nodes
+from fairlog.compat.slurm.road import Road
+from fairlog.compat.slurm.sbatch import PARTITION
+from fairlog.compat.slurm.squeue import read_columns
+from fairlog.compat.slurm.tables import SINFO
+from fairlog.compat.slurm.words import Refused, read, without_effect
+
+USUAL = "%9P %.5a %.10l %.6D %.6t %N"
+LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
+BY_NODE = "%10N %.5D %9P %6t"
+BY_NODE_LONG = "%10N %.5D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
+REASONS = "%20E %9u %19H %N"
+SUMMARY = "%9P %.5a %.10l %.16F %N"
+_WHOLE = {"drng": "draining", "drain": "drained", "mix": "mixed", "alloc": "allocated"}
+
+
+def _sum(group: list[Node]) -> str:
+    return "/".join(str(sum(each)) for each in zip(*(node.counts for node in group), strict=True))
+
+
+def _shared(tell: Callable[[Node], int]) -> Callable[[list[Node]], object]:
+    """The value that all have, or the least of them and a plus."""
+
+    def shown(group: list[Node]) -> object:
+        values = {tell(node) for node in group}
+        return min(values) if len(values) == 1 else f"{min(values)}+" if values else 0
+
+    return shown
+
+
+def _states(group: list[Node]) -> str:
+    used = sum(node.state in ("alloc", "mix") for node in group)
+    idle = sum(node.state == "idle" for node in group)
+    return f"{used}/{idle}/{len(group) - used - idle}/{len(group)}"
+
+
+FIELDS: dict[str, tuple[str, Callable[[list[Node]], object]]] = {
+    "P": ("PARTITION", always(f"{PARTITION}*")),
+    "R": ("PARTITION", always(PARTITION)),
+    "a": ("AVAIL", always("up")),
+    "l": ("TIMELIMIT", always("infinite")),
+    "L": ("DEFAULTTIME", always("n/a")),
+    "D": ("NODES", len),
+    "A": ("NODES(A/I)", lambda group: "/".join(_states(group).split("/")[:2])),
+    "F": ("NODES(A/I/O/T)", _states),
+    "t": ("STATE", lambda group: group[0].state if group else "n/a"),
+    "T": ("STATE", lambda group: _WHOLE.get(group[0].state, group[0].state) if group else "n/a"),
+    "N": ("NODELIST", lambda group: list_of([node.name for node in group])),
+    "n": ("HOSTNAMES", lambda group: list_of([node.name for node in group])),
+    "o": ("NODE_ADDR", lambda group: list_of([node.worker["host"] for node in group])),
+    "c": ("CPUS", _shared(lambda node: node.cores)),
+    "m": ("MEMORY", _shared(lambda node: node.memory)),
+    "e": ("FREE_MEM", _shared(lambda node: node.memory - node.used_memory)),
+    "C": ("CPUS(A/I/O/T)", _sum),
+    "G": ("GRES", lambda group: _kinds(group[0]) if group else "(null)"),
+    "O": ("CPU_LOAD", always("N/A")),
+    "z": ("S:C:T", lambda group: f"{group[0].cores}:1:1" if group else "0:0:0"),
+    "X": ("SOCKETS", _shared(lambda node: node.cores)),
+    "Y": ("CORES", always(1)),
+    "Z": ("THREADS", always(1)),
+    "d": ("TMP_DISK", always(0)),
+    "w": ("WEIGHT", always(1)),
+    "f": ("AVAIL_FEATURES", always("(null)")),
+    "b": ("ACTIVE_FEATURES", always("(null)")),
+    "E": ("REASON", lambda group: group[0].reason or "none" if group else "none"),
+    "u": ("USER", always("root")),
+    "U": ("USER", always("root(0)")),
+    "H": ("TIMESTAMP", lambda group: _since(group[0]) if group else "Unknown"),
+    "s": ("JOB_SIZE", always("1")),
+    "S": ("ALLOCNODES", always("all")),
+    "r": ("ROOT", always("no")),
+    "h": ("OVERSUBS", always("NO")),
+    "g": ("GROUPS", always("all")),
+    "p": ("PRIO_TIER", always(1)),
+    "I": ("PRIO_JOB_FACTOR", always(1)),
+    "B": ("MAX_CPUS_PER_NODE", always("UNLIMITED")),
+    "M": ("PREEMPT_MODE", always("OFF")),
+    "V": ("CLUSTER", always("fairlog")),
+    "v": ("VERSION", always("22.05.8")),
+}
+"""Letter -> heading, and what a group of nodes has there."""
+
+
+def _kinds(node: Node) -> str:
+    offered = node.worker.get("offeredResources") or {}
+    return ",".join(f"{kind}:{number}" for kind, number in offered.items()) or "(null)"
+
+
+def _since(node: Node) -> str:
+    from fairlog.compat.slurm import times  # noqa: PLC0415 (few print it)
+
+    return times.moment(node.worker["since"], "Unknown")
+
+
+def run(words: list[str]) -> int:
+    """List the nodes that are wanted, those of one state together."""
+    given, rest = read(SINFO, words)
+    if rest:
+        raise Refused(f"Unrecognized option: {rest[0][:40]}")
+    without_effect("sinfo", given)
+    asked = {option.name: value for option, value in given}
+    columns, end = read_columns(_format(asked), FIELDS, "node")
+    found = _wanted(nodes(Road()), asked)
+    groups: list[list[Node]] = []
+    if "Node" in asked or "list-reasons" in asked or any(each.letter == "n" for each in columns):
+        groups = [[node] for node in found]
+    elif "summarize" in asked or not any(each.letter in "tTEHAo" for each in columns):
+        groups = [found]
+    else:
+        by_state: dict[str, list[Node]] = {}
+        for node in found:
+            by_state.setdefault(node.state, []).append(node)
+        groups = list(by_state.values()) or [[]]
+    lines = [] if "noheader" in asked else ["".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+    lines += ["".join(each.shown(FIELDS[each.letter][1](group)) for each in columns) + end for group in groups]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _format(asked: dict[str, str]) -> str:
+    if "format" in asked:
+        return asked["format"]
+    if "list-reasons" in asked:
+        return REASONS
+    if "summarize" in asked:
+        return SUMMARY
+    if "Node" in asked:
+        return BY_NODE_LONG if "long" in asked else BY_NODE
+    return LONG if "long" in asked else USUAL
+
+
+def _wanted(found: list[Node], asked: dict[str, str]) -> list[Node]:
+    if "partition" in asked and PARTITION not in asked["partition"].split(","):
+        return []
+    names = set(hosts_of(asked.get("nodes", "")))
+    states = {each.strip().lower() for each in asked.get("states", "all").split(",")}
+
+    def fits(node: Node) -> bool:
+        named = {node.state, _WHOLE.get(node.state, node.state)}
+        return (
+            (not names or node.name in names)
+            and ("all" in states or bool(named & states))
+            and ("dead" not in asked or node.state == "down")
+            and ("responding" not in asked or node.state != "down")
+            and ("list-reasons" not in asked or bool(node.reason))
+        )
+
+    return [node for node in found if fits(node)]
