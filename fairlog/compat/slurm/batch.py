@@ -7,8 +7,12 @@ import os
 from fairlog.compat.slurm.words import Refused
 
 DIRECTIVE = "#SBATCH"
-MOST_BYTES = 120 * 1024
-"""The largest script: it travels as an argument, which Linux limits."""
+MOST_BYTES = 4 * 1024 * 1024
+"""The largest script of which a copy is stored."""
+NAME = "slurm_script"
+"""What the copy is called in the job."""
+PLACE = 4
+"""The place of the script in the command."""
 PRELUDE = r"""
 export SLURM_JOB_ID="$FAIRLOG_APP_NUMBER" SLURM_JOBID="$FAIRLOG_APP_NUMBER" SLURM_TASK_PID=$$
 SLURMD_NODENAME=$(hostname -s 2>/dev/null || uname -n)
@@ -19,8 +23,9 @@ if [ -n "$SLURM_ARRAY_TASK_COUNT" ]; then
 fi
 cd -- "$SLURM_SUBMIT_CHDIR" 2>/dev/null; unset SLURM_SUBMIT_CHDIR
 export SLURM_STEPS="${FAIRLOG_SCRATCH:-/tmp}/slurm-$FAIRLOG_TASK_INDEX"
-mkdir -p "$SLURM_STEPS" && s="$SLURM_STEPS/slurm_script" && printf %s "$1" > "$s" && chmod 700 "$s" || exit 1
-how=$0 stdin=$2
+mkdir -p "$SLURM_STEPS"
+how=$0 s=$1 stdin=$2
+[ -x "$s" ] || chmod 700 "$s"
 shift 2
 set -m
 "$s" "$@" < "$stdin" &
@@ -33,12 +38,12 @@ for n in USR1 USR2 ALRM; do trap "$how $n" $n; done
 while :; do wait "$c"; r=$?; kill -0 "$c" || break; done 2>/dev/null
 exit $r
 """
-"""A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or `both`; then the text of the
+"""A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or `both`; then the copy of the
 script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on."""
 
 
-def read_script(name: str) -> str:
-    """The text of the script in the file; of stdin for `-`. Raises: Refused as sbatch refuses it."""
+def read_script(name: str) -> bytes:
+    """The script in the file; of stdin for `-`. Raises: Refused as sbatch refuses it."""
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             content = file.read(MOST_BYTES + 1)
@@ -47,8 +52,8 @@ def read_script(name: str) -> str:
     return checked(content)
 
 
-def checked(content: bytes) -> str:
-    """The script as text. Raises: Refused for what is no script, or cannot be run as one."""
+def checked(content: bytes) -> bytes:
+    """The script. Raises: Refused for what is no script, or cannot be run as one."""
     if not content.strip():
         raise Refused("Batch script is empty!")
     if not content.startswith(b"#!"):
@@ -62,21 +67,18 @@ def checked(content: bytes) -> str:
         raise Refused(r"Batch script contains DOS line breaks (\r\n) instead of expected UNIX line breaks (\n).")
     if len(content) > MOST_BYTES:
         raise Refused(f"the script has more than {MOST_BYTES} bytes; let it run another one that is in a file")
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise Refused("the script is not in UTF-8; convert it, as by `iconv -t UTF-8`") from None
+    return content
 
 
-def wrapped(command: str) -> str:
+def wrapped(command: str) -> bytes:
     """The script that runs a command given by --wrap."""
-    return f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
+    return os.fsencode(f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n")
 
 
-def directives(script: str) -> list[str]:
+def directives(script: bytes) -> list[str]:
     """The words of the lines `#SBATCH` before the first command of the script. Raises: Refused."""
     found: list[str] = []
-    for number, line in enumerate(script.split("\n"), 1):
+    for number, line in enumerate(os.fsdecode(script).split("\n"), 1):
         if not line.strip():
             continue
         if not line.startswith("#"):
@@ -116,7 +118,7 @@ def _words(line: str, number: int) -> list[str]:
     return [*words, *([] if word is None else [word])]
 
 
-def command_of(script: str, arguments: list[str], *, how: str, stdin: str) -> list[str]:
+def command_of(arguments: list[str], *, how: str, stdin: str) -> list[str]:
     """The command that runs the script in a task; a bash keeps functions of the environment, which sh drops."""
     shell = "bash" if any(os.access(f"{path}/bash", os.X_OK) for path in ("/bin", "/usr/bin")) else "sh"
-    return [shell, "-c", PRELUDE, how, script, stdin or "/dev/null", *arguments]
+    return [shell, "-c", PRELUDE, how, NAME, stdin or "/dev/null", *arguments]

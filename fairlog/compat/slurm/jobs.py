@@ -210,7 +210,7 @@ def failed_as(why: str) -> str:
     """The state of a job or task that failed for that reason."""
     if "time limit" in why:
         return "TIMEOUT"
-    if "memory" in why:
+    if "memory" in why or why.endswith("MiB are granted"):
         return "OUT_OF_MEMORY"
     if "was lost" in why or "lost with worker" in why:
         return "NODE_FAIL"

@@ -178,14 +178,29 @@ def run(words: list[str]) -> int:
     units = asked.get("units", "M" if "noconvert" in asked else "").upper()
     if units not in (*_UNITS, ""):
         raise Refused(f"Invalid --units: {units[:40]}; they are K, M, G or T")
+    steps = steps_named(jobs.split(asked.get("jobs", "")))
     rows = [
         Row(job, step, units)
         for job in wanted(Road(), asked)
         for step in (("",) if "allocations" in asked or job.start is None else ("", "batch"))
+        if (only := steps.get(str(job.number))) is None or step in only
     ]
     table = [[str(FIELDS[name][1](row)) for name, _ in columns] for row in rows]
     sys.stdout.write("".join(f"{line}\n" for line in lines(asked, columns, table)))
     return 0
+
+
+def steps_named(texts: list[str]) -> dict[str, set[str] | None]:
+    """Number of a job -> its steps that are named, as by `17.batch`; None = the job with all of them."""
+    found: dict[str, set[str] | None] = {}
+    for text in texts:
+        job, dot, step = text.partition(".")
+        number = job.partition("_")[0]
+        if not dot:
+            found[number] = None
+        elif (known := found.setdefault(number, set())) is not None:
+            known.add(step)
+    return found
 
 
 def _fields(asked: dict[str, str]) -> str:

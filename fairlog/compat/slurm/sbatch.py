@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from base64 import b64encode
+from hashlib import blake2b
 from typing import Any
 
 from fairlog.compat.slurm import batch, times
@@ -31,6 +33,8 @@ _VARIABLES = {
 }
 """Variables that stand for options; they count more than the lines of the script, and less than the command line."""
 PARTITION = "main"
+SCRIPT = "FAIRLOG_SCRIPT"
+"""The variable with the copy of the script (`scheduler.model.staged`)."""
 _DEPENDENCIES = {"afterok": "ok", "afterany": "any", "afternotok": "not-ok"}
 _MEMORY = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 _SIGNALS = (
@@ -140,7 +144,7 @@ def found(name: str) -> str:
 
 
 def submission(
-    asked: Asked, batch_of: tuple[str, list[str], str], road: Road, me: Me
+    asked: Asked, batch_of: tuple[bytes, list[str], str], road: Road, me: Me
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields of the app, and its variables; the batch is a script, its arguments and its usual name.
 
@@ -187,9 +191,11 @@ def submission(
         else:
             fields["warn"] = [signal, min(before, max(1, seconds - 1))]
     fields |= outputs(asked, indexes, cwd)
-    fields["command"] = batch.command_of(script, arguments, how=how, stdin=asked.get("input") or "")
+    fields["command"] = batch.command_of(arguments, how=how, stdin=asked.get("input") or "")
     secrets = exported(asked.get("export"))
     secrets |= told(asked, fields, tasks, per_task)
+    secrets[SCRIPT] = b64encode(script).decode()
+    fields |= {"script": blake2b(script, digest_size=32).hexdigest(), "script_at": batch.PLACE}
     fields["env"] = sorted(secrets)
     return fields, secrets
 

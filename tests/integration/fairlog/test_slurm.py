@@ -61,7 +61,7 @@ exit 3
 
 def test_a_script_is_copied_run_listed_and_accounted(slurm: Slurm) -> None:
     script = slurm.shell.home / "first.sh"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT + "# long\n" * 30_000)
     said = slurm.ok("sbatch", "first.sh", "a b", **{"BASH_FUNC_greet%%": "() { echo hello\n}"})
     script.unlink()
     job = said.removeprefix("Submitted batch job ").strip()

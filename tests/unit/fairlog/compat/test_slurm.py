@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -30,6 +31,10 @@ from fairlog.compat.slurm import (
 )
 from fairlog.compat.slurm.start import COMMANDS, main
 from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, Refused, read
+
+if TYPE_CHECKING:
+    from fairlog.compat.slurm import road
+    from fairlog.compat.slurm.road import Me
 
 TABLE = (
     Option("-n --number", "N", ACTS, ""),
@@ -128,9 +133,9 @@ def test_lines_of_options_end_with_the_first_command_and_are_quoted_as_in_a_shel
         '#!/bin/sh\n#SBATCH -J \'my job\' --mem=2G # a comment\n\n# more\n#SBATCH\t--comment="a \\" b#c"\n'
         "#SBATCHES -n 5\n##SBATCH -n 6\necho\n#SBATCH -n 7\n"
     )
-    assert batch.directives(script) == ["-J", "my job", "--mem=2G", '--comment=a " b#c']
+    assert batch.directives(script.encode()) == ["-J", "my job", "--mem=2G", '--comment=a " b#c']
     with pytest.raises(Refused, match="line 2 of the script: a quotation mark is not closed"):
-        batch.directives("#!/bin/sh\n#SBATCH -J 'x\n")
+        batch.directives(b"#!/bin/sh\n#SBATCH -J 'x\n")
 
 
 def test_what_is_no_script_is_refused() -> None:
@@ -139,12 +144,11 @@ def test_what_is_no_script_is_refused() -> None:
         b"echo\n": "first line must start with #!",
         b"#!/bin/sh\r\necho\r\n": "DOS line breaks",
         b"#!/bin/sh\n\0": "NULL character",
-        b"#!/bin/sh\n\xff": "not in UTF-8",
         b"#!/bin/sh\n" + b"#" * batch.MOST_BYTES: "more than",
     }.items():
         with pytest.raises(Refused, match=why):
             batch.checked(content)
-    assert batch.checked(b"#!/bin/sh\necho\n") == "#!/bin/sh\necho\n"
+    assert batch.checked(b"#!/bin/sh\necho \xff\n") == b"#!/bin/sh\necho \xff\n"
 
 
 def test_arrays_are_read_with_their_steps_and_how_many_run_at_once() -> None:
@@ -239,7 +243,7 @@ def task(state: str, **about: Any) -> dict[str, Any]:
         ({"state": "waiting", "reason": "workers-full"}, "PENDING", "Resources"),
         ({"state": "finished", "endedAt": 9000}, "COMPLETED", "None"),
         ({"state": "failed", "endedAt": 9000, "detail": "task 0 ended with exit code 3"}, "FAILED", "NonZeroExitCode"),
-        ({"state": "failed", "endedAt": 9000, "detail": "task 0 exceeded its memory"}, "OUT_OF_MEMORY", "OutOfMemory"),
+        ({"state": "failed", "endedAt": 9000, "detail": "it ran out of memory"}, "OUT_OF_MEMORY", "OutOfMemory"),
         ({"state": "failed", "endedAt": 9000, "detail": "it was lost with worker w1"}, "NODE_FAIL", "NodeDown"),
         ({"state": "killed", "endedAt": 9000}, "CANCELLED", "None"),
         ({"state": "expired", "endedAt": 9000}, "TIMEOUT", "TimeLimit"),
@@ -249,6 +253,31 @@ def task(state: str, **about: Any) -> dict[str, Any]:
 def test_states_and_reasons_are_slurms(about: dict[str, Any], state: str, reason: str) -> None:
     job = jobs.Job(app(**about), [])
     assert (job.state, job.reason) == (state, reason)
+
+
+def test_what_workers_say_of_memory_and_time_is_read_as_such() -> None:
+    used = f"the tasks of executor a.0 used 107 MiB; {100} MiB are granted"
+    assert [jobs.failed_as(why) for why in (used, "task 0 exceeded its time limit of 5 s", "exit code 1")] == [
+        "OUT_OF_MEMORY",
+        "TIMEOUT",
+        "FAILED",
+    ]
+
+
+def test_the_copy_of_a_script_is_the_one_that_workers_look_for() -> None:
+    from scheduler.model.staged import MOST_SCRIPT_BYTES, SCRIPT, digest_of, script_of_value
+
+    assert (sbatch.SCRIPT, batch.MOST_BYTES) == (SCRIPT, MOST_SCRIPT_BYTES)
+    assert batch.command_of(["a"], how="both", stdin="")[batch.PLACE :] == [batch.NAME, "/dev/null", "a"]
+
+    class Road:
+        """An API that knows no company but the one that is named."""
+
+    me = cast("Me", SimpleNamespace(user="ann", company="acme"))
+    fields, secrets = sbatch.submission(asked(), (b"#!/bin/sh\n\xff\n", [], "job"), cast("road.Road", Road()), me)
+    assert fields["script"] == digest_of(script_of_value(secrets[SCRIPT]))
+    assert fields["command"][fields["script_at"]] == batch.NAME
+    assert set(fields["env"]) == set(secrets)
 
 
 def test_every_cause_of_waiting_has_a_reason_that_slurm_knows() -> None:
@@ -332,6 +361,11 @@ def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
     with pytest.raises(Refused, match='Invalid field requested: "foo"'):
         sacct.read_fields("foo")
     assert jobs.Job(app(state="killed", endedAt=3000), []).code == (0, 15)
+    assert sacct.steps_named(["17.0", "17.batch", "18.0", "18", "19_3"]) == {
+        "17": {"0", "batch"},
+        "18": None,
+        "19": None,
+    }
 
 
 def test_lists_of_hosts_are_written_out_and_together_again() -> None:
