@@ -71,6 +71,61 @@ ELSEWHERE = {
 """The verbs that people know from elsewhere, and what answers them here."""
 
 
+OPTIONS_ELSEWHERE = {
+    "--account": "--company",
+    "-A": "--company",
+    "--cpus-per-task": "--cores-per-task",
+    "--dependency": "--after",
+    "--endtime": "--until",
+    "--format": "--columns",
+    "--gpus": "--task-resource",
+    "-G": "--task-resource",
+    "--gres": "--task-resource",
+    "--job-name": "--name",
+    "--jobname": "--name",
+    "--me": "--user",
+    "--mem": "--memory-per-task",
+    "--mem-per-cpu": "--memory-per-task",
+    "--nice": "--priority",
+    "--nodelist": "--prefer",
+    "-w": "--prefer",
+    "--noheader": "--no-header",
+    "--ntasks": "--tasks",
+    "--requeue": "--retries",
+    "--signal": "--warn",
+    "--starttime": "--since",
+    "--states": "--state",
+    "--test-only": "--plan",
+    "--time": "--max-runtime",
+    "-u": "--user",
+}
+"""Options of Slurm, and what the verbs that have it call it."""
+NOT_HERE = {
+    "--constraint": "workers have no features",
+    "-C": "workers have no features",
+    "--exclude": "executors are placed by the setting placement",
+    "-x": "executors are placed by the setting placement",
+    "--exclusive": "a task has its cores for itself, and not its worker",
+    "--mail-type": "nobody is told by mail; `fairlog submit --wait` in a script tells anybody",
+    "--mail-user": "nobody is told by mail; `fairlog submit --wait` in a script tells anybody",
+    "--nodes": "an app has as many executors as its tasks need",
+    "-N": "an app has as many executors as its tasks need",
+    "--partition": "there are no partitions; companies have quotas",
+    "--qos": "companies have quotas, and users have limits",
+    "--wrap": "a command is given as it is: `fairlog submit -- CMD`",
+}
+"""Options of Slurm for which no verb has one, and why."""
+
+
+def option_elsewhere(error: click.NoSuchOption) -> str:
+    """What Slurm's option of that name is called by the verb, or why it has none; "" if Slurm has no such option."""
+    name = error.option_name
+    here = {each for param in error.ctx.command.params for each in param.opts} if error.ctx is not None else set()
+    if (ours := OPTIONS_ELSEWHERE.get(name)) in here:
+        return f"what Slurm calls {name} is {ours} here"
+    return NOT_HERE.get(name, "")
+
+
 class VerbGroup(click.Group):
     """A group that names the verb which an unknown one may have meant."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.shell_completion import CompletionItem
 
-from fairlog.cli.groups import ELSEWHERE, VerbGroup
+from fairlog.cli.groups import ELSEWHERE, VerbGroup, option_elsewhere
 from fairlog.cli.printed import leave_stdout, only_printable, open_standard_streams
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.times import localized
@@ -258,6 +258,8 @@ def _say(error: click.ClickException) -> None:
         error.show()
         return
     text = " ".join(error.format_message().split())
+    if isinstance(error, click.NoSuchOption) and (meant := option_elsewhere(error)):
+        text = f"No such option '{error.option_name}': {meant}"
     if isinstance(error, click.NoSuchOption | click.UsageError) and error.ctx is not None:
         more = f"`{error.ctx.command_path} --help`"
         if text.endswith(("?", "?)")):

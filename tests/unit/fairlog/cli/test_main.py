@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairlog.cli.choice import Choice, chosen_apps
+from fairlog.cli.groups import NOT_HERE, OPTIONS_ELSEWHERE
 from fairlog.cli.main import VERBS, cli
 from scheduler.rules.simulate import run_scenario
 from tests.docs.cli_page import verbs
@@ -275,3 +276,16 @@ def test_a_variable_narrows_what_is_chosen_and_chooses_nothing_by_itself(monkeyp
         assert shell.invoke(verb, arguments).exit_code == 0
     state, named, both = taken
     assert (state.filter.company, named.filter.company, both.filter.company) == ("acme", None, "bolt")
+
+
+def test_options_that_people_know_from_slurm_are_answered_by_naming_ours_or_why_there_is_none() -> None:
+    every = [{name for param in command.params for name in param.opts} for _, command in verbs()]
+    for theirs, ours in OPTIONS_ELSEWHERE.items():
+        having = [opts for opts in every if ours in opts]
+        assert having, ours
+        assert any(theirs not in opts for opts in having), theirs
+    told = "No such option '--mem': what Slurm calls --mem is --memory-per-task here; see `fairlog submit --help`"
+    assert run("submit", "--mem", "2G", "--", "true").stderr == f"Error: {told}\n"
+    for name, why in NOT_HERE.items():
+        assert run("submit", name, "x", "--", "true").stderr.startswith(f"Error: No such option '{name}': {why}; see ")
+    assert "Slurm" not in run("apps", "--mem", "2G").stderr  # which asks for no memory
