@@ -45,7 +45,7 @@ HELP: dict[str, str] = {
     "cluster-full": "Wait until apps end, or add workers.",
     "next-turn": "Nothing: it is due in the next turn.",
     "not-entitled": "Wait until others want less, or add workers; what is left over is lent to it at once.",
-    "larger-than-share": "Submit it with smaller executors, add workers, or have the company's quota raised.",
+    "larger-than-share": "Submit smaller executors, add workers, have the quota raised, or have `slot_s` set.",
     "cap": "Wait until apps of its company end, have the quota raised, or let the company borrow.",
     "drivers": "Wait until a driver of its company ends, or have the company's quota raised.",
     "driver": "Its driver waits for a worker with room; a smaller driver or a further worker helps.",

@@ -11,6 +11,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.preconditions import TARGETS
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.stage.room import Seeking
+from scheduler.rules.stage.slots import Larger, Shortage
 from scheduler.rules.standings import NOWHERE, Standing, standing_of, standings
 
 if TYPE_CHECKING:
@@ -31,17 +32,26 @@ class _Last:
     """The filling of the state that was asked about last, valid until the state changes."""
 
     def __init__(self) -> None:
-        self._of: tuple[ClusterState, int, Entitlement] | None = None
+        self._of: tuple[ClusterState, int, Entitlement, Shortage] | None = None
+
+    def _look(self, state: ClusterState) -> tuple[ClusterState, int, Entitlement, Shortage]:
+        if self._of is None or self._of[0] is not state or self._of[1] != state.head:
+            entitled = entitlement(state)
+            self._of = state, state.head, entitled, Shortage(state, entitled)
+        return self._of
 
     def filling(self, state: ClusterState) -> Entitlement:
         """The filling of the state as it stands."""
-        if self._of is None or self._of[0] is not state or self._of[1] != state.head:
-            self._of = state, state.head, entitlement(state)
-        return self._of[2]
+        return self._look(state)[2]
+
+    def shortage(self, state: ClusterState) -> Shortage:
+        """Who is larger than its company's share in it."""
+        return self._look(state)[3]
 
 
-filling_of = _Last().filling
-"""The filling of a state; that of the one that was asked about last is kept (semantics H2)."""
+_LAST = _Last()
+filling_of, shortage_of = _LAST.filling, _LAST.shortage
+"""The filling of a state, and who is larger than its share in it; those of the last state are kept (H2, H10)."""
 
 
 def left_out(state: ClusterState, app: App) -> Found | None:
@@ -58,9 +68,9 @@ def left_out(state: ClusterState, app: App) -> Found | None:
         return "cap", "H1", partial(_capped, state, app)
     if leaf.cause == "drivers":
         return "drivers", "H5", partial(_drivers, state, app)
-    due = _of_company(state, app)
-    if due.entitled == NOTHING:
-        return "larger-than-share", "H2", partial(_too_large, state, app)
+    larger = shortage_of(state).of(app)
+    if larger is not None:
+        return "larger-than-share", "H10", partial(_too_large, state, app, larger)
     return "not-entitled", "H2", partial(_without_room, state, app)
 
 
@@ -93,12 +103,26 @@ def _without_room(state: ClusterState, app: App) -> Told:
     return text, facts
 
 
-def _too_large(state: ClusterState, app: App) -> Told:
+def _too_large(state: ClusterState, app: App, larger: Larger) -> Told:
+    slot, slot_s = state.slots.get(app.id), state.settings.slot_s
+    whose = f"{app.spec.user} within {app.spec.company}" if larger.within else app.spec.company
     text = (
-        f"its unit, {_unit(app)}, is larger than the share of {app.spec.company}: once the cluster is shared, no "
-        "worker has room for it, and nothing is left over that could be lent to it"
+        f"its unit, {larger.unit}, is {float(larger.times):.1f} times the fair part of {whose}, {larger.fair}; once "
+        f"the cluster is shared, no room is left for it, and {larger.got} are due to {whose}; "
     )
-    return text, _facts(state, app)
+    if slot is not None:
+        text += f"it may have a slot of {slot_s} s from {moment(slot.date)} on"
+    else:
+        text += f"another app of {app.spec.company} has a slot first" if slot_s else "there are no slots: `slot_s` is 0"
+    facts = {
+        **_facts(state, app),
+        "fairCores": larger.fair.cores,
+        "fairMemory": larger.fair.memory_mb,
+        "times": str(larger.times),
+        "slotS": slot_s,
+        "slotDate": None if slot is None else slot.date,
+    }
+    return text, facts
 
 
 def _capped(state: ClusterState, app: App) -> Told:
@@ -199,6 +223,16 @@ def _coming(state: ClusterState, app: App) -> str:
     return text
 
 
+def _slot(state: ClusterState, app: App) -> str:
+    """When its slot begins or ends, as the rest of a sentence (semantics H10)."""
+    slot = state.slots.get(app.id)
+    if slot is None:
+        return ""
+    if slot.began:
+        return f"; your slot lasts until {moment(slot.until)}"
+    return f"; your slot begins at {moment(slot.date)} at the earliest"
+
+
 def _listed(names: list[str]) -> str:
     if len(names) > _NAMED:
         return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
@@ -222,7 +256,7 @@ def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
     if mine.leaving != NOTHING:
         told = (one for one in app.executors.values() if one.status == "stopping" and one.deadline)
         text += f"; {_amounts(mine.leaving, kinds)} leave{_until(told)}"
-    text += _coming(state, app).replace(" for it", " for you")
+    text += _coming(state, app).replace(" for it", " for you") + _slot(state, app)
     return {
         "text": f"{text}.",
         **{
@@ -233,6 +267,7 @@ def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
         "date": _date(state, app),
         "ahead": ahead_of(state, app) if app.lack.units else 0,
         "targets": targets_of(app),
+        "slot": None if (slot := state.slots.get(app.id)) is None else slot._asdict(),
     }
 
 

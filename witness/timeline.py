@@ -35,6 +35,9 @@ _MARKS = (
     | events.RoomHeld
     | events.NeedBegan
     | events.NeedEnded
+    | events.SlotAwaited
+    | events.SlotBegan
+    | events.SlotEnded
     | events.TargetSet
 )
 _WORDS: dict[type[events.Event], str] = {
@@ -43,6 +46,9 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppExtended: "it may run longer",
     events.NeedBegan: "it is below its entitlement",
     events.NeedEnded: "it is not below its entitlement any more",
+    events.SlotAwaited: "it is larger than its share and awaits a slot",
+    events.SlotBegan: "its slot begins",
+    events.SlotEnded: "it has and awaits no slot any more",
     events.TargetSet: "room is made for it",
 }
 

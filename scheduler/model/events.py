@@ -196,6 +196,7 @@ class ClusterConfigured(_Fact, frozen=True):
     retry_backoff_s: int = 1
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
+    slot_s: int = 0
 
 
 class KindRegistered(_Fact, frozen=True):
@@ -481,6 +482,26 @@ class NeedBegan(_Fact, frozen=True):
 
 class NeedEnded(_Fact, frozen=True):
     """The app is not below its entitlement any more, or its unit fits (semantics H6)."""
+
+    app: str
+
+
+class SlotAwaited(_Fact, frozen=True):
+    """The app, whose unit is larger than its company's share, may have a slot from `date` (ms) on (semantics H10)."""
+
+    app: str
+    date: int
+
+
+class SlotBegan(_Fact, frozen=True):
+    """The app is entitled to so many executors before everybody else, until its slot ends (semantics H10)."""
+
+    app: str
+    units: int
+
+
+class SlotEnded(_Fact, frozen=True):
+    """The app awaits no slot any more, or its slot is over (semantics H10)."""
 
     app: str
 
@@ -796,6 +817,7 @@ RuntimeEvent = AppWarned | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded | NeedBegan | NeedEnded | TargetSet | TargetEnded
+SlotEvent = SlotAwaited | SlotBegan | SlotEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
 SealEvent = KeyChanged | LogSealed | LogRestored | LogAccepted
 AccountEvent = AccountAdded | AccountChanged | AccountRemoved | RoleGranted | RoleRevoked | AppsShown
@@ -810,6 +832,7 @@ Event = (
     | DriverEvent
     | ExecutorEvent
     | HoldEvent
+    | SlotEvent
     | RefusalEvent
     | SealEvent
     | AccountEvent

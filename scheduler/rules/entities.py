@@ -84,6 +84,8 @@ class Allocation:
     """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
     moved: bool
     """Whether it leaves because its app is granted the same on another worker (semantics H6)."""
+    until: int
+    """When (ms) the slot is over in which it was granted; 0 = it was granted in none (semantics H10)."""
 
     def __init__(  # noqa: PLR0917 - its facts
         self,
@@ -104,7 +106,7 @@ class Allocation:
         self.addresses = addresses
         self.status = "starting"
         self.revoked = self.idle_since = None
-        self.claim = self.deadline = self.running_since = self.warned_at = 0
+        self.claim = self.deadline = self.running_since = self.warned_at = self.until = 0
         self.firm = self.was_running = self.started = self.moved = False
 
 
@@ -348,6 +350,25 @@ class Lack(NamedTuple):
 
 
 NO_LACK = Lack()
+
+
+class Slot(NamedTuple):
+    """That an app whose unit is larger than its company's share awaits a slot, or has one (semantics H10)."""
+
+    date: int
+    """From when on (ms) it may begin."""
+    began: int = 0
+    """When (ms) it began, 0 = it did not yet."""
+    units: int = 0
+    """To how many executors its app is entitled before everybody else."""
+    until: int = 0
+    """When (ms) it ends, of one that has begun."""
+    granted: int = 0
+    """When (ms) the first executor was granted in it, 0 = none was."""
+
+    def granted_at(self, at: int, lasts_ms: int) -> Slot:
+        """The same after a grant at `at` (ms): the first one says when the slot is over."""
+        return self if self.granted else self._replace(granted=at, until=at + lasts_ms)
 
 
 class DriverTries(NamedTuple):

@@ -47,6 +47,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _claims(state)
     yield from _needs(state)
     yield from _numbers(state)
+    yield from _slots(state)
     yield from _holds(state)
     yield from _rooms(state)
     yield from _holders(state)
@@ -326,6 +327,15 @@ def _rooms(state: ClusterState) -> Iterator[str]:
             yield f"room for {size} can be gathered on {[worker.id for worker in found]}, but the index differs"
 
 
+def _slots(state: ClusterState) -> Iterator[str]:
+    """Whose slots are kept: those of apps that have not ended, at most one a company (semantics H10)."""
+    if strangers := [name for name in state.slots if name not in state.apps or state.apps[name].ended is not None]:
+        yield f"slots of the apps {strangers} are kept, which have ended"
+    companies = Counter([state.apps[name].spec.company for name in state.slots if name in state.apps])
+    if several := [company for company, number in companies.items() if number > 1]:
+        yield f"the companies {several} have more than one slot"
+
+
 def _holders(state: ClusterState) -> Iterator[str]:
     """Whether the apps that have executors are kept in the order in which they lose them (semantics E4)."""
     after, turns = state.at - state.settings.reclaim_window_s * 1000, state.settings.max_reclaims
@@ -372,6 +382,8 @@ def _timers(state: ClusterState) -> Iterator[str]:
     ]
     for worker in state.suspects.values():
         due += [Timer(when, -3, worker.id, what) for when, what in suspicion_timers(worker)]
+    for name, slot in state.slots.items():
+        due.append(Timer(slot.until if slot.began else slot.date, -4, name, "slot"))
     if state.lost:
         first = min(worker.at for worker in state.lost.values())
         due.append(Timer(first + state.settings.remember_lost_s * 1000, 0, "", "lost"))

@@ -19,7 +19,7 @@ from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.accounts import KINDS, OF_A_COMPANY, Accounts
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Slot, Worker
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
 from scheduler.rules.validate import MAX_PRIORITY, changed_settings, check_labels, read_part
 
@@ -48,6 +48,7 @@ class Facts(Protocol):
     executors: dict[str, Allocation]
     drivers: dict[str, Allocation]
     holds: dict[int, Hold]
+    slots: dict[str, Slot]
     queue: AppQueue
     accounts: Accounts
     public_keys: dict[str, str]
@@ -516,6 +517,30 @@ def _need_ended(state: Facts, event: events.NeedEnded) -> Broken:
     return None
 
 
+def _slot_awaited(state: Facts, event: events.SlotAwaited) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.over:
+        return "H10", f"app {event.app!r} does not exist, or is over"
+    if event.app in state.slots:
+        return "H10", f"app {event.app!r} awaits or has a slot already"
+    return None
+
+
+def _slot_began(state: Facts, event: events.SlotBegan) -> Broken:
+    slot = state.slots.get(event.app)
+    if slot is None or slot.began:
+        return "H10", f"app {event.app!r} awaits no slot"
+    if event.units < 1:
+        return "H10", f"a slot of app {event.app!r} is of {event.units} executors"
+    return None
+
+
+def _slot_ended(state: Facts, event: events.SlotEnded) -> Broken:
+    if event.app not in state.slots:
+        return "H10", f"app {event.app!r} neither awaits nor has a slot"
+    return None
+
+
 def _target_set(state: Facts, event: events.TargetSet) -> Broken:
     app, worker = state.apps.get(event.app), state.workers.get(event.worker)
     if app is None or not app.admitted or app.over:
@@ -793,6 +818,9 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.EditionChanged: _edition_changed,
     events.NeedBegan: _need_began,
     events.NeedEnded: _need_ended,
+    events.SlotAwaited: _slot_awaited,
+    events.SlotBegan: _slot_began,
+    events.SlotEnded: _slot_ended,
     events.TargetSet: _target_set,
     events.TargetEnded: _target_ended,
     events.ExecutorRevoked: _executor_revoked,

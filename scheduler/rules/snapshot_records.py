@@ -36,6 +36,7 @@ from scheduler.rules.entities import (
     Election,
     Hold,
     LostWorker,
+    Slot,
     User,
     Worker,
     shared_spec,
@@ -184,6 +185,7 @@ _RECORDS: dict[str, type[Any]] = {
     "shown": defstruct("Shown", [("company", str)], bases=(_Record,)),
     "inhabited": defstruct("Inhabited", [("company", str)], bases=(_Record,)),
     "ranks": _record_of(Ranks, app=str),
+    "slots": defstruct("Slot", [("app", str), *_types(Slot).items()], bases=(_Record,)),
 }
 
 
@@ -226,6 +228,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "shown": ((company,) for company in state.accounts.shown),
         "inhabited": ((company,) for company in state.accounts.inhabited),
         "ranks": ((app, *_ranks(ranks)) for app, ranks in state.ranks.items()),
+        "slots": ((app, *slot) for app, slot in state.slots.items()),
     }
     for kind, values in tables.items():
         record, remaining = _RECORDS[kind], iter(values)
@@ -277,7 +280,7 @@ def _restore_hold(state: ClusterState, hold: Hold) -> None:
         worker.holds[hold.id] = hold
 
 
-def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN401, C901, PLR0912 - one case a kind
+def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN401, C901, PLR0912, PLR0915 - one case a kind
     """Add the record's facts to the state."""
     values = asdict(record)
     match kind:
@@ -329,6 +332,9 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.accounts.inhabited[record.company] = None
         case "ranks":
             state.ranks[record.app] = Ranks(record.held, record.vacant, record.used, record.done, record.counts)
+        case "slots":
+            name = values.pop("app")
+            state.slots[name] = Slot(**values)
 
 
 def _allocation_of(values: Mapping[str, Any]) -> Allocation:

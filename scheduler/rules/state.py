@@ -63,6 +63,7 @@ from scheduler.rules.entities import (
     Lack,
     LostWorker,
     QuickEnd,
+    Slot,
     Suspicion,
     Trouble,
     User,
@@ -176,6 +177,8 @@ class ClusterState:
         """The apps that placement still owes executors (semantics P6)."""
         self.needy: dict[str, App] = {}
         """The admitted apps that have a need (semantics H6)."""
+        self.slots: dict[str, Slot] = {}
+        """App that awaits a slot or has one -> that, in the order in which they began to wait (semantics H10)."""
         self.steppers: dict[str, App] = {}
         """The elastic apps whose tasks call for more executors than they request (semantics L6)."""
         self._stepped_at = 0
@@ -431,6 +434,7 @@ class ClusterState:
             "shown": list(self.accounts.shown),
             "inhabited": list(self.accounts.inhabited),
             **({"ranks": to_builtins(self.ranks)} if self.ranks else {}),
+            **({"slots": [[name, *slot] for name, slot in self.slots.items()]} if self.slots else {}),
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
@@ -481,6 +485,8 @@ class ClusterState:
             self.dependents.add(app, self.apps)
         for executor in self.executors.values():
             self._set_takeable(executor)
+        for name in self.slots:
+            self._set_slot_timer(name)
         admitted = [app for app in self.apps.values() if app.admitted and app.ended is None]
         for app in sorted(admitted, key=lambda app: app.admitted):
             self._index_admitted(app)
@@ -976,6 +982,8 @@ class ClusterState:
         if app.max_runtime_s is not None:
             self._count_runtime(app)
             self._set_timers(app)
+        if event.app in self.slots:
+            self._end_slot(event.app)
         if app.admitted:
             del self.waiting[event.app]
             self.needy.pop(event.app, None)
@@ -1066,6 +1074,8 @@ class ClusterState:
         if not app.executors:
             self.holders.add(app)
             app.executors = {}
+        if self.slots and (slot := self.slots.get(event.app)) is not None and slot.began:
+            self._grant_in_slot(app, executor, slot)
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         if self.settings.reclaim == "firm":
             self._set_takeable(executor)
@@ -1152,6 +1162,36 @@ class ClusterState:
     def _need_ended(self, event: events.NeedEnded) -> None:
         app = self.needy.pop(event.app)
         app.lack = Lack(0, app.lack.date, app.lack.since, self.at)
+
+    def _slot_awaited(self, event: events.SlotAwaited) -> None:
+        self.slots[event.app] = Slot(event.date)
+        self._set_slot_timer(event.app)
+
+    def _slot_began(self, event: events.SlotBegan) -> None:
+        """If nothing is granted in it, it is over after its length and the time that room takes (semantics H10)."""
+        lasts_s = self.settings.reclaim_patience_s + self.settings.slot_s
+        date = self.slots[event.app].date
+        self.slots[event.app] = Slot(date, self.at, event.units, self.at + lasts_s * 1000)
+        self._set_slot_timer(event.app)
+
+    def _slot_ended(self, event: events.SlotEnded) -> None:
+        self._end_slot(event.app)
+
+    def _end_slot(self, app: str) -> None:
+        del self.slots[app]
+        self._timers.set(app, -4, ())
+
+    def _set_slot_timer(self, app: str) -> None:
+        slot = self.slots[app]
+        self._timers.set(app, -4, ((slot.until if slot.began else slot.date, "slot"),))
+
+    def _grant_in_slot(self, app: App, executor: Allocation, slot: Slot) -> None:
+        """The executor is one of those to which the slot entitles its app, if they are not all there (H10)."""
+        there = [one for one in app.executors.values() if one.status != "stopping"]
+        if len(there) < slot.units:
+            slot = self.slots[app.id] = slot.granted_at(self.at, self.settings.slot_s * 1000)
+            executor.until = slot.until
+            self._set_slot_timer(app.id)
 
     def _target_set(self, event: events.TargetSet) -> None:
         """Less is free on the worker for everybody else (semantics H6)."""
@@ -1512,6 +1552,9 @@ class ClusterState:
             events.EditionChanged: cls._edition_changed,
             events.NeedBegan: cls._need_began,
             events.NeedEnded: cls._need_ended,
+            events.SlotAwaited: cls._slot_awaited,
+            events.SlotBegan: cls._slot_began,
+            events.SlotEnded: cls._slot_ended,
             events.TargetSet: cls._target_set,
             events.TargetEnded: cls._target_ended,
             events.ExecutorRevoked: cls._executor_revoked,

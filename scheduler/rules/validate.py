@@ -107,6 +107,7 @@ _AT_LEAST = {
     "max_reclaims": 1,
     "reclaim_window_s": 1,
     "reclaim_patience_s": 0,
+    "slot_s": 0,
     "kill_grace_s": 0,
     "priority_step_s": 0,
     "exclude_after": 0,

@@ -125,7 +125,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "admittedSeq": found.admitted or None,
         "driver": _allocation("driver", found.driver) if found.driver is not None else None,
         "executors": [
-            {**_allocation("executor", held), "locality": held.locality, **_leaving(state, held)}
+            {**_allocation("executor", held), "locality": held.locality, **_leaving(state, held), **_in_slot(held)}
             for held in found.executors.values()
         ],
     }
@@ -515,6 +515,11 @@ def _leaving(state: ClusterState, held: Allocation) -> dict[str, Any]:
     """For which app and until when (ms) the executor is to leave; nothing if for none (semantics E5)."""
     hold = state.holds.get(held.claim)
     return {} if hold is None else {"leavesFor": hold.app, "deadline": held.deadline}
+
+
+def _in_slot(held: Allocation) -> dict[str, Any]:
+    """When (ms) the slot is over in which the executor was granted; nothing if it was in none (semantics H10)."""
+    return {"slotUntil": held.until} if held.until else {}
 
 
 def _addresses(worker: Worker) -> dict[str, Any]:

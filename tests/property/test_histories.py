@@ -41,6 +41,9 @@ from scheduler.model.events import (
     NeedEnded,
     RefusalsOmitted,
     RoomHeld,
+    SlotAwaited,
+    SlotBegan,
+    SlotEnded,
     TargetEnded,
     TargetSet,
     TokenEvent,
@@ -237,6 +240,7 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     stated_by_a_master |= {LogRestored, LogAccepted}  # or by an operator
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
     by_entitlement = {EditionChanged, NeedBegan, NeedEnded, TargetSet, TargetEnded}  # see test_sharing
+    by_entitlement |= {SlotAwaited, SlotBegan, SlotEnded}
     assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - by_entitlement
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150

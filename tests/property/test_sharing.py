@@ -34,7 +34,7 @@ HOUR_S = 3600
 @given(HISTORIES)
 @examples(120)
 def test_a_history_keeps_every_ledger_and_a_second_turn_decides_nothing(history: History) -> None:
-    cluster = Cluster({"reclaim_patience_s": 5}, before=within_cap, each_refusal=False)
+    cluster = Cluster({"reclaim_patience_s": 5, "slot_s": 3}, before=within_cap, each_refusal=False)
     cluster.turn(ChangeEdition(edition=3))
     for steps in (*BUILD_UP, *history):
         commands = [command_for(cluster.state, step) for step in steps]

@@ -327,6 +327,7 @@ class World:
             "hold_limit_s": rules.choice((2, 60)),
         }
         settings |= {"hold_patience_s": rules.choice((0, 1, 300)), "retry_backoff_s": rules.choice((1, 1, 2))}
+        settings |= {"slot_s": Random(f"slots {self.seed}").choice((0, 0, 2))}
         companies = (RegisterCompany(company=company) for company in COMPANIES)
         self._tell(ConfigureCluster(settings=settings), *edition, RegisterKind(kind="gpu"), *companies)
         if self.door is not None:

@@ -228,6 +228,9 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
 _OF_NEEDS: dict[type[Any], str] = {
     events.NeedBegan: "H6",
     events.NeedEnded: "H6",
+    events.SlotAwaited: "H10",
+    events.SlotBegan: "H10",
+    events.SlotEnded: "H10",
     events.TargetSet: "H6",
     events.TargetEnded: "H7",
     events.RevocationWithdrawn: "H7",

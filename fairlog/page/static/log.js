@@ -4,7 +4,7 @@ import { h } from "/page/dom.js";
 import { address, ask, link, name, number, page, plural, read, said, time } from "/page/core.js";
 import { facts, num, numCell, table, words } from "/page/views.js";
 
-const KINDS = ["", "AppRegistered", "AppAdmitted", "AppRemoved", "ExecutorAllocated", "ExecutorRevoked", "ExecutorRemoved", "WorkerRegistered", "WorkerRemoved", "WorkerSuspected", "RoomHeld", "NeedBegan", "NeedEnded", "TargetSet", "TargetEnded", "EditionChanged", "CommandRefused", "MasterElected", "ClusterConfigured", "CompanyChanged", "LogSealed"];
+const KINDS = ["", "AppRegistered", "AppAdmitted", "AppRemoved", "ExecutorAllocated", "ExecutorRevoked", "ExecutorRemoved", "WorkerRegistered", "WorkerRemoved", "WorkerSuspected", "RoomHeld", "NeedBegan", "NeedEnded", "SlotAwaited", "SlotBegan", "SlotEnded", "TargetSet", "TargetEnded", "EditionChanged", "CommandRefused", "MasterElected", "ClusterConfigured", "CompanyChanged", "LogSealed"];
 let verdict = null;
 
 export const log = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.fleet import tally
-from scheduler.rules.share.fill import CompanyNode, Filling, Handed, Leaf, Rooms, UserNode, may_start
+from scheduler.rules.share.fill import CompanyNode, Filling, First, Handed, Leaf, Rooms, UserNode, may_start
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import Ask, CompanyQueue, UserQueue
@@ -31,6 +31,10 @@ class Entitlement:
     companies: dict[str, CompanyNode] = field(default_factory=dict)
 
     handed: list[Handed] = field(default_factory=list)
+    dropped: list[Leaf] = field(default_factory=list)
+    """The demands that dropped out, in that order."""
+    offered: dict[Resources, int] = field(default_factory=dict)
+    """What the live workers offer beside drivers, counted by amounts."""
     whole: bool = False
     """Whether all that is wanted and not granted has room now, so that everybody is entitled to all that it wants."""
     _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
@@ -102,7 +106,7 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
     found = Entitlement(whole=True)
     for name, queue in state.queue.companies.items():
         for user in queue.asking().values():
-            for leaf in _pending(state.fleet, queue, user, (0, 0)):
+            for leaf in _pending(state.fleet, queue, user, (0, 0), []):
                 asked.add(name, leaf.size, leaf.most, leaf.driver)
                 if asked.left < 0:
                     return None
@@ -162,8 +166,9 @@ def drivers_of(state: ClusterState, company: str) -> Resources:
 
 def _filled(state: ClusterState) -> Entitlement:
     found = Entitlement()
+    begun = [state.apps[name] for name, slot in state.slots.items() if slot.began]
     admitted: dict[str, list[App]] = {}
-    for app in state.waiting.values():
+    for app in (*state.waiting.values(), *[app for app in begun if not app.admitted]):
         admitted.setdefault(app.spec.company, []).append(app)
     for name, company in state.companies.items():
         queue = state.queue.companies[name]
@@ -180,12 +185,22 @@ def _filled(state: ClusterState) -> Entitlement:
             tally(rooms, worker.offer, -1)
             tally(rooms, worker.beside_drivers, 1)
     filling = Filling(rooms, found.companies.values(), state.fleet.total)
-    filling.run()
-    found.handed = filling.handed
+    filling.run(_first(state, found, begun))
+    found.handed, found.dropped, found.offered = filling.handed, filling.dropped, rooms
     for node in found.companies.values():
         for user in node.users:
             found.leaves.update((leaf.app, leaf) for leaf in user.leaves)
     return found
+
+
+def _first(state: ClusterState, found: Entitlement, begun: list[App]) -> list[First]:
+    """Who is handed something before everybody else: the slot that began first, then the one due first (H10)."""
+    first: list[First] = []
+    for app in sorted(begun, key=lambda app: (state.slots[app.id].began, state.slots[app.id].date)):
+        company = found.companies[app.spec.company]
+        for user in company.users:
+            first += [(company, user, leaf, state.slots[app.id].units) for leaf in user.leaves if leaf.app == app.id]
+    return first
 
 
 def _count_driver(state: ClusterState, found: Entitlement, driver: Allocation) -> None:
@@ -201,27 +216,38 @@ def _count_driver(state: ClusterState, found: Entitlement, driver: Allocation) -
             user.used += driver.resources
 
 
-def _add_users(
-    fleet: Fleet, found: Entitlement, admitted_apps: list[App], company: Company, queue: CompanyQueue
-) -> None:
+def _add_users(fleet: Fleet, found: Entitlement, known: list[App], company: Company, queue: CompanyQueue) -> None:
+    """The users with the demands of the apps that are `known`, admitted ones and those with slots, and of others."""
     node = found.companies[queue.tenant.company]
-    admitted: dict[str, list[Leaf]] = {}
-    for app in admitted_apps:
-        if (leaf := admitted_leaf(fleet, app)) is not None:
-            admitted.setdefault(app.spec.user, []).append(leaf)
+    entered: dict[str, list[Leaf]] = {}
+    pending: dict[str, list[App]] = {}
+    for app in known:
+        if not app.admitted:
+            pending.setdefault(app.spec.user, []).append(app)
+        elif (leaf := admitted_leaf(fleet, app)) is not None:
+            entered.setdefault(app.spec.user, []).append(leaf)
     asking = queue.asking()
-    for name in dict.fromkeys([*admitted, *asking]):
+    for name in dict.fromkeys([*entered, *asking]):
         later: Iterator[Leaf] = iter(())
+        leaves = entered.get(name, [])
         if name in asking:
             selected = company.last_selected, company.users[name].last_selected if name in company.users else 0
-            later = _pending(fleet, queue, asking[name], selected)
-        node.users.append(UserNode(name, leaves=admitted.get(name, []), later=later))
+            ahead = [app for app in pending.get(name, []) if app.ready and app.need.hostable]
+            own = [leaf_of(fleet, app, (1, *selected, app.ready_position)) for app in ahead]
+            leaves += [leaf for leaf in own if leaf is not None]
+            later = _pending(fleet, queue, asking[name], selected, ahead)
+        node.users.append(UserNode(name, leaves=leaves, later=later))
 
 
-def _pending(fleet: Fleet, queue: CompanyQueue, user: UserQueue, selected: tuple[int, int]) -> Iterator[Leaf]:
-    """The pending apps that may enter, in the order of F; of one size none after one that found no room."""
+def _pending(
+    fleet: Fleet, queue: CompanyQueue, user: UserQueue, selected: tuple[int, int], besides: list[App]
+) -> Iterator[Leaf]:
+    """The pending apps that may enter, in the order of F; of one size none after one that found no room.
+
+    Not those `besides`, which have slots and count already.
+    """
     limit, name = queue.limit, user.contender.user
-    asked, apps = NOTHING, 0
+    asked, apps = sum([app.requested for app in besides], NOTHING), len(besides)
     last: dict[Need, Leaf] = {}
 
     def shut(ask: Ask) -> bool:
@@ -229,9 +255,11 @@ def _pending(fleet: Fleet, queue: CompanyQueue, user: UserQueue, selected: tuple
         return not ask.need.hostable or (before is not None and before.cause != "")
 
     for app in user.in_order(shut):
+        if app in besides:
+            continue
         if limit.limited and limit.broken(name, asked + app.requested, apps + 1) is not None:
             continue
-        leaf = _leaf(fleet, app, (1, *selected, app.ready_position))
+        leaf = leaf_of(fleet, app, (1, *selected, app.ready_position))
         if leaf is not None:
             asked, apps = asked + app.requested, apps + 1
             last[app.need] = leaf
@@ -277,10 +305,11 @@ def admitted_leaf(fleet: Fleet, app: App) -> Leaf | None:
     """The demand of an app in waitingApps; None if it wants nothing."""
     if app.over or not app.need.hostable:
         return None
-    return _leaf(fleet, app, (0, app.admitted))
+    return leaf_of(fleet, app, (0, app.admitted))
 
 
-def _leaf(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
+def leaf_of(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
+    """The demand of an app that goes by `rank` where shares are equal; None if it wants nothing."""
     most, driver = wanted_units(app), app.unplaced_driver
     if not most and driver is NOTHING:
         return None

@@ -207,6 +207,10 @@ Handed = tuple[str, tuple[Resources, ...], int]
 """App, what a unit of it is made of, and how many units were handed out in a row, in the order of the filling."""
 
 
+First = tuple[CompanyNode, UserNode, Leaf, int]
+"""Who has a slot: its company and user, its demand, and how many executors it is handed before everybody else."""
+
+
 class Filling:
     """One filling; `run` hands out units until nobody can use another one."""
 
@@ -216,11 +220,19 @@ class Filling:
         self._of_users = Quota(total)
         self._unnamed = Quota(total, max(1, len(self.companies)))
         self.handed: list[Handed] = []
+        self.dropped: list[Leaf] = []
+        """The demands that dropped out, in that order."""
         self._full: set[Resources] = set()
         """Sizes that fit no room any more: rooms only become less."""
 
-    def run(self) -> None:
-        """Repeat: the company with the least share, in it the user with the least, its next unit (semantics H2)."""
+    def run(self, first: Iterable[First] = ()) -> None:
+        """Repeat: the company with the least share, in it the user with the least, its next unit (semantics H2).
+
+        Before everybody come those `first` who have slots (semantics H10).
+        """
+        for whose, of, demand, units in first:
+            while not demand.cause and (demand.starts or demand.units < min(units, demand.most)):
+                self._hand(whose, of, demand)
         queue: list[tuple[Key, int]] = []
         waiting: list[list[tuple[Key, int]]] = []
         for number, company in enumerate(self.companies):
@@ -275,6 +287,8 @@ class Filling:
                 leaf.units += len(unit) - 1
             else:
                 leaf.units += 1
+        if leaf.cause:
+            self.dropped.append(leaf)
 
     def _user_key(self, user: UserNode, leaf: Leaf) -> Key:
         """Whose turn it is among the users of a company, `leaf` being next of this one (semantics H3)."""

@@ -13,6 +13,7 @@ from scheduler.model.events import (
     NeedEnded,
     RevocationWithdrawn,
     Shares,
+    SlotEnded,
     TargetEnded,
     TargetSet,
 )
@@ -21,13 +22,22 @@ from scheduler.rules.failures import has_room_now, kept_from
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
-from scheduler.rules.stage.room import Room, Seeking, Why, coming, is_capped, passes_cap, side_of, unit_of
+from scheduler.rules.stage.room import (
+    Room,
+    Seeking,
+    Why,
+    coming,
+    is_capped,
+    most_targets,
+    passes_cap,
+    side_of,
+    unit_of,
+)
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Hold
     from scheduler.rules.state import ClusterState
 
-QUARTER = 4
 Ending = Literal["granted", "served", "worker-gone", "unusable", "stays"]
 
 
@@ -59,9 +69,10 @@ def end(state: ClusterState, target: Hold, reason: Ending) -> Iterator[Event]:
 
 
 def given_up(state: ClusterState) -> list[Event]:
-    """All targets and needs end, because admission is open from now on and nobody is entitled to anything (A6)."""
+    """All targets, needs and slots end: admission is open from now on, and nobody is entitled to anything (A6)."""
     ended = [event for target in state.holds.values() for event in end(state, target, "served")]
-    return [*ended, *[NeedEnded(app=app.id) for app in having_needs(state)]]
+    ended += [NeedEnded(app=app.id) for app in having_needs(state)]
+    return [*ended, *[SlotEnded(app=name) for name in state.slots]]
 
 
 def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int) -> Ending | None:
@@ -134,7 +145,7 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
 
 def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at: int) -> Iterator[Event]:
     """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
-    most = max(1, state.fleet.live // QUARTER)
+    most = most_targets(state)
     in_vain: set[str] = set()
     while True:
         if len(state.holds) >= most:
@@ -175,9 +186,12 @@ class _Telling:
         self._state, self._entitled, self._claimant, self._target = state, entitled, claimant, target
 
     def told(self, executor: Allocation, why: Why) -> ExecutorRevoked:
-        """The event, with the date of the need as the deadline, and a receipt (semantics H7, Z5)."""
+        """The event, with the date of the need as the deadline, and a receipt (semantics H7, Z5).
+
+        Whose slot is over knew its deadline from its grant on (semantics H10).
+        """
         state, claimant = self._state, self._claimant
-        earliest = executor.granted_at + state.settings.min_runtime_s * 1000
+        deadline = max(claimant.lack.date, executor.granted_at + state.settings.min_runtime_s * 1000, state.at)
         return ExecutorRevoked(
             app=executor.app,
             executor=executor.id,
@@ -188,7 +202,7 @@ class _Telling:
             claimant_company=claimant.spec.company,
             rule=f"H6 {why}",
             since=claimant.lack.since,
-            deadline=max(claimant.lack.date, earliest, state.at),
+            deadline=state.at if 0 < executor.until <= state.at else deadline,
             shares=self._holdings(executor),
         )
 

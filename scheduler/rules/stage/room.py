@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.state import ClusterState
 
+QUARTER = 4
 Why = Literal["surplus", "move", "plan", "cap"]
 
 
@@ -45,6 +46,11 @@ class Means(NamedTuple):
 
 
 MEANS = (Means(), Means(moves=True), Means(moves=True, others=True))
+
+
+def most_targets(state: ClusterState) -> int:
+    """How many workers may have targets, and how many apps slots: a quarter of the live ones, or one (H6, H10)."""
+    return max(1, state.fleet.live // QUARTER)
 
 
 def unit_of(app: App) -> Resources:

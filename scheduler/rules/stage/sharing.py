@@ -22,6 +22,7 @@ from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitleme
 from scheduler.rules.share.fill import level_of, may_start
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import passes_cap
+from scheduler.rules.stage.slots import slots
 from scheduler.rules.turns import Turns
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def shared(state: ClusterState, at: int) -> Iterator[Event]:
     while True:
         before = state.head
         entitled = entitlement(state)
+        if (yield from slots(state, entitled, at)):
+            continue
         yield from void(state, entitled, at)
         yield from _entering(state, entitled)
         yield from grown(state, at)

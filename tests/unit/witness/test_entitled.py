@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from recovery.replay.bounds import moment
 from scheduler.model.commands import (
     ChangeCompany,
     ChangeEdition,
     Command,
+    ConfigureCluster,
     EndedExecutor,
     RegisterCompany,
     RegisterWorker,
@@ -24,9 +26,13 @@ from scheduler.model.events import (
     HoldEnded,
     NeedBegan,
     NeedEnded,
+    SlotAwaited,
+    SlotBegan,
+    SlotEnded,
     TargetEnded,
     TargetSet,
 )
+from scheduler.rules import views
 from scheduler.rules.views import edition, shares
 from tests.property.given import Cluster
 from tests.unit.recorded import edited, facts, rechained, without
@@ -123,8 +129,53 @@ def test_an_app_larger_than_what_others_leave_of_the_cluster_is_told_so() -> Non
     cluster = played(submit("x", "a", 16), submit("y", "b", 16, 16))
     wait = waits_for(cluster.state, cluster.state.apps["y"])
     assert wait is not None
-    assert (wait.cause, wait.rule) == ("larger-than-share", "H2")
-    assert "its unit, 16 cores and 4096 MiB, is larger than the share of b" in wait.tell()[0]
+    assert (wait.cause, wait.rule) == ("larger-than-share", "H10")
+    text, said = wait.tell()
+    assert text == (
+        "its unit, 16 cores and 4096 MiB, is 2.0 times the fair part of b, 8 cores and 32768 MiB; once the cluster is "
+        "shared, no room is left for it, and 0 cores and 0 MiB are due to b; there are no slots: `slot_s` is 0"
+    )
+    assert (said["fairCores"], said["times"], said["slotS"], said["slotDate"]) == (8, "2", 0, None)
+
+
+def in_slots() -> Cluster:
+    """An app of one executor as large as the cluster has had its slot; everybody obeyed."""
+    cluster = played(ConfigureCluster(settings={"slot_s": 60}), submit("x", "a", 16), submit("y", "b", 16, 16))
+    cluster.turn(after_s=60)
+    told = [name for name, one in cluster.state.executors.items() if one.status == "stopping"]
+    cluster.turn(*map(ended, told), after_s=60)
+    return cluster
+
+
+def test_who_has_a_slot_is_told_until_when_and_the_audit_derives_it() -> None:
+    cluster = in_slots()
+    slot = cluster.state.slots["y"]
+    assert explain(facts(cluster), "y")["standing"]["text"].endswith(f"; your slot lasts until {moment(slot.until)}.")
+    (executor,) = views.app(cluster.state, app="y")["executors"]
+    assert executor["slotUntil"] == slot.until
+    cluster.turn(after_s=60)
+    for kind in (SlotAwaited, SlotBegan, SlotEnded):
+        assert of_type(cluster, kind), kind
+    assert audit(facts(cluster)) == []
+    cluster.check_replay()
+
+
+def test_who_awaits_a_slot_is_told_from_when_on() -> None:
+    cluster = played(ConfigureCluster(settings={"slot_s": 60}), submit("x", "a", 16), submit("y", "b", 16, 16))
+    wait = waits_for(cluster.state, cluster.state.apps["y"])
+    assert wait is not None
+    text, said = wait.tell()
+    date = cluster.state.slots["y"].date
+    assert text.endswith(f"; it may have a slot of 60 s from {moment(date)} on")
+    assert said["slotDate"] == date
+
+
+@pytest.mark.parametrize(("kind", "change"), [(SlotAwaited, {"date": 7}), (SlotBegan, {"units": 2})])
+def test_the_audit_finds_a_slot_that_was_not_due(kind: type[Event], change: dict[str, object]) -> None:
+    log = facts(in_slots())
+    seq = next(fact.seq for fact in log if isinstance(fact.event, kind))
+    first = audit(rechained(edited(log, seq, **change)))[0]
+    assert (first.seq, first.rule) == (seq, "H10")
 
 
 def test_a_company_that_may_not_borrow_is_told_its_cap() -> None:

@@ -63,6 +63,9 @@ from scheduler.model.events import (
     RoomHeld,
     RoomReserved,
     Shares,
+    SlotAwaited,
+    SlotBegan,
+    SlotEnded,
     TargetEnded,
     TargetSet,
     TokenIssued,
@@ -156,6 +159,7 @@ def target(worker: str, cores: int = 4) -> TargetSet:
 HELD_AT = 32
 """The position behind `BEFORE`."""
 NEEDED = NeedBegan(app="f1", units=1, date=0)
+AWAITED = SlotAwaited(app="f1", date=0)
 FOR_TARGET = ExecutorRevoked(
     app="a1",
     executor="a1.0",
@@ -435,6 +439,12 @@ CASES = [
     Case([], NeedBegan(app="idle", units=1, date=0), "H6", "app 'idle' is not in waitingApps"),
     Case([], NeedBegan(app="f1", units=0, date=0), "H6", "a need of app 'f1' is of 0 units"),
     Case([], NeedEnded(app="f1"), "H6", "app 'f1' has no need"),
+    Case([], SlotAwaited(app="nobody", date=5), "H10", "app 'nobody' does not exist, or is over"),
+    Case([AWAITED], AWAITED, "H10", "app 'f1' awaits or has a slot already"),
+    Case([], SlotBegan(app="f1", units=1), "H10", "app 'f1' awaits no slot"),
+    Case([AWAITED, SlotBegan(app="f1", units=1)], SlotBegan(app="f1", units=1), "H10", "app 'f1' awaits no slot"),
+    Case([AWAITED], SlotBegan(app="f1", units=0), "H10", "a slot of app 'f1' is of 0 executors"),
+    Case([], SlotEnded(app="f1"), "H10", "app 'f1' neither awaits nor has a slot"),
     Case([], target("w1"), "H6", "app 'f1' has no need"),
     Case([NEEDED], target("w9"), "H6", "worker 'w9' is not live"),
     Case([NEEDED], target("w1", cores=999), "H6", "no room for 999 cores"),

@@ -68,6 +68,9 @@ from scheduler.model.events import (
     RoomHeld,
     RoomReserved,
     Shares,
+    SlotAwaited,
+    SlotBegan,
+    SlotEnded,
     TargetEnded,
     TargetSet,
     TokenIssued,
@@ -298,6 +301,9 @@ EVENTS: list[Event] = [
     WorkerLabelled(worker="w1", labels={"zone": "north"}),
     LogRestored(key="00ff" * 4, public="cd" * 32),
     LogAccepted(seq=12, digest="ab" * 32, known=57, known_digest="cd" * 32, by="master m1"),
+    SlotAwaited(app="a4", date=1735689900000),
+    SlotBegan(app="a4", units=1),
+    SlotEnded(app="a4"),
 ]
 """An event of every type, in the order of the file."""
 

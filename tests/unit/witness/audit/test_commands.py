@@ -209,6 +209,21 @@ def entitled() -> list[Fact]:
     return facts(cluster)
 
 
+def in_slots() -> list[Fact]:
+    """A cluster of one executor of globex, which awaits a slot, has it, obeys nobody, and awaits another one."""
+    cluster = Cluster({"reclaim_patience_s": 60, "slot_s": 60, "never_fits": "wait"})
+    cluster.turn(ChangeEdition(edition=3))
+    for company in ("acme", "globex"):
+        cluster.company(company)
+    cluster.worker("w1", 16)
+    for app, company, each in (("a1", "acme", 4), ("g1", "globex", 16)):
+        asked = SubmitApp(app=app, company=company, user="ann", cores=16, tasks=99, command=("true",))
+        cluster.turn(replace(asked, executor_cores=each, executor_memory_mb=1024))
+    cluster.turn(after_s=60)
+    cluster.turn(after_s=120)
+    return facts(cluster)
+
+
 def position(kind: str, said: dict[str, object]) -> int:
     """Where the log has an entry of that type that says so."""
     places = [r.seq for r in LOG if r.type == kind and said.items() <= stated(r).items()]
@@ -218,7 +233,7 @@ def position(kind: str, said: dict[str, object]) -> int:
 PATIENT = patient()
 LOGS = {
     record.type: log
-    for log in (timed(), doubtful(), inhabited(), restored(), entitled(), LOG, PATIENT)
+    for log in (timed(), doubtful(), inhabited(), restored(), entitled(), in_slots(), LOG, PATIENT)
     for record in log
 } | golden()
 
