@@ -48,6 +48,7 @@ from workers.processes import (
     with_variable,
 )
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.sandbox import private_files
 from workers.store_door import StoreAgentDoor
 from workers.supervisor import REFUSED, Supervisor
 from workers.tasks import LOCK_VARIABLE
@@ -113,6 +114,7 @@ class Agent:
             if is_api(address)
             else StoreAgentDoor(address, cluster, offer.worker, keyring)
         )
+        self._private = private_files(offer.cells.share)
         self._forkserver = Forkserver(self._files, outlive_agent=offer.outlive_agent)
         self._forkserver.start()
         self._registered = self._registering = False
@@ -400,6 +402,8 @@ class Agent:
         cells = offer.cells
         if offer.launcher == "cell" and not cells.folders and self._files.only_company(grant.company) != grant.company:
             cells = cells.model_copy(update={"guest": True})
+        if offer.launcher == "cell":
+            cells = cells.model_copy(update={"hidden": (*cells.hidden, *self._private.paths())})
         spec = ExecutorSpec(
             grant=grant,
             worker=offer.worker,

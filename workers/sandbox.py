@@ -34,6 +34,7 @@ from scheduler.service.folders import is_personal
 from workers import seccomp, task_init
 from workers.descriptors import FOLDER_NOFOLLOW
 from workers.gpus import device_files, gpus_of
+from workers.private_files import PrivateFiles, unreadable
 
 INIT_INSIDE = "/run/fairlog/init.pyc"
 SCRATCH_INSIDE = "/run/fairlog/scratch"
@@ -211,7 +212,7 @@ def _system() -> list[str]:
     for path in _MAY_BE_LINKS:
         target = _link(path)
         command += ["--ro-bind-try", path, path] if target is None else ["--symlink", target, path]
-    return [*command, "--ro-bind", "/etc", "/etc", *_masks(_unreadable("/etc")), *_name_service()]
+    return [*command, "--ro-bind", "/etc", "/etc", *_masks(_private_settings()), *_name_service()]
 
 
 def _processes() -> list[str]:
@@ -294,11 +295,22 @@ def why_no_cell() -> str:
 @functools.cache
 def own_code() -> tuple[Path, ...]:
     """The folders of fairlog's Python and of its code, which tasks can read."""
-    prefixes = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, *site.getsitepackages())}
-    here = Path(__file__).parents[1]
-    found = prefixes | {(here / room).resolve() for room in _ROOMS}
+    found = _all_code()
     lasting = [path for path in found if not any(path.is_relative_to(folder) for folder in _SYSTEM) and path.is_dir()]
     return tuple(sorted(path for path in lasting if not any(other in path.parents for other in lasting)))
+
+
+def _all_code() -> set[Path]:
+    """As `own_code`, and what of it cells show as the system's."""
+    prefixes = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, *site.getsitepackages())}
+    here = Path(__file__).parents[1]
+    return prefixes | {(here / room).resolve() for room in _ROOMS}
+
+
+def private_files(share: Iterable[str]) -> PrivateFiles:
+    """What cells hide of the system's folders, unless the operator shares it or fairlog's Python and code need it."""
+    shared = {Path(entry.removesuffix(":rw")).expanduser().resolve() for entry in share}
+    return PrivateFiles(shared | _all_code())
 
 
 def socket_folder(url: str) -> list[Path]:
@@ -337,6 +349,11 @@ def _folder(named: str, grant: Grant, settings: CellSettings, keep: Keep, others
         return None  # entering it fails with the reason
     real = _real(descriptor)
     if real in _TEMPORARY or any(real.is_relative_to(folder) for folder in (*_SYSTEM, *own_code())):
+        if any(real.is_relative_to(path) for path in _hidden(settings, others)):
+            raise NoCell(
+                f"folder {named!r} cannot be an app's: it is fairlog's, or only the worker's user may read it; give "
+                "every user of the machine the right to, or name it to the worker with --share"
+            )
         return None
     why = _why_not(real, grant, settings, others)
     if why:
@@ -483,26 +500,9 @@ def _name_service() -> list[str]:
 
 
 @functools.cache
-def _unreadable(root: str) -> tuple[Path, ...]:
-    """What this process can read below `root` and others cannot; links are not followed."""
-    found, folders = [], [root]
-    for folder in folders:
-        try:
-            entries = list(os.scandir(folder))
-        except OSError:
-            continue
-        for entry in entries:
-            try:
-                mode = entry.stat(follow_symlinks=False).st_mode
-            except OSError:
-                continue
-            needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
-            hides = (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & needed != needed
-            if hides and os.access(entry.path, os.R_OK):
-                found.append(Path(entry.path))
-            elif stat.S_ISDIR(mode):
-                folders.append(entry.path)
-    return tuple(found)
+def _private_settings() -> tuple[Path, ...]:
+    """What this process can read in `/etc` and others cannot."""
+    return unreadable(Path("/etc"))
 
 
 def _credentials() -> Iterator[Path]:

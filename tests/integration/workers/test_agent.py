@@ -53,8 +53,9 @@ from tests.waiting import HOPELESS_S, wait_until
 from workers.agent import Agent, run_agent
 from workers.door import Held
 from workers.offer import Offer, WorkerBusy, make_offers
+from workers.private_files import PrivateFiles
 from workers.rundir import ExitNote, RunDir
-from workers.sandbox import why_no_cell
+from workers.sandbox import CellSettings, why_no_cell
 from workers.store_door import StoreAgentDoor
 
 SLEEP = ("sleep", "600")
@@ -238,6 +239,37 @@ def test_without_folders_the_first_company_of_a_worker_has_those_of_its_user(clu
         assert (company, cluster.end_of(app)["state"]) == (company, state)
     [refused] = [event for event in cluster.events() if "ran on this worker first" in str(event)]
     assert str(private) not in str(refused)
+
+
+@ONE_STORE
+@pytest.mark.skipif(bool(why_no_cell()), reason="cells do not work here")
+def test_cells_hide_what_the_agents_user_has_for_itself_among_the_systems_folders(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cells show stands for /opt here. A file that comes later is hidden in later cells."""
+    shown = cluster.folder / "shown"
+    monkeypatch.setattr("workers.agent.private_files", lambda _: PrivateFiles((), searched=[shown]))
+    for name in ("public", "private"):
+        (shown / name).mkdir(parents=True)
+        (shown / name / "file").write_text(f"{name}\n")
+    (shown / "private").chmod(0o700)
+    offer = cluster.offer().model_copy(
+        update={"launcher": "cell", "cells": CellSettings(share=(f"{cluster.folder}:rw",))}
+    )
+
+    def ended(agent: Agent, app: str) -> bool:
+        agent.tick()
+        return bool(cluster.app(app)["endedAt"])
+
+    with closing(Agent(cluster.store.url, cluster.name, offer)) as agent:
+        for secret in ("one", "two"):
+            (shown / secret).write_text("secret\n")
+            (shown / secret).chmod(0o600)
+            files = (shown / "public/file", shown / "private/file", shown / secret)
+            app = cluster.submit(("sh", "-c", f"cat {' '.join(map(str, files))}; true"), tasks=1)
+            wait_until(partial(ended, agent, app), "the app's end")
+            printed = cluster.work.output(app, 0).splitlines()
+            assert [line for line in printed if line in {b"public", b"private", b"secret"}] == [b"public"]
 
 
 def test_an_ended_app_leaves_no_rq_keys_and_holds_no_core(cluster: Cluster) -> None:
