@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -98,6 +98,8 @@ READS_AT_ONCE = 8
 WORK_AT_ONCE = 32
 SETTLES_S = 0.01
 """How often the store is asked whether its replicas have what a worker is to start."""
+PASSES_KNOWN = 10_000
+"""Of so many passes a server knows which submission they were made for."""
 LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan", "timeline"})
 """What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
 LONG_COST = 20
@@ -141,6 +143,8 @@ class Door:
         self.board, self.ended = Board(handlers), EndedSessions(handlers.store, handlers.keys)
         self.sessions = Sessions(handlers.keys.cluster, handlers.keyring, self.ended)
         self.passes = Passes(handlers.keys.cluster, handlers.keyring)
+        self._first: OrderedDict[tuple[str, int], int] = OrderedDict()
+        """App and position of a pass -> when (ms) the app that it was made for was submitted."""
         self.bells, self.questions = Bells(), Questions(handlers.workers.grants)
         self.url = ""
         """A TCP address of this server, for programs of workers that use its Unix socket."""
@@ -181,7 +185,11 @@ class Door:
             return None
         self.handlers.replica.check_fresh()
         now = round(time.time() * 1000)
-        return self.handlers.replica.peek(lambda state: self.passes.read(text, state, now))
+        found = self.handlers.replica.peek(lambda state: self.passes.read(text, state, now))
+        if found.after:
+            submitted = self.handlers.replica.peek(lambda state: state.apps[found.app].submitted_at)
+            found.check_first(submitted, self._first.get((found.app, found.after)))
+        return found
 
     def session(self, request: Request) -> Session | None:
         """The session of the page that the request shows by a cookie, None without one.
@@ -254,6 +262,7 @@ class Door:
             claimed = self.passes.claims(shown)
             self.rates.charge(claimed.app, claimed.company)  # before the store is asked, whether it is good or not
             await self._hear_of(claimed.app)
+            await self._learn_of(claimed)
         driver = self.driver(request)
         who = await self._admit(route, request, driver)
         values = _values(route.params, request)
@@ -274,6 +283,17 @@ class Door:
         if route.name not in MAIL_ROUTES:
             return await self._read(route, request, who, values)
         return await self._mail(route, request, who, passed=driver is not None and driver.mail, **values)
+
+    async def _learn_of(self, claimed: Pass) -> None:
+        """Find out when the app was submitted that the pass was made for."""
+        key = claimed.app, claimed.after
+        if not claimed.after or key in self._first:
+            return
+        found = await to_thread.run_sync(self.handlers.first_after, *key, limiter=self._heads)
+        if found is not None:
+            self._first[key] = found
+            if len(self._first) > PASSES_KNOWN:
+                self._first.popitem(last=False)
 
     async def _hear_of(self, app: str) -> None:
         """Fold the log to its end unless the app is known: a driver may know of it before this server does."""
@@ -378,7 +398,8 @@ class Door:
         asked = _asked(await _body(request), OfDriver)
         subject, now = Subject(asked.company, asked.user), round(time.time() * 1000)
         self.handlers.replica.peek(lambda state: may_read(state, who, "submit", subject, now))
-        return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app, now)})
+        after = self.handlers.replica.head
+        return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app, now, after=after)})
 
     async def _session(self, route: Route, request: Request) -> Response:
         """Log in, renew, show or end a session of the page, or make a link to one."""

@@ -28,7 +28,7 @@ from fairlog.api.questions import MANY, PAGE, Message, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
 from fairlog.visiting import check_may_visit, place_of
-from fairlog.watch.conditions import Around, as_json, elected, found
+from fairlog.watch.conditions import Around, StoreFacts, as_json, elected, found
 from fairlog.watch.surroundings import Watched, look_around, short_of, since_when
 from scheduler.model import commands
 from scheduler.model.commands import (
@@ -55,7 +55,7 @@ from scheduler.model.errors import (
     NotAuthenticated,
     UnknownApp,
 )
-from scheduler.model.events import CommandRefused
+from scheduler.model.events import AppRegistered, CommandRefused
 from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED, Account, Token
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
@@ -88,6 +88,8 @@ if TYPE_CHECKING:
 MAX_ID = 128
 MOST_READ = 100_000
 """The longest log (events) that is read from its start for one answer."""
+FIRST_AMONG = 100_000
+"""An app is submitted within so many events after the pass of its driver was made."""
 OUTPUTS_BYTES = 1 << 20
 """A page of outputs ends with the one that makes it this long."""
 TOLD_RATE, TOLD_BURST = 1 / 30, 5.0
@@ -219,7 +221,8 @@ class Handlers:
         """Carry out commands (JSON) in order; the result of a refused one is its refusal. Raises: as `send`.
 
         Commands that can be read go to the master in one batch even if some are not allowed: it refuses them, and a
-        batch that is sent again has the same ids.
+        batch that is sent again has the same ids. A batch of none is answered by the master, too: it says that it
+        serves.
         """
         if len(bodies) > BATCH:
             raise InvalidCommand(f"a batch has at most {BATCH} commands, not {len(bodies)}; send it in parts")
@@ -238,7 +241,7 @@ class Handlers:
             except NotAllowed as refusal:
                 outcomes[number], allowed = refusal, False
             due.append(_Due(number, command, secrets if allowed else {}))
-        if any(outcomes[each.number] is None for each in due):
+        if not bodies or any(outcomes[each.number] is None for each in due):
             for each, outcome in zip(due, self._send_batch(who, due, identity), strict=True):
                 outcomes[each.number] = outcome
         return cast("list[Receipt | CommandRejected]", outcomes)
@@ -663,6 +666,15 @@ class Handlers:
         if not passed:
             self.check_app(who, app, "submit")
 
+    def first_after(self, app: str, after: int) -> int | None:
+        """When (ms) the first app of that name was submitted after that log position; None if none was, soon enough."""
+        log = self.replica.log
+        to = min(self.replica.head, after + FIRST_AMONG)
+        for fact in log.facts(log.before(after), to=to) if to > after else ():
+            if fact.seq > after and isinstance(fact.event, AppRegistered) and fact.event.app == app:
+                return fact.at
+        return None
+
     def links(self, who: By, app: str) -> Viewed:
         """The addresses of the app's user interfaces, by name. Raises: UnknownApp, NotAllowed."""
         self.check_app(who, app)
@@ -779,6 +791,7 @@ class Handlers:
         }
         said = _plain(cast("Raw", cluster))
         workers = [{"pid": None, "host": None, **agents.get(each["worker"], {}), **each} for each in said["workers"]]
+        store = around.store or StoreFacts()
         told = {
             "cluster": self.keys.cluster,
             "head": seen.seq,
@@ -788,6 +801,7 @@ class Handlers:
             "election": election and election.as_json(),
             "workers": workers,
             "tooLarge": said["tooLarge"],
+            "store": {"logBytes": store.log_bytes, "memoryLimit": store.memory_limit},
         }
         return Viewed(seen, Raw(_to_json(told)))
 

@@ -2,8 +2,8 @@
 
 A pass is `fp_CLAIMS.KEY.MAC`, made and checked as the tokens of grants are. It names who submits the app. It is good
 while the app goes on and the submitter's token is, for submitting apps of the same user, and for these apps alone.
-It ends with its app, and with `UNUSED_MS` if that is not submitted before: an app of the same name that is submitted
-after that needs its own.
+It ends with its app, and with `UNUSED_MS` if that is not submitted before. Its app is the first of that name that was
+submitted after it was made: another one of the same name needs its own.
 Until the driver of an app that has ended is gone, it ends apps with it: else these would go on until their lease ends.
 """
 
@@ -61,6 +61,8 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     """When it was made (ms); one for the mailbox has the time when its app was submitted."""
     mail: bool = False
     """Whether it is good for the app's mailbox only; then it names no submitter."""
+    after: int = 0
+    """A log position before that of its app; 0 = a server of an earlier version made it, or it is for the mailbox."""
 
     @property
     def who(self) -> By:
@@ -81,6 +83,11 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
         of = None if app is None else state.apps.get(app)
         if of is not None:
             self._check_user(of.spec.company, of.spec.user)
+
+    def check_first(self, submitted: int, first: int | None) -> None:
+        """Raises: NotAuthenticated unless the app `submitted` then (ms) is the first after the pass, as is known."""
+        if first != submitted:
+            raise NotAuthenticated(f"the pass is not of this app {self.app}, which was submitted later; get a new one")
 
     def check_command(self, state: ClusterState, command: Command) -> None:
         """Raises: NotAllowed unless the driver may send the command, which concerns an app of its user."""
@@ -109,9 +116,13 @@ class Passes:
         self._cluster, self._ring = cluster, ring
         self._own = secrets.token_bytes(32)
 
-    def make(self, who: By, company: str, user: str, app: str, now: int) -> str:
-        """A pass, made at `now` (ms), for the driver of the app, which `who` is about to submit for the user."""
-        return self._signed(Pass(self._cluster, who.account, who.token, who.role or "user", company, user, app, now))
+    def make(self, who: By, company: str, user: str, app: str, now: int, *, after: int = 0) -> str:
+        """A pass, made at `now` (ms), for the driver of the app, which `who` is about to submit for the user.
+
+        `after` is a position of the log that the submission comes after.
+        """
+        role = who.role or "user"
+        return self._signed(Pass(self._cluster, who.account, who.token, role, company, user, app, now, after=after))
 
     def make_for_mail(self, company: str, user: str, app: str, submitted: int) -> str:
         """A pass for what runs of the app that was `submitted` then (ms), good for its mailbox."""

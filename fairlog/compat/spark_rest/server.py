@@ -175,7 +175,7 @@ class Server:
             **create.variables,
             PROPERTIES: create.properties,
             URL_VARIABLE: os.environ.get(URL_VARIABLE) or door.url,
-            TOKEN_VARIABLE: door.passes.make(who, company, user, app, now),
+            TOKEN_VARIABLE: door.passes.make(who, company, user, app, now, after=door.handlers.replica.head),
         }
         command = submission(
             create.arguments,

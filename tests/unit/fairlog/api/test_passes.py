@@ -292,6 +292,27 @@ def test_a_pass_is_good_for_no_app_of_its_name_that_comes_after_an_hour(api: Han
             passes.read(text, state, submitted)
 
 
+def test_a_pass_is_good_for_the_first_app_of_its_name_alone(api: Handlers) -> None:
+    """The second may be submitted once the first is forgotten; a server that was not asked about that knows it, too."""
+
+    async def story(ask: Ask, _: str) -> None:
+        assert (await ask("GET", "/v1/apps/d")).status_code == 200
+        gone = EndedDriver(driver="d.driver-0", worker="w1", reason="killed")
+        for command in (KillApp(app="d"), gone, ConfigureCluster(settings={"retained_apps": 0})):
+            api.send(ROOT, command)
+        again = api.send(ROOT, submission("d", **DRIVER, tasks=None))
+        api.replica.wait_for(again.seq, HOPELESS_S)
+        assert api.replica.state.apps["d"].ended is None
+        refused = await ask("GET", "/v1/apps/d")
+        assert (refused.status_code, "which was submitted later" in refused.text) == (401, True)
+        elsewhere = make_app(Door(api, Feed()), at_home=False)
+        given = {"authorization": refused.request.headers["authorization"]}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(elsewhere), base_url="http://away") as other:
+            assert (await other.get("/v1/apps/d", headers=given)).status_code == 401
+
+    run(api, story)
+
+
 def test_a_pass_is_charged_before_the_store_is_asked_for_its_app(api: Handlers) -> None:
     """An app that is never submitted is asked for no more often than a driver may ask."""
     asked = 0
