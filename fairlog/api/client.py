@@ -254,6 +254,10 @@ class ApiClient(Base):
         """Carry out `commands` in order, in batches; the result of a refused one is its refusal."""
         return self._do(self._talk.send_many(commands))
 
+    def hear(self) -> None:
+        """Return once the active master has answered an empty batch. Raises: NoMaster."""
+        self._do(self._talk.batch([], [], None))
+
     def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
         """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""
         return self._do(self._talk.view(name, arguments, at))

@@ -19,7 +19,7 @@ from fairlog.api.addresses import UNIX
 from fairlog.cli.failures import NoStore, NotThatLong, Unconfirmed, UnknownCluster
 from fairlog.cli.reached import check_reached
 from fairlog.cli.render import say
-from fairlog.local.running import find_running
+from fairlog.local.running import find_running, others_than
 from recovery.replay.bounds import OPEN, Bound, E, up_to
 from scheduler.model.errors import (
     FairlogError,
@@ -56,8 +56,12 @@ if TYPE_CHECKING:
     from scheduler.store.visits import Call, Reply, Wanted
 
 T = TypeVar("T")
+HEARD_S = 2.0
+"""Within so many seconds an API server and a master on this machine answer, or the log is read instead."""
 NOTE_S = 2.0
 """After so long without an answer, who waits for a master is told so."""
+_OF_WORKER = ("worker", "pid", "host", "status", "suspicion")
+"""What `status` tells of each worker."""
 _PRIVATE = frozenset({"apps", "app"})
 """Views with private parts, which an API server withholds from operators where there are accounts."""
 
@@ -294,6 +298,25 @@ class Session:
     def is_served(self) -> bool:
         """Whether a master answers."""
         return self.road.is_served()
+
+    def told(self) -> dict[str, Any] | None:
+        """What an API server says of the cluster; that of an `up` only while the master answers it.
+
+        None where this has to be found out from the store.
+        """
+        said: dict[str, Any]
+        if self.api is not None:
+            said = self.api.read("/v1/status", fresh="true")
+            return said
+        if self._near is None or self.up is None or others_than(self.up):
+            return None
+        with suppress(FairlogError), _api_of(f"{UNIX}{self.up.socket}", "", HEARD_S) as quick:
+            said = quick.read("/v1/status", fresh="true")
+            if said["master"] is not None:
+                quick.hear()
+            said["workers"] = [{name: each[name] for name in _OF_WORKER} for each in said["workers"]]
+            return said
+        return None
 
     def masters(self) -> tuple[Member | None, list[Member]]:
         """The active master and the standbys."""

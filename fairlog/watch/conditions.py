@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fairlog.watch.elections import Elected
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
 from scheduler.service.known import WAYS, missed
@@ -142,33 +143,6 @@ class Around(NamedTuple):
     shorter: tuple[int, End] | None = None
     last_sign: int = 0
     known_at: int = 0
-
-
-class Elected(NamedTuple):
-    """The last election: which master, after which one, "" = it was the first, when (ms), and how long nobody served.
-
-    That is the longest time that it can have been, in ms.
-    """
-
-    master: str
-    before: str
-    at: int
-    unserved_ms: int
-
-    def as_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"master": self.master, "before": self.before, "at": self.at, "unservedMs": self.unserved_ms}
-
-    @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> Elected:
-        """What `as_json` made."""
-        return cls(said["master"], said["before"], said["at"], said["unservedMs"])
-
-    def __str__(self) -> str:
-        """In words, without the master: "after m1; nobody served for at most 3.1 s"."""
-        if not self.before:
-            return "the first one"
-        return f"after {self.before}; nobody served for at most {self.unserved_ms / 1000:.1f} s"
 
 
 def elected(state: ClusterState, around: Around | None = None) -> Elected | None:

@@ -50,31 +50,52 @@ def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None
     attention, and with 1 if it does not work. --ready and --live are health checks of this host: they print one
     sentence and exit with 0 if the check passes, else with 1. --live needs no store.
     """
-    from redis.exceptions import RedisError  # noqa: PLC0415 (help needs no store)
-
-    from fairlog.cli.health import live, ready  # noqa: PLC0415 (likewise)
-    from fairlog.cli.session import Session  # noqa: PLC0415 (likewise)
+    from fairlog.cli.session import Session  # noqa: PLC0415 (help needs no cluster)
 
     target = ctx.ensure_object(Target)
     if check is not None and target.at is not None:
         raise click.UsageError(f"--{check} checks the present; leave out --at")
     if check == "live":
+        from fairlog.cli.health import live  # noqa: PLC0415 (loads what the store needs)
+
         return _print_health(check, live(target), as_json=as_json)
     try:
         session = Session(target)
     except UnsuitableStore as error:
+        from redis.exceptions import RedisError  # noqa: PLC0415 (likewise)
+
         if check is not None or target.at is not None or not isinstance(error.__cause__, RedisError):
             raise
         return _print_away(error, target, as_json=as_json)
     ctx.call_on_close(session.close)
     if check is not None:
+        from fairlog.cli.health import ready  # noqa: PLC0415 (likewise)
+
         return _print_health(check, ready(session), as_json=as_json)
     if target.at is not None:
         return _past_status(session, as_json=as_json)
+    if (told := session.told()) is None:
+        return _present_status(session, warn_at, as_json=as_json)
+    facts = told.get("store", _UNKNOWN)  # an older API server does not tell it
+    code = _print({**told, "store": _place(session)}, as_json=as_json)
+    _warn(facts["logBytes"], facts["memoryLimit"], warn_at)
+    return code
+
+
+_UNKNOWN = {"logBytes": 0, "memoryLimit": 0}
+
+
+def _place(session: Session) -> dict[str, Any]:
     if session.api is not None:
-        said = {**session.api.read("/v1/status", fresh="true"), "store": {"url": "behind the API", "pid": None}}
-        return _print(said, as_json=as_json)
-    return _present_status(session, warn_at, as_json=as_json)
+        return {"url": "behind the API", "pid": None}
+    return {"url": masked(session.url), "pid": session.up.store_pid if session.up else None}
+
+
+def _warn(taken: int, limit: int, warn_at: int) -> None:
+    """Warn if the log takes more than so many percent of the store's memory."""
+    if limit and taken * 100 > limit * warn_at:
+        sizes = f"{size_text(taken >> 20)} of {size_text(limit >> 20)}"
+        render.say(f"Warning: the log takes {sizes}, over {warn_at}% of the store's memory; see `fairlog archive`")
 
 
 def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
@@ -106,13 +127,11 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
         "election": election and election.as_json(),
         "workers": workers,
         "tooLarge": cluster["tooLarge"],
-        "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
+        "store": _place(session),
     }
     code = _print(said, as_json=as_json)
-    taken, limit = (0, 0) if around.store is None else (around.store.log_bytes, around.store.memory_limit)
-    if limit and taken * 100 > limit * warn_at:
-        sizes = f"{size_text(taken >> 20)} of {size_text(limit >> 20)}"
-        render.say(f"Warning: the log takes {sizes}, over {warn_at}% of the store's memory; see `fairlog archive`")
+    if around.store is not None:
+        _warn(around.store.log_bytes, around.store.memory_limit, warn_at)
     return code
 
 
@@ -220,7 +239,7 @@ def print_suspects(workers: list[dict[str, Any]]) -> None:
 
 def _elected(election: dict[str, Any]) -> str:
     """The last election, as its JSON has it."""
-    from fairlog.watch.conditions import Elected  # noqa: PLC0415 (as in `status`)
+    from fairlog.watch.elections import Elected  # noqa: PLC0415 (as in `status`)
 
     known = Elected.of_json(election)
     return f"{known.master} at {render.moment(known.at)}, {known}"

@@ -37,7 +37,7 @@ HEAVY = frozenset(
 )
 """What takes long to load and nobody needs who asks an API server."""
 RULES = re.compile(
-    r"scheduler\.rules|recovery\.(archive|failover)|witness\.(?!failing$)|workers\.(?!locks$)|fairlog\.watch"
+    r"scheduler\.rules|recovery\.(archive|failover)|witness\.(?!failing$)|workers\.(?!locks$)|fairlog\.watch\.(?!elections$)"
 )
 """What reads, decides and explains the log, which API servers have loaded."""
 MOST_MODULES = 260
@@ -91,6 +91,8 @@ def named(app: str, user: str, name: str = "true") -> SubmitApp:
         "resource list",
         "settings",
         "whoami",
+        "status",
+        "status --json",
     ],
 )
 def test_a_daily_verb_loads_only_what_asks_an_api_server(shell: Shell, api: ApiClient, typed: str) -> None:

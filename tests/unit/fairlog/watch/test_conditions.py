@@ -12,7 +12,6 @@ from fairlog.watch.conditions import (
     WELL,
     Around,
     AuditedTo,
-    Elected,
     Failover,
     Found,
     StoreFacts,
@@ -24,6 +23,7 @@ from fairlog.watch.conditions import (
     health,
     worst,
 )
+from fairlog.watch.elections import Elected
 from fairlog.watch.surroundings import Watched, look_around, short_of, since_when
 from recovery.failover.lease import Member
 from recovery.replay.bounds import moment
