@@ -278,7 +278,7 @@ def test_a_variable_narrows_what_is_chosen_and_chooses_nothing_by_itself(monkeyp
     assert (state.filter.company, named.filter.company, both.filter.company) == ("acme", None, "bolt")
 
 
-def test_options_that_people_know_from_slurm_are_answered_by_naming_ours_or_why_there_is_none() -> None:
+def test_options_of_slurm_are_answered_by_naming_ours_or_why_there_is_none() -> None:
     every = [{name for param in command.params for name in param.opts} for _, command in verbs()]
     for theirs, ours in OPTIONS_ELSEWHERE.items():
         having = [opts for opts in every if ours in opts]
