@@ -34,7 +34,7 @@ def reported(fake: Any) -> list[bool]:
 def begun(fake: Any) -> WorkerStore:
     """An app of two tasks, both begun by a.0."""
     made = WorkerStore(fake, KEYS.cluster, None)
-    fake.hset(KEYS.grants("w1"), "a.0", "granted")
+    fake.hset(KEYS.grants("w1"), "a.0", "{}")
     made.work.fill("a", 2, worker="w1", executor="a.0")
     made.work.step("a", [], worker="w1", executor="a.0", want=2, slots=2)
     return made
@@ -58,7 +58,7 @@ def test_an_executor_whose_tasks_all_ended_is_done(fake: Any) -> None:
 def test_whoever_leaves_an_app_without_tasks_reports_its_end(fake: Any, outcome: Outcome, end: dict[str, str]) -> None:
     """The executor that saw the last task end may have lost its grant before it could say so."""
     made = begun(fake)
-    fake.hset(KEYS.grants("w1"), "a.1", "granted")
+    fake.hset(KEYS.grants("w1"), "a.1", "{}")
     ended = [Completion(task, outcome, 0, "it is bad" * (outcome == "failed"), attempt=1) for task in range(2)]
     made.work.step("a", ended, worker="w1", executor="a.0")
     made.ended(BY, "w1", replace(END, executor="a.1"))
@@ -67,7 +67,7 @@ def test_whoever_leaves_an_app_without_tasks_reports_its_end(fake: Any, outcome:
 
 def test_no_app_ends_while_one_of_its_tasks_runs(fake: Any) -> None:
     made = begun(fake)
-    fake.hset(KEYS.grants("w1"), "a.1", "granted")
+    fake.hset(KEYS.grants("w1"), "a.1", "{}")
     made.work.step("a", [Completion(0, "succeeded", 0, attempt=1)], worker="w1", executor="a.0")
     made.ended(BY, "w1", replace(END, executor="a.1"))
     assert [command["type"] for command in commands(fake)] == ["EndedExecutor"]
