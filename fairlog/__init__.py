@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ReprioritizeApp,
         ScaleApp,
         SetLimit,
+        SignalApp,
         SubmitApp,
         UndrainWorker,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "ReprioritizeApp",
     "ScaleApp",
     "SetLimit",
+    "SignalApp",
     "SubmitApp",
     "UndrainWorker",
     "__version__",

@@ -28,7 +28,7 @@ from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.arrays import indexes
-from scheduler.model.commands import Command, KillApp, SubmitApp, needs_all
+from scheduler.model.commands import Command, KillApp, SignalApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
@@ -377,6 +377,22 @@ class Client:
         """
         return self._do(_kill(_id(app), reason))
 
+    def signal(
+        self, app: Named, signal: str, *, task: int | None = None, whole: bool = False, reason: str = ""
+    ) -> Receipt:
+        """Send a signal, such as "USR1", to the tasks of an app that run, or to one of them, counted from 0.
+
+        It goes to the process of each, or `whole` to all that come from it; an operator states the `reason` where there
+        are accounts.
+
+        >>> app = client.submit("sleep 600", company="acme", user="ann")
+        >>> while not client.tasks(app): time.sleep(0.1)
+        >>> receipt = client.signal(app, "TERM")
+        >>> client.wait(app).detail
+        'task 0 was ended by SIGTERM'
+        """
+        return self._do(_signal(_id(app), signal, task, whole=whole, reason=reason))
+
     def logs(
         self,
         app: Named,
@@ -506,6 +522,12 @@ def _kill(app: str, reason: str) -> _Steps[Receipt]:
     return receipt
 
 
+def _signal(app: str, signal: str, task: int | None, *, whole: bool, reason: str) -> _Steps[Receipt]:
+    command = SignalApp(app=app, signal=signal.upper().removeprefix("SIG"), task=task, whole=whole, reason=reason)
+    receipt: Receipt = yield _Call("send", (command,))
+    return receipt
+
+
 class AsyncClient:
     """As `Client`, for asyncio; an asynchronous context manager.
 
@@ -600,6 +622,21 @@ class AsyncClient:
         'killed'
         """
         return await self._do(_kill(_id(app), reason))
+
+    async def signal(
+        self, app: Named, signal: str, *, task: int | None = None, whole: bool = False, reason: str = ""
+    ) -> Receipt:
+        """As `Client.signal`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit(["true"], company="acme", user="ann", hold=True)
+        ...         await client.signal(app, "USR1")
+        >>> asyncio.run(main())  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        fairlog.errors.InvalidCommand: app is pending: nothing of it runs that could get a signal
+        """
+        return await self._do(_signal(_id(app), signal, task, whole=whole, reason=reason))
 
     async def logs(
         self,

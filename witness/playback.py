@@ -103,6 +103,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppHeld: "{0.app} is on hold",
     events.AppReleased: "{0.app} is released",
     events.AppReprioritized: "{0.app} has priority {0.priority}",
+    events.AppSignalled: "{0.app} gets {0.signal}",
     events.AppRemoved: "{0.app} {0.reason}",
 }
 

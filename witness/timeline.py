@@ -28,6 +28,7 @@ _MARKS = (
     | events.AppReprioritized
     | events.AppChanged
     | events.AppWarned
+    | events.AppSignalled
     | events.AppExpired
     | events.AppExtended
     | events.AppRemoved
@@ -44,6 +45,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppReady: "its dependencies are met",
     events.AppChanged: "its demand was changed",
     events.AppExtended: "it may run longer",
+    events.AppSignalled: "its tasks get a signal",
     events.NeedBegan: "it is below its entitlement",
     events.NeedEnded: "it is not below its entitlement any more",
     events.SlotAwaited: "it is larger than its share and awaits a slot",

@@ -239,6 +239,7 @@ class Agent:
             self._unsent += [name for name in self._running if name in held.granted and not is_driver(name)]
         self._tell_to_leave(held.granted)
         self._warn(held.granted)
+        self._pass_signals(held.granted)
         for executor in self._running.keys() & set(held.visited):
             self._files.call(executor)
         self._start(held)
@@ -276,6 +277,13 @@ class Agent:
                 continue
             if self._files.warned_at(executor) != grant.warning.at:
                 self._files.warn(executor, grant.warning)
+
+    def _pass_signals(self, granted: Mapping[str, Grant]) -> None:
+        """Tell what runs which signals somebody has sent to its tasks (semantics X4)."""
+        for executor, grant in granted.items():
+            holder = self._running.get(executor) if grant.signals else None
+            if holder is not None and holder.pid and self._files.signals(executor) != list(grant.signals):
+                self._files.tell_signals(executor, grant.signals)
 
     def _start(self, held: Held) -> None:
         """Start what is missing, unless something is running without a grant: both may use the same cores.

@@ -112,6 +112,8 @@ class Executor:
         self._told: Leaving | None = None
         """What it was told about leaving, in the turn before."""
         self._warned: RuntimeWarn | None = None
+        self._signalled = max((sent.seq for sent in grant.signals), default=0)
+        """The position of the last signal that was passed on."""
         self._filled = False
         self._verdict: Verdict | None = None
         self._verdict_sent = False
@@ -161,11 +163,7 @@ class Executor:
             return "killed"
         leaving, told = self._files.leaving(grant.executor), self._told
         self._told = leaving
-        if leaving is not None and leaving.signal and leaving != told:
-            self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
-        warning, self._warned = self._warned, self._files.warning(grant.executor)
-        if self._warned is not None and self._warned != warning:
-            self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
+        self._pass_on(leaving, told)
         if leaving is not None and (ended := self._leave(leaving)):
             return ended
         if not self._filled:
@@ -182,6 +180,19 @@ class Executor:
         self._report_backlog()
         self._store_output()
         return None
+
+    def _pass_on(self, leaving: Leaving | None, told: Leaving | None) -> None:
+        """Pass on to the tasks what signals they are to get (semantics E5, X2, X4)."""
+        executor = self._spec.grant.executor
+        if leaving is not None and leaving.signal and leaving != told:
+            self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
+        warning, self._warned = self._warned, self._files.warning(executor)
+        if self._warned is not None and self._warned != warning:
+            self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
+        for sent in self._files.signals(executor):
+            if sent.seq > self._signalled:
+                self._signalled = sent.seq
+                self._group.send(sent)
 
     def _leave(self, leaving: Leaving) -> Literal["killed"] | None:
         """End if no task runs, or when a firm deadline has come; its tasks return to the queue (semantics E5)."""

@@ -46,6 +46,8 @@ class Program:
         visits = Visits(spec.grant.executor, self._files, spec.door, cell)
         self._group = TaskGroup(self._grant, spec.grace_s, cell, visits)
         self._warned: RuntimeWarn | None = None
+        self._signalled = max((sent.seq for sent in grant.signals), default=0)
+        """The position of the last signal that was passed on."""
         self._grace_s = spec.grace_s
         self._stop = False
         self._told: Leaving | None = None
@@ -96,6 +98,11 @@ class Program:
         warning, self._warned = self._warned, self._files.warning(self._grant.executor)
         if self._warned is not None and self._warned != warning:
             self._group.pass_on(signal.Signals[f"SIG{self._warned.signal}"])
+        for sent in self._files.signals(self._grant.executor):
+            if sent.seq > self._signalled:
+                self._signalled = sent.seq
+                if sent.task is None:
+                    self._group.send(sent)
         if leaving is not None and leaving.firm and time.time() * 1000 >= leaving.deadline:
             self._stop, self._grace_s = True, leaving.grace_s
         self._tail = next(iter(self._group.news().values()), self._tail)

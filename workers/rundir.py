@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict
 
-from scheduler.model.grants import Leaving, RuntimeWarn
+from scheduler.model.grants import Leaving, RuntimeWarn, Sent
 from scheduler.model.ids import app_of
 from scheduler.service.private import private_folder, write_private
 from workers.descriptors import remove_tree
@@ -145,6 +145,19 @@ class RunDir:
         except (FileNotFoundError, ValueError):
             return None
 
+    def tell_signals(self, executor: str, sent: Sequence[Sent]) -> None:
+        """Tell the executor which signals its tasks are to get, the last ones."""
+        draft = self._file(executor, "draft-signals")
+        write_private(draft, json.dumps(sent))
+        draft.replace(self._file(executor, "signals"))
+
+    def signals(self, executor: str) -> list[Sent]:
+        """The signals that the executor was told of last."""
+        try:
+            return [Sent(*each) for each in json.loads(self._file(executor, "signals").read_bytes())]
+        except (FileNotFoundError, ValueError, TypeError):
+            return []
+
     def hand_token(self, executor: str, token: str) -> None:
         """Give the executor, if it was started, another token of its grant."""
         if self.lock_file(executor).exists():
@@ -229,7 +242,7 @@ class RunDir:
             path.unlink(missing_ok=True)
         self.remove_scratch(executor)
         remove_tree(self.told(executor))
-        for kind in ("exit", "warned", "called", "token", "lock"):
+        for kind in ("exit", "warned", "signals", "called", "token", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def claim_cpus(self, count: int) -> list[int]:

@@ -23,7 +23,7 @@ from workers.processes import (
 from workers.tasks import INDEX_VARIABLE, Task
 
 if TYPE_CHECKING:
-    from scheduler.model.grants import Grant
+    from scheduler.model.grants import Grant, Sent
     from workers.visits import Visits
 
 _MEMORY_CHECK_S = 0.5
@@ -142,6 +142,13 @@ class TaskGroup:
     def pass_on(self, number: signal.Signals) -> None:
         """Send a signal to the processes of the tasks, not to their children."""
         self._cell.signal(self._mains().values(), number)
+
+    def send(self, sent: Sent) -> None:
+        """Pass on a signal that somebody has sent, to the task that is meant or to all (semantics X4)."""
+        number = signal.Signals[f"SIG{sent.signal}"]
+        mains = [pid for task, pid in self._mains().items() if sent.task in {None, task}]
+        pids = [each for main in mains for each in (main, *(descendants(main) if sent.whole else ()))]
+        self._cell.signal(pids, number)
 
     def quiet_s(self) -> float:
         """Seconds until `enforce` is due."""

@@ -396,7 +396,7 @@ def _concerned(turn: Sequence[events.Event], state: ClusterState) -> list[str]:
     """The workers whose grants, or whose place in the cluster, the events may have changed."""
     found: dict[str, None] = {}
     for event in turn:
-        if isinstance(event, events.AppRemoved | events.AppExpired | events.AppWarned):
+        if isinstance(event, events.AppRemoved | events.AppExpired | events.AppWarned | events.AppSignalled):
             app = state.apps.get(event.app)
             found |= dict.fromkeys(held.worker for held in (app.allocations() if app is not None else ()))
         elif (worker := getattr(event, "worker", None)) is not None:

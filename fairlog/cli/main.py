@@ -54,6 +54,7 @@ VERBS = {
     "run": ("submit", "Submit an app, print its output as it is written, and exit with its code."),
     "resubmit": ("submit", "Submit an app again as it was submitted, under a new id."),
     "kill": ("apps", "Kill apps, or single executors."),
+    "signal": ("apps", "Send a signal to the tasks of an app that run now."),
     "scale": ("apps", "Change an app's executor count and preferred hosts."),
     "finish": ("apps", "End apps of executor programs, as their owner."),
     "extend": ("apps", "Let apps run longer than their maximum runtime."),

@@ -292,6 +292,20 @@ class KillApp(_Request, frozen=True):
     reason: str = ""
 
 
+class SignalApp(_Request, frozen=True):
+    """Send a signal, named without SIG, to what runs of an app, or to its task of that index from 0 (semantics X4).
+
+    It goes to the process of each task, or `whole` to all processes that come from it. Operators state a `reason` as
+    for `KillApp`.
+    """
+
+    app: str
+    signal: str
+    task: int | None = None
+    whole: bool = False
+    reason: str = ""
+
+
 class FinishApp(_Request, frozen=True):
     """The owner of an app without a driver, whose executors run a program, ends it (semantics G4)."""
 
@@ -498,7 +512,7 @@ AccountCommand = (
 )
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
-AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp | FinishApp | LoseOwner
+AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp | SignalApp | FinishApp | LoseOwner
 OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
@@ -549,8 +563,10 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 WITHHELD = "…"
 """What stands in the log for a text that was given and is private."""
-_SAID: dict[type[Any], str] = {KillApp: "reason", FinishApp: "detail", DrainWorker: "reason"}
+_SAID: dict[type[Any], str] = {KillApp: "reason", SignalApp: "reason", FinishApp: "detail", DrainWorker: "reason"}
 """Command -> its field in which people say why."""
+WITH_REASON = KillApp, SignalApp
+"""The commands for which operators state a reason."""
 _DISPLAY = frozenset({AddAccount, ChangeAccount})
 _NOTHING = Private()
 _OF_SUBMISSIONS: dict[str, Any] = {
@@ -590,13 +606,13 @@ def private_of(command: Command) -> Private | None:
 def without_private(command: Command) -> Command:
     """The command without its private part, as it stands in the log.
 
-    That an operator gave a reason to kill an app is decided upon, so it says that there was one (semantics I3).
+    That an operator gave a reason to kill or signal an app is decided upon, so it says that there was one (I3).
     """
     if isinstance(command, SubmitApp):
         return replace(command, **_OF_SUBMISSIONS)
     kind = type(command)
     if kind in _SAID:
-        return replace(command, **{_SAID[kind]: WITHHELD if kind is KillApp else ""})
+        return replace(command, **{_SAID[kind]: WITHHELD if kind in WITH_REASON else ""})
     return replace(command, display="") if isinstance(command, AddAccount | ChangeAccount) else command
 
 

@@ -646,6 +646,18 @@ class AppWarned(_Fact, frozen=True):
     signal: str
 
 
+class AppSignalled(_Fact, frozen=True):
+    """Somebody sent a signal to the tasks of the app that run now, or to one of them (semantics X4).
+
+    `whole`: to all their processes.
+    """
+
+    app: str
+    signal: str
+    task: int | None = None
+    whole: bool = False
+
+
 class AppExpired(_Fact, frozen=True):
     """The app has run for as long as it may; its executors and driver must stop (semantics X2)."""
 
@@ -813,7 +825,7 @@ WorkerEvent = (
 )
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
-RuntimeEvent = AppWarned | AppExpired | AppExtended
+RuntimeEvent = AppWarned | AppSignalled | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded | NeedBegan | NeedEnded | TargetSet | TargetEnded

@@ -33,6 +33,15 @@ class RuntimeWarn(BaseModel):
     at: int
 
 
+class Sent(NamedTuple):
+    """A signal that somebody sent at that position of the log: to the task, None = all; to all processes if `whole`."""
+
+    seq: int
+    signal: str
+    task: int | None = None
+    whole: bool = False
+
+
 class Outputs(BaseModel):
     """The files to which the app's tasks write (`scheduler.model.outputs`); `app` is what %A stands for in them."""
 
@@ -116,6 +125,8 @@ class Grant(BaseModel):
     number: int = 0
     """The number of the app, if its tasks are to find it (`FAIRLOG_APP_NUMBER`)."""
     outputs: Outputs | None = None
+    signals: tuple[Sent, ...] = ()
+    """The last ones that its tasks were to get; those that it began with it passes on to nobody."""
     script: str = ""
     """The digest of the script that is the word `script_at` of its command, if a copy of it is stored."""
     script_at: int = 0

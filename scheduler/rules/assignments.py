@@ -99,6 +99,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     if leaving is not None:
         grant["leaving"] = leaving
     grant["granted_at"] = held.granted_at
+    if held.signals:
+        grant["signals"] = held.signals
     if held.warned_at and spec.warn is not None:
         grant["warning"] = {"signal": spec.warn.signal, "at": held.warned_at}
     return _to_json(grant).decode()
@@ -150,7 +152,9 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
                     changes.put(event.worker, name, _grant(state, held, settled_at))
             case facts.ExecutorRemoved(executor=name) | facts.DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
-            case facts.AppRemoved() | facts.AppExpired() | facts.AppWarned() if event.app in state.apps:
+            case facts.AppRemoved() | facts.AppExpired() | facts.AppWarned() | facts.AppSignalled() if (
+                event.app in state.apps
+            ):
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, _grant(state, held, settled_at))
             case facts.WorkerRegistered():

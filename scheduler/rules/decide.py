@@ -41,7 +41,7 @@ from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, size
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.programs import abandoned, finished
 from scheduler.rules.readiness import put_on_hold, reprioritized
-from scheduler.rules.runtime import LONGEST_S, extended
+from scheduler.rules.runtime import LONGEST_S, timed
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import preferred, registration
 from scheduler.rules.trouble import failures_in_a_row, serving
@@ -82,8 +82,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _kill(state, command)
         case commands.ScaleApp():
             return scaled(state, _living(state, command.app), command)
-        case commands.ExtendApp():
-            return extended(state, _living(state, command.app), command)
+        case commands.SignalApp() | commands.ExtendApp():
+            return timed(state, _living(state, command.app), command)
         case commands.ReprioritizeApp():
             return reprioritized(_living(state, command.app), command.priority)
         case commands.HoldApp() | commands.ReleaseApp():

@@ -82,6 +82,8 @@ class Allocation:
     """Whether its worker said that it runs; a driver never says so."""
     warned_at: int
     """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
+    signals: tuple[tuple[int, str, int | None, bool], ...]
+    """The last signals that were sent to its tasks: position, signal, task, whether to all processes (semantics X4)."""
     moved: bool
     """Whether it leaves because its app is granted the same on another worker (semantics H6)."""
     until: int
@@ -108,6 +110,7 @@ class Allocation:
         self.revoked = self.idle_since = None
         self.claim = self.deadline = self.running_since = self.warned_at = self.until = 0
         self.firm = self.was_running = self.started = self.moved = False
+        self.signals = ()
 
 
 class Trouble(NamedTuple):

@@ -55,7 +55,7 @@ WITH_REASON: frozenset[tuple[Verb, Role]] = frozenset({("kill", "operator"), ("p
 """What must be given a reason."""
 MEANING: Mapping[Verb, str] = {
     "submit": "submit, scale, extend, hold, release, reprioritize and finish apps, and kill executors",
-    "kill": "kill apps",
+    "kill": "kill and signal apps",
     "read": "see apps",
     "private": "see logs and private parts of apps",
     "cluster-read": "see shares and the public log, audit, replay and compare",
@@ -78,6 +78,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.KillExecutors: "submit",
     commands.FinishApp: "submit",
     commands.KillApp: "kill",
+    commands.SignalApp: "kill",
     commands.AddAccount: "users",
     commands.ChangeAccount: "users",
     commands.RemoveAccount: "users",
@@ -124,7 +125,7 @@ def permit(state: ClusterState, command: Command, by: By, at: int) -> None:
         return
     verb, subject = asked(state, command, by)
     _allow(state, by, verb, subject, at, joining=_joins(command, by))
-    if isinstance(command, commands.KillApp):
+    if isinstance(command, commands.KillApp | commands.SignalApp):
         check_reason(by, verb, command.reason)
     elif isinstance(command, commands.SubmitApp):
         if f"{command.company}/{command.user}" not in state.accounts.known:

@@ -681,6 +681,17 @@ def _app_warned(state: Facts, event: events.AppWarned) -> Broken:
     return None
 
 
+def _app_signalled(state: Facts, event: events.AppSignalled) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None or app.expired_at:
+        return "X4", f"app {event.app!r} is not known, has ended, or its time is over"
+    if not [held for held in app.allocations() if held.status != "stopping"]:
+        return "X4", f"nothing of app {event.app!r} runs"
+    if event.task is not None and not 0 <= event.task < app.spec.tasks:
+        return "X4", f"app {event.app!r} has no task {event.task}"
+    return None
+
+
 def _app_expired(state: Facts, event: events.AppExpired) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.ended is not None or app.expired_at:
@@ -833,6 +844,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppHeld: _app_held,
     events.AppReleased: _app_held,
     events.AppWarned: _app_warned,
+    events.AppSignalled: _app_signalled,
     events.AppExpired: _app_expired,
     events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,

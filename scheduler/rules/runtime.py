@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scheduler.model.commands import SignalApp
 from scheduler.model.errors import InvalidCommand, RuntimeTooLong
-from scheduler.model.events import AppExpired, AppExtended, AppWarned, CompanyRegistered, Event, Warn
-from scheduler.rules.validate import check_range, check_signal
+from scheduler.model.events import (
+    AppExpired,
+    AppExtended,
+    AppSignalled,
+    AppWarned,
+    CompanyRegistered,
+    Event,
+    Warn,
+)
+from scheduler.rules.validate import SENT_SIGNALS, check_range, check_signal, shorten
 
 if TYPE_CHECKING:
     from scheduler.model.commands import ExtendApp, SubmitApp
@@ -69,6 +78,24 @@ def expiries(state: ClusterState, at: int) -> Iterator[Event]:
         warn = state.apps[name].spec.warn
         if warn is not None:
             yield AppWarned(app=name, signal=warn.signal)
+
+
+def timed(state: ClusterState, app: App, command: SignalApp | ExtendApp) -> list[Event]:
+    """The events of a command about an app that runs: a signal (semantics X4) or more time (X3). Raises: as they do."""
+    return signalled(app, command) if isinstance(command, SignalApp) else extended(state, app, command)
+
+
+def signalled(app: App, command: SignalApp) -> list[Event]:
+    """The signal goes to what runs of the app now (semantics X4). Raises: InvalidCommand."""
+    if command.signal not in SENT_SIGNALS:
+        raise InvalidCommand(f"the signal must be one of {', '.join(SENT_SIGNALS)}, not {shorten(command.signal)}")
+    if command.task is not None and not app.spec.tasks:
+        raise InvalidCommand(f"app {app.id!r} has no tasks; leave out the task")
+    if command.task is not None and not 0 <= command.task < app.spec.tasks:
+        raise InvalidCommand(f"app {app.id!r} has no task {command.task}; its tasks are 0 to {app.spec.tasks - 1}")
+    if not [held for held in app.allocations() if held.status != "stopping"]:
+        raise InvalidCommand(f"app {app.id!r} is {app.state}: nothing of it runs that could get a signal")
+    return [AppSignalled(app=app.id, signal=command.signal, task=command.task, whole=command.whole)]
 
 
 def extended(state: ClusterState, app: App, command: ExtendApp) -> list[Event]:

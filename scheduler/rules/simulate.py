@@ -42,6 +42,7 @@ _OPERATIONS = {
     "worker": "RegisterWorker",
     "submit": "SubmitApp",
     "kill": "KillApp",
+    "signal": "SignalApp",
     "extend": "ExtendApp",
     "limit": "SetLimit",
     "scale": "ScaleApp",

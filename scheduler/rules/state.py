@@ -88,6 +88,8 @@ from scheduler.rules.trouble import failures_in_a_row, is_quick, restart_after, 
 
 REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
+SIGNALS_KEPT = 8
+"""So many signals of an executor or driver are passed on if they come before its worker looks."""
 CHANGED_APPS = 1_000
 """How many apps may be kept whose timers are to be looked at: a replay asks for no timers, and would keep every app."""
 KNOWN_COMMANDS = 10_000
@@ -1030,6 +1032,13 @@ class ClusterState:
                 held.warned_at = self.at
         self._set_timers(app)
 
+    def _app_signalled(self, event: events.AppSignalled) -> None:
+        """Whatever of it runs now is to pass the signal on (semantics X4)."""
+        sent = self.head, event.signal, event.task, event.whole
+        for held in self.apps[event.app].allocations():
+            if held.status != "stopping":
+                held.signals = (*held.signals, sent)[-SIGNALS_KEPT:]
+
     def _app_expired(self, event: events.AppExpired) -> None:
         """The app is owed nothing more; what it holds must stop, and it stays until that is gone (semantics X2)."""
         app = self.apps[event.app]
@@ -1567,6 +1576,7 @@ class ClusterState:
             events.AppHeld: cls._app_held,
             events.AppReleased: cls._app_released,
             events.AppWarned: cls._app_warned,
+            events.AppSignalled: cls._app_signalled,
             events.AppExpired: cls._app_expired,
             events.AppExtended: cls._app_extended,
             events.AppRemoved: cls._app_removed,
@@ -1595,6 +1605,7 @@ _ASKED: dict[type[Event], str] = {
     events.AppHeld: "held",
     events.AppReleased: "released",
     events.ExecutorRevoked: "executors killed",
+    events.AppSignalled: "signalled",
     events.AppRemoved: "killed",
 }
 """What an account did with an app, by the first event of its command (semantics I1)."""

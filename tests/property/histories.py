@@ -40,6 +40,7 @@ from scheduler.model.commands import (
     ReprioritizeApp,
     ScaleApp,
     SetLimit,
+    SignalApp,
     StartedExecutor,
     SubmitApp,
     UndrainWorker,
@@ -238,6 +239,9 @@ def _limited(_: ClusterState, whom: int, how: int) -> Command:
 
 def _extended(state: ClusterState, whom: int, how: int) -> Command:
     timed = [name for name, app in state.apps.items() if app.max_runtime_s is not None and app.ended is None]
+    if how % 3 == 0:
+        task = (None, whom % 3)[whom % 2]
+        return SignalApp(app=_one_of(list(state.waiting), whom), signal=("USR1", "KILL")[how % 2], task=task)
     return ExtendApp(app=_one_of(timed, whom), by_s=how % 5, beyond_maximum=how % 2 > 0)
 
 

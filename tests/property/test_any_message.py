@@ -75,6 +75,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "ScaleApp": {"app": "a", "executors": 2, "prefer": {"h": 1}, "preferring_tasks": 1},
     "KillExecutors": {"app": "a", "executors": ["a-0"]},
     "KillApp": {"app": "a"},
+    "SignalApp": {"app": "a", "signal": "USR1", "task": 0, "whole": True, "reason": "x"},
     "ExtendApp": {"app": "a", "by_s": 5},
     "ReprioritizeApp": {"app": "a", "priority": 1},
     "HoldApp": {"app": "a"},

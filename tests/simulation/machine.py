@@ -7,7 +7,7 @@ ids, locks, signals, and the tasks, which take virtual time.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ from workers.rundir import ExitNote, Holder
 if TYPE_CHECKING:
     import pytest
 
-    from scheduler.model.grants import Grant, Leaving, RuntimeWarn
+    from scheduler.model.grants import Grant, Leaving, RuntimeWarn, Sent
     from tests.simulation.loom import Actor, Loom
     from workers.executor import ExecutorSpec
     from workers.offer import Offer
@@ -134,6 +134,13 @@ class Machine:
     def warn(self, executor: str, warning: RuntimeWarn) -> None:
         """As the real one."""
         self.warned[executor] = warning.at
+
+    def signals(self, _executor: str) -> list[Sent]:
+        """None, as for `warning`."""
+        return []
+
+    def tell_signals(self, _executor: str, _sent: Sequence[Sent]) -> None:
+        """Nobody takes them."""
 
     def warning(self, _executor: str) -> None:
         """None: the tasks here take no signals."""

@@ -44,6 +44,7 @@ from scheduler.model.commands import (
     ReprioritizeApp,
     ScaleApp,
     SetLimit,
+    SignalApp,
     SubmitApp,
     UndrainWorker,
 )
@@ -759,7 +760,9 @@ def _no_limits() -> list[SetLimit]:
 def _order(world: World) -> None:
     """Change the priority of an app, put one on hold or release one."""
     random, name = world.random, _an_app(world)
-    orders = ReprioritizeApp(app=name, priority=random.choice((0, 7, -7))), HoldApp(app=name), ReleaseApp(app=name)
+    priority, task = random.choice((0, 7, -7)), random.choice((None, 0))
+    orders: list[Command] = [ReprioritizeApp(app=name, priority=priority), HoldApp(app=name), ReleaseApp(app=name)]
+    orders.append(SignalApp(app=name, signal="USR1", task=task))
     world._ask(random.choice(orders), fault=random.random() < 0.1)
 
 

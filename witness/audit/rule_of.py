@@ -208,6 +208,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "P6": (commands.KillExecutors,),
     "N1": (commands.SetLimit,),
     "X3": (commands.ExtendApp,),
+    "X4": (commands.SignalApp,),
     "G4": (commands.FinishApp, commands.LoseOwner),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),

@@ -1,4 +1,4 @@
-"""The verbs about apps that were submitted: kill, scale, extend, reprioritize, hold, release, apps, app."""
+"""The verbs about apps that were submitted: kill, signal, scale, extend, reprioritize, hold, release, apps, app."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from fairlog.cli.params import (
     merge_counts,
     names_argument,
     number_option,
+    range_option,
     read_counts,
     read_duration,
     read_limit,
+    read_signal,
     size_option,
     text_option,
 )
 from fairlog.cli.target import in_the_past
 from fairlog.cli.times import localized
-from scheduler.model.arrays import index_of
+from scheduler.model.arrays import index_of, position_of
 from scheduler.model.commands import (
     BATCH,
     Command,
@@ -40,6 +42,7 @@ from scheduler.model.commands import (
     ReleaseApp,
     ReprioritizeApp,
     ScaleApp,
+    SignalApp,
 )
 from scheduler.model.errors import CommandRejected, UnknownExecutor
 from scheduler.model.ids import app_of
@@ -80,6 +83,36 @@ def kill(session: Session, *, chosen: Choice, executor: bool, reason: str) -> in
         )
     names = picked(session, chosen, "kill")
     return send_each(session, names, lambda name: KillApp(app=name, reason=reason), "killed")
+
+
+@click.command()
+@app_argument
+@click.argument("sent", type=read_signal, metavar="SIGNAL")
+@range_option("--task", 0, metavar="I", help="Only to this task, counted from 0, or by its index of --array.")
+@flag("--all-processes", "whole", help="To all processes that come from the tasks, not only to the one of each.")
+@text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
+@on_cluster
+def signal(session: Session, *, app: str, sent: str, task: int | None, whole: bool, reason: str) -> int:
+    """Send a signal to the tasks of an app that run now.
+
+    SIGNAL is a name such as USR1 or SIGTERM. It goes to the process of each task, and to the app's driver; what starts
+    later gets nothing. A task that ends by it has ended as by any signal: it has failed, and is tried again as often as
+    --retries says.
+    """
+    app = full_id(session, app)
+    if task is not None:
+        found = session.ask("app", app=app)
+        array, number = found.get("array"), found["tasks"]
+        position = position_of(array, task, number)
+        if position is None:
+            known = array or (f"0 to {number - 1}" if number else "none")
+            raise click.ClickException(f"app {app!r} has no task {task}; its tasks are {known}")
+        task = position
+
+    def command(name: str) -> SignalApp:
+        return SignalApp(app=name, signal=sent, task=task, whole=whole, reason=reason)
+
+    return send_each(session, [app], command, f"gets {sent}")
 
 
 @click.command()

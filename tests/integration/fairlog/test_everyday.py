@@ -165,6 +165,27 @@ def test_a_script_runs_as_it_was_submitted_whatever_becomes_of_its_file(here: He
     assert (said.code, said.out.splitlines()[1:]) == (0, ["by stdin b"])
 
 
+@both
+def test_a_signal_reaches_the_tasks_that_are_meant(here: Here) -> None:
+    script = "trap 'echo got it; exit 5' USR1; echo begun; while :; do sleep 0.1; done"
+    app = here.submit("--array", "3,7", "--cores", "2", "sh", "-c", script)
+    wait_until(lambda: here.ok("logs", app).splitlines() == ["begun"] * 2, "its tasks")
+    assert "has no task 4; its tasks are 3,7" in here.run("signal", app, "USR1", "--task", "4").err
+    assert "the signal must be one of HUP, INT" in here.run("signal", app, "NOPE").err
+    assert here.ok("signal", app, "SIGUSR1", "--task", "7") == f"{app} gets USR1\n"
+    wait_until(lambda: here.ok("logs", app, "--task", "7") == "begun\ngot it\n", "the signal")
+    assert here.ok("logs", app, "--task", "3") == "begun\n"
+    wait_until(lambda: here.run("signal", app, "USR1").code, "its end")
+    inner = "trap 'echo child; exit 6' USR2; echo up; while :; do sleep 0.1; done"
+    outer = 'trap "" USR1; trap : USR2; sh -c "$INNER"; exit 7'
+    child = here.submit("--cores", "1", "--env", f"INNER={inner}", "sh", "-c", outer)
+    wait_until(lambda: here.ok("logs", child) == "up\n", "its child")
+    for options in (("USR1", "--all-processes"), ("USR1",), ("USR2", "--all-processes")):
+        assert here.ok("logs", child) == "up\n"
+        here.ok("signal", child, *options)
+    wait_until(lambda: "child\n" in here.ok("logs", child), "the signal to all processes")
+
+
 def _sleeps(here: Here, app: str, visitor: subprocess.Popen[str], seconds: int) -> bool:
     """Whether the command of that visitor, a sleep of so many seconds, runs beside the app."""
     assert visitor.poll() is None, visitor.communicate()

@@ -18,13 +18,16 @@ from scheduler.model.commands import (
     LoseWorker,
     RegisterCompany,
     ScaleApp,
+    SignalApp,
     StartedExecutor,
     SubmitApp,
 )
 from scheduler.model.errors import AppEnded, InvalidCommand, InvalidSetting, RuntimeTooLong
-from scheduler.model.events import AppExpired, AppRegistered, AppRemoved, AppWarned, Event
-from scheduler.model.grants import Grant
+from scheduler.model.events import AppExpired, AppRegistered, AppRemoved, AppSignalled, AppWarned, Event
+from scheduler.model.grants import Grant, Sent
+from scheduler.model.sender import local
 from scheduler.rules.assignments import all_grants, changed_grants
+from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.views import app as view_of
 from tests.property.given import Cluster, admitted, shared, submission, worker
@@ -265,3 +268,43 @@ def test_a_state_read_back_knows_the_same_moments(after_s: int) -> None:
     again = restored(lines(cluster.state))
     assert again.digest() == cluster.state.digest()
     assert again.timers.table == cluster.state.timers.table
+
+
+def test_a_signal_goes_to_what_runs_when_it_is_sent() -> None:
+    cluster = shared(w1=16)
+    cluster.turn(replace(submission("a1", 8), **FIXED))
+    first, second = sorted(cluster.state.apps["a1"].executors)
+    cluster.turn(StartedExecutor(executor=first))
+    sent = SignalApp(app="a1", signal="USR2", task=1, whole=True)
+    assert cluster.turn(sent, by=local(1000)) == [AppSignalled(app="a1", signal="USR2", task=1, whole=True)]
+    seq = cluster.state.head
+    cluster.turn(EndedExecutor(executor=second, reason="failed"))
+    grants = {name: Grant.model_validate_json(text) for name, text in all_grants(cluster.state)["w1"].items() if text}
+    later = max(name for name in grants if name.startswith("a1"))
+    assert later not in {first, second}
+    assert {name: grants[name].signals for name in (first, later)} == {
+        first: (Sent(seq, "USR2", 1, whole=True),),
+        later: (),
+    }
+    for number in range(9):
+        cluster.turn(SignalApp(app="a1", signal="INT", reason=f"{number}"))
+    assert len(cluster.state.executors[first].signals) == 8
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"signal": "SIGUSR1"}, "the signal must be one of HUP, INT, QUIT, TERM"),
+        ({"signal": "USR1", "task": 8}, "app 'a1' has no task 8; its tasks are 0 to 7"),
+        ({"signal": "USR1", "task": -1}, "app 'a1' has no task -1"),
+        ({"app": "wait", "signal": "USR1"}, "app 'wait' is pending: nothing of it runs that could get a signal"),
+        ({"app": "lone", "signal": "USR1", "task": 0}, "app 'lone' has no tasks; leave out the task"),
+    ],
+)
+def test_a_signal_that_nothing_can_get_is_refused(about: dict[str, Any], why: str) -> None:
+    cluster = shared(w1=16)
+    cluster.turn(submission("a1", 8), SubmitApp(app="lone", company="acme", user="ann", driver=True, command=("true",)))
+    cluster.turn(replace(submission("wait", 4), hold=True))
+    with pytest.raises(InvalidCommand) as raised:
+        decide(cluster.state, SignalApp(**{"app": "a1", **about}))
+    assert str(raised.value).startswith(why)

@@ -53,6 +53,7 @@ PRIVATE = {
     "SubmitApp.script",
     "SubmitApp.comment",
     "KillApp.reason",
+    "SignalApp.reason",
     "FinishApp.detail",
     "DrainWorker.reason",
     "AddAccount.display",
@@ -122,6 +123,7 @@ COMMANDS: list[Command] = [
     asked.FinishApp(app="app-2", outcome="failed", detail=f"as {MARK}"),
     asked.AddAccount(account="op/olga", display=f"Olga {MARK}"),
     asked.ChangeAccount(account="op/olga", display=f"O. {MARK}"),
+    asked.SignalApp(app="app-1", signal="USR1", reason=f"for {MARK}"),
     asked.KillApp(app="app-1", reason=f"for {MARK}"),
     asked.DrainWorker(worker="w1", reason=f"by {MARK}"),
 ]

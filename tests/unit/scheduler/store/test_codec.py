@@ -27,6 +27,7 @@ from scheduler.model.events import (
     AppReleased,
     AppRemoved,
     AppReprioritized,
+    AppSignalled,
     AppsShown,
     AppWarned,
     ClusterConfigured,
@@ -304,6 +305,7 @@ EVENTS: list[Event] = [
     SlotAwaited(app="a4", date=1735689900000),
     SlotBegan(app="a4", units=1),
     SlotEnded(app="a4"),
+    AppSignalled(app="a3", signal="USR2", task=3, whole=True),
 ]
 """An event of every type, in the order of the file."""
 

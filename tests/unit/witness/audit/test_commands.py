@@ -38,6 +38,7 @@ from scheduler.model.commands import (
     ScaleApp,
     SetLimit,
     ShowApps,
+    SignalApp,
     StartedExecutor,
     SubmitApp,
 )
@@ -135,6 +136,7 @@ def timed() -> list[Fact]:
     )
     cluster.turn(StartedExecutor(executor="t1.0"))
     cluster.turn(after_s=15)
+    cluster.turn(SignalApp(app="t1", signal="USR2", task=0, whole=True))
     cluster.turn(ExtendApp(app="t1", by_s=10))
     cluster.turn(after_s=20)
     cluster.turn(after_s=20)
