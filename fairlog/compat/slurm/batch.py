@@ -30,15 +30,16 @@ shift 2
 set -m
 "$s" "$@" < "$stdin" &
 c=$!
-steps() { for p in "$SLURM_STEPS"/step.*; do [ -e "$p" ] && kill -"$1" "${p##*.}"; done; }
+steps() { n=1; for p in "$SLURM_STEPS"/step.*; do [ -e "$p" ] && kill -"$1" "${p##*.}" && n=0; done; return $n; }
 script() { kill -"$1" "$c"; }
-both() { steps "$1"; script "$1"; }
+either() { steps "$1" || script "$1"; }
 for n in HUP INT QUIT TERM CONT; do trap "script $n" $n; done
 for n in USR1 USR2 ALRM; do trap "$how $n" $n; done
 while :; do wait "$c"; r=$?; kill -0 "$c" || break; done 2>/dev/null
 exit $r
 """
-"""A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or `both`; then the copy of the
+"""A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or
+`either`, the script if there are no steps; then the copy of the
 script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on."""
 
 

@@ -182,7 +182,7 @@ def submission(
         fields["task_resources"] = {kind: str(number) for kind, number in gpus.items()}
     if seconds is not None:
         fields["time_limit_s" if indexes else "max_runtime_s"] = seconds
-    how = "both"
+    how = "either"
     if (said := asked.get("signal")) is not None:
         how, signal, before = read_signal(said)
         if seconds is None or indexes:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlog.compat.slurm import jobs
 from fairlog.compat.slurm.road import Me, Problem, Road
+from fairlog.compat.slurm.sbatch import members
 from fairlog.compat.slurm.tables import SCANCEL
 from fairlog.compat.slurm.words import Refused, read, without_effect
 
@@ -42,26 +43,40 @@ def run(words: list[str]) -> int:
     whole = [app for app in living if named.indexes.get(str(app["submittedSeq"])) is None]
     parts = [(app, index) for app in living for index in sorted(named.indexes.get(str(app["submittedSeq"])) or ())]
     for start in range(0, len(whole), 500):
-        commands = [_command(app, signal) for app in whole[start : start + 500]]
+        commands = [_command(app, signal, whole="full" in asked) for app in whole[start : start + 500]]
         try:
             road.send_many(commands)
         except Problem as problem:
             if problem.title != "AppEnded":
                 code = _say(asked, f"Kill job error: {problem}", code) or 1
     for app, index in parts:
-        code = _say(asked, f"Kill job error on job id {app['submittedSeq']}_{index}: {_NOT_ALONE}", code) or 1
+        code = _to_task(road, asked, app, index, signal) or code
     return code
 
 
-_NOT_ALONE = "a task of an array cannot be cancelled alone; cancel the whole array"
-
-
-def _command(app: dict[str, Any], signal: str) -> dict[str, Any]:
+def _to_task(road: Road, asked: dict[str, str], app: dict[str, Any], index: int, signal: str) -> int:
+    """Send a signal to a task of an array; the exit code."""
+    job, indexes = f"{app['submittedSeq']}_{index}", members(app["array"] or "0")
+    if index not in indexes:
+        return _say(asked, f"Kill job error on job id {job}: Invalid job id specified", 1)
     if signal in _KILLS:
-        return {"type": "KillApp", "app": app["app"], "reason": "scancel"}
-    raise Refused(
-        f"signal {signal} cannot be sent to a running job; --signal of sbatch sends one before --time is over"
-    )
+        return _say(asked, f"Kill job error on job id {job}: {_NOT_ALONE}", 1)
+    command = _command(app, signal, whole="full" in asked)
+    try:
+        road.send({**command, "task": indexes.index(index)})
+    except Problem as problem:
+        return _say(asked, f"Kill job error on job id {job}: {problem}", 1)
+    return 0
+
+
+_NOT_ALONE = "a task of an array cannot be cancelled alone; cancel the whole array, or send the task another signal"
+
+
+def _command(app: dict[str, Any], signal: str, *, whole: bool) -> dict[str, Any]:
+    about = {"app": app["app"], "reason": "scancel"}
+    if signal in _KILLS:
+        return {"type": "KillApp", **about}
+    return {"type": "SignalApp", "signal": signal, "whole": whole, **about}
 
 
 def signal_of(text: str) -> str:

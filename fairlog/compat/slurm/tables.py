@@ -144,8 +144,8 @@ SQUEUE: Table = (
 )
 SCANCEL: Table = (
     Option("-A --account", "NAME", ACTS, "jobs of this company"),
-    Option("-b --batch", "", IDLE, "a signal goes to whom --signal of sbatch says"),
-    Option("-f --full", "", IDLE, "a signal goes to whom --signal of sbatch says"),
+    Option("-b --batch", "", IDLE, "a signal goes to whom --signal of sbatch says, else to the steps, or the script"),
+    Option("-f --full", "", ACTS, "a signal goes to all processes"),
     Option("-H --hurry", "", IDLE, "there are no burst buffers"),
     Option("-i --interactive", "", ACTS, "asks before each job"),
     Option("--me", "", ACTS, "the caller's jobs"),
@@ -154,7 +154,7 @@ SCANCEL: Table = (
     Option("-w --nodelist", "HOSTS", ACTS, "jobs on these nodes"),
     Option("-Q --quiet", "", ACTS, "says nothing of jobs that cannot be cancelled"),
     Option("-R --reservation", "NAME", IDLE, "nothing is reserved by name"),
-    Option("-s --signal", "SIGNAL", ACTS, "KILL and TERM end the job"),
+    Option("-s --signal", "SIGNAL", ACTS, "KILL and TERM end the job; others are sent to what runs of it"),
     Option("-t --state", "STATE", ACTS, "PENDING, RUNNING or SUSPENDED"),
     Option("-u --user", "NAME", ACTS, "jobs of this user"),
     Option("--wckey", "KEY", IDLE, "there are no such keys"),

@@ -268,7 +268,7 @@ def test_the_copy_of_a_script_is_the_one_that_workers_look_for() -> None:
     from scheduler.model.staged import MOST_SCRIPT_BYTES, SCRIPT, digest_of, script_of_value
 
     assert (sbatch.SCRIPT, batch.MOST_BYTES) == (SCRIPT, MOST_SCRIPT_BYTES)
-    assert batch.command_of(["a"], how="both", stdin="")[batch.PLACE :] == [batch.NAME, "/dev/null", "a"]
+    assert batch.command_of(["a"], how="either", stdin="")[batch.PLACE :] == [batch.NAME, "/dev/null", "a"]
 
     class Road:
         """An API that knows no company but the one that is named."""
