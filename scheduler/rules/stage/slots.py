@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import Event, SlotAwaited, SlotBegan, SlotEnded
+from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, leaf_of, wanted_units
 from scheduler.rules.share.fill import CompanyNode, Leaf, Rooms, UserNode, may_start
@@ -127,8 +128,7 @@ class Shortage:
     def _due(self, node: CompanyNode, kind: str, whole: int) -> Fraction:
         """The company's part of that much, within its cap."""
         part = whole * self._part(node, kind)
-        names_it = node.quota.named is None or kind in ("cores", "memory_mb", *node.quota.named)
-        return min(part, self._weight(node, kind)) if node.capped and names_it else part
+        return min(part, self._weight(node, kind)) if node.capped and _names(node.quota, kind) else part
 
     def _part(self, node: CompanyNode, kind: str) -> Fraction:
         """Its weight as a part of the weights of all that take part in the filling."""
@@ -139,7 +139,7 @@ class Shortage:
 
     def _weight(self, node: CompanyNode, kind: str) -> Fraction:
         quota = node.quota
-        if quota.named is None or kind in ("cores", "memory_mb", *quota.named):
+        if _names(quota, kind):
             return Fraction(_amount(quota.amount, kind), quota.denominator)
         return Fraction(_amount(self._state.fleet.total, kind), len(self._entitled.companies))
 
@@ -159,6 +159,11 @@ class Shortage:
 def _taking_part(node: CompanyNode) -> list[UserNode]:
     """The users of the company that take part in the filling."""
     return [user for user in node.users if user.leaves]
+
+
+def _names(quota: Quota, kind: str) -> bool:
+    """Whether the quota says how much of the kind there is (semantics R4)."""
+    return quota.named is None or kind in ("cores", "memory_mb") or kind in quota.named
 
 
 def _gets_little(got: Resources, due: dict[str, Fraction]) -> bool:
