@@ -28,11 +28,13 @@ from statistics import median
 from time import perf_counter_ns
 
 from benchmarks._common import COMPANIES, companies, endings, oldest_endings, show, submission, words, worker
-from scheduler.model.commands import Command, ConfigureCluster, EndedExecutor, SetLimit, SubmitApp
+from scheduler.model.commands import ChangeEdition, Command, ConfigureCluster, EndedExecutor, SetLimit, SubmitApp
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import ExecutorRevoked
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.rules.validate import NEW_SETTINGS
 
 WORKER_CORES = 16
 APP_CORES = 8
@@ -66,8 +68,9 @@ class Cluster:
             self.turn(self.submission())
 
     def join(self) -> None:
-        """Register the companies and the workers."""
-        self.turn(ConfigureCluster(settings=self.settings))
+        """Register the companies and the workers of a cluster that shares as a new one does."""
+        self.turn(ChangeEdition(edition=EDITIONS[-1]))
+        self.turn(ConfigureCluster(settings={**NEW_SETTINGS, **self.settings}))
         self.turn(*companies(ACTIVE_COMPANIES if self.regulated else COMPANIES))
         if self.regulated:
             cores = self.workers * WORKER_CORES

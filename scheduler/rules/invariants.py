@@ -16,6 +16,7 @@ from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.owed import Key, key_of
 from scheduler.rules.rooms import could_gather
+from scheduler.rules.share.entitlement import filling, still_holding
 from scheduler.rules.timers import Timer
 from scheduler.rules.trouble import suspicion_timers
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.ledger import Standing
-    from scheduler.rules.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 
 def check(state: ClusterState) -> None:
@@ -57,6 +58,22 @@ def violations(state: ClusterState) -> Iterator[str]:
         yield from _queue(name, queue, state)
         yield from _limit(name, queue, state)
     yield from _timers(state)
+    yield from _kept_filling(state)
+
+
+def _kept_filling(state: ClusterState) -> Iterator[str]:
+    """The filling that is kept is the one that would be made now (semantics H2)."""
+    kept = still_holding(state) if state.by_entitlement else None
+    if kept is None:
+        return
+    made = filling(state)[0]
+    for app in {**made.leaves, **kept.leaves}:
+        before, now = [
+            (leaf.units, leaf.driven) if leaf is not None else (0, False)
+            for leaf in (kept.leaves.get(app), made.leaves.get(app))
+        ]
+        if before != now:
+            yield f"the filling that is kept hands {app!r} {before}, one made now {now}"
 
 
 def _balances(state: ClusterState) -> Iterator[str]:

@@ -50,6 +50,7 @@ from scheduler.rules.accounts import Accounts
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.queue import AppQueue, Ask, ask_of
 from scheduler.rules.admission.user import Contender
+from scheduler.rules.changes import Changes
 from scheduler.rules.claims import Claims
 from scheduler.rules.dependents import Dependents
 from scheduler.rules.entities import (
@@ -199,6 +200,7 @@ class ClusterState:
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
         self.dependents = Dependents()
+        self.changes = Changes()
 
     def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -228,6 +230,8 @@ class ClusterState:
                 self.refusals[cause] = event.error, event.message
                 self._count_refusal(by.account)
         fold(self, event)
+        if self.changes.kept is not None:
+            self.changes.mark(event)
         if self.queue.to_review:
             self.queue.review()
         if private is not None:

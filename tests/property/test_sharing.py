@@ -66,7 +66,7 @@ def test_an_edition_that_changes_leaves_nothing_of_the_one_before(history: Histo
 
 def units(state: ClusterState) -> dict[str, int]:
     """What each app is entitled to."""
-    return {app: leaf.units for app, leaf in entitlement(state).leaves.items()}
+    return {app: leaf.units for app, leaf in entitlement(state).leaves.items() if leaf.units}
 
 
 def within_cap(state: ClusterState, event: Event) -> None:

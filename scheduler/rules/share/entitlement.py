@@ -12,6 +12,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.fleet import tally
 from scheduler.rules.share.fill import CompanyNode, Filling, First, Handed, Leaf, Rooms, UserNode, may_start
 
@@ -30,11 +31,14 @@ class Entitlement:
     """App -> its demand and what it is handed, of every app that was looked at; of a `whole` one pending apps alone."""
     companies: dict[str, CompanyNode] = field(default_factory=dict)
 
-    handed: list[Handed] = field(default_factory=list)
     dropped: list[Leaf] = field(default_factory=list)
     """The demands that dropped out, in that order."""
     offered: dict[Resources, int] = field(default_factory=dict)
     """What the live workers offer beside drivers, counted by amounts."""
+    entering: list[str] = field(default_factory=list)
+    """The pending apps that were handed anything, of one that is not `whole`."""
+    turned_away: dict[tuple[str, str], dict[Need, Leaf]] = field(default_factory=dict)
+    """(company, user) -> for what its pending apps need, the last one that was looked at."""
     whole: bool = False
     """Whether all that is wanted and not granted has room now, so that everybody is entitled to all that it wants."""
     _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
@@ -84,9 +88,71 @@ class Entitlement:
 
 
 def entitlement(state: ClusterState) -> Entitlement:
-    """The filling of the state as it stands, which it needs not where all has room (semantics H2)."""
+    """The filling of the state as it stands, which it needs not where all has room (semantics H2).
+
+    The last one is given again if nothing that changed since could make another one.
+    """
+    changes = state.changes
+    kept: Entitlement | None = changes.kept
+    if kept is not None and not changes.apps:
+        return kept
     found = _unhindered(state)
-    return _filled(state) if found is None else found
+    if found is not None:
+        changes.forget()
+        return found
+    kept = still_holding(state) or filling(state)[0]
+    changes.keep(kept)
+    return kept
+
+
+def still_holding(state: ClusterState) -> Entitlement | None:
+    """The last filling, if nothing that changed since could make another one."""
+    kept: Entitlement | None = state.changes.kept
+    if kept is None or any(slot.began for slot in state.slots.values()):
+        return None
+    return kept if all(_holds_for(state, kept, name) for name in state.changes.apps) else None
+
+
+def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
+    """Whether a filling would hand everybody the same although this app changed since.
+
+    What it wants is as it was, and of equal shares the units that were handed out are held no less, the next one no
+    more than before, since ties stay with who holds (semantics H3). One that entered was handed all that it wants.
+    """
+    app, leaf = state.apps.get(name), kept.leaves.get(name)
+    if app is None or app.ended is not None:
+        return leaf is None
+    queue = state.queue.companies[app.spec.company]
+    if leaf is None:
+        if app.admitted:
+            return admitted_leaf(state.fleet, app) is None and not queue.limit.limited
+        return name not in state.queue.arrivals or _is_turned_away(state, kept, app)
+    now = admitted_leaf(state.fleet, app) if app.admitted or name in state.queue.arrivals else None
+    if now is None or (now.size, now.most, now.least, now.driver, now.alone) != (
+        leaf.size,
+        leaf.most,
+        leaf.least,
+        leaf.driver,
+        leaf.alone,
+    ):
+        return False
+    if app.admitted and leaf.rank[0] and (queue.limit.limited or leaf.cause):
+        return False
+    units = leaf.units
+    return min(now.held, units) >= min(leaf.held, units) and (now.held <= units or leaf.held > units)
+
+
+def _is_turned_away(state: ClusterState, kept: Entitlement, app: App) -> bool:
+    """Whether the filling never looks at the pending app: one of its user that needs the same comes first in vain."""
+    queue = state.queue.companies[app.spec.company]
+    last = kept.turned_away.get((app.spec.company, app.spec.user), {}).get(app.need)
+    if last is None or not last.cause or queue.limit.limited or not (last.starts or last.units < last.least):
+        return False
+    first = state.apps[last.app]
+    if first.admitted and app.unplaced_driver is not NOTHING:
+        return False
+    place = queue.users[app.spec.user].by_ask[ask_of(app)].key
+    return place is not None and place(app) > place(first)
 
 
 def _unhindered(state: ClusterState) -> Entitlement | None:
@@ -106,7 +172,7 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
     found = Entitlement(whole=True)
     for name, queue in state.queue.companies.items():
         for user in queue.asking().values():
-            for leaf in _pending(state.fleet, queue, user, (0, 0), []):
+            for leaf in _pending(state.fleet, queue, user, (0, 0), [], last={}):
                 asked.add(name, leaf.size, leaf.most, leaf.driver)
                 if asked.left < 0:
                     return None
@@ -164,7 +230,8 @@ def drivers_of(state: ClusterState, company: str) -> Resources:
     )
 
 
-def _filled(state: ClusterState) -> Entitlement:
+def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
+    """A filling of the state, and what it handed out, in its order (semantics H2)."""
     found = Entitlement()
     begun = [state.apps[name] for name, slot in state.slots.items() if slot.began]
     admitted: dict[str, list[App]] = {}
@@ -184,13 +251,14 @@ def _filled(state: ClusterState) -> Entitlement:
         if worker.status == "alive":
             tally(rooms, worker.offer, -1)
             tally(rooms, worker.beside_drivers, 1)
-    filling = Filling(rooms, found.companies.values(), state.fleet.total)
-    filling.run(_first(state, found, begun))
-    found.handed, found.dropped, found.offered = filling.handed, filling.dropped, rooms
+    run = Filling(rooms, found.companies.values(), state.fleet.total)
+    run.run(_first(state, found, begun))
+    found.dropped, found.offered = run.dropped, rooms
     for node in found.companies.values():
         for user in node.users:
             found.leaves.update((leaf.app, leaf) for leaf in user.leaves)
-    return found
+            found.entering += [leaf.app for leaf in user.leaves if leaf.rank[0] and (leaf.units or leaf.driven)]
+    return found, run.handed
 
 
 def _first(state: ClusterState, found: Entitlement, begun: list[App]) -> list[First]:
@@ -235,20 +303,26 @@ def _add_users(fleet: Fleet, found: Entitlement, known: list[App], company: Comp
             ahead = [app for app in pending.get(name, []) if app.ready and app.need.hostable]
             own = [leaf_of(fleet, app, (1, *selected, app.ready_position)) for app in ahead]
             leaves += [leaf for leaf in own if leaf is not None]
-            later = _pending(fleet, queue, asking[name], selected, ahead)
+            last = found.turned_away[queue.tenant.company, name] = {}
+            later = _pending(fleet, queue, asking[name], selected, ahead, last=last)
         node.users.append(UserNode(name, leaves=leaves, later=later))
 
 
 def _pending(
-    fleet: Fleet, queue: CompanyQueue, user: UserQueue, selected: tuple[int, int], besides: list[App]
+    fleet: Fleet,
+    queue: CompanyQueue,
+    user: UserQueue,
+    selected: tuple[int, int],
+    besides: list[App],
+    *,
+    last: dict[Need, Leaf],
 ) -> Iterator[Leaf]:
     """The pending apps that may enter, in the order of F; of one size none after one that found no room.
 
-    Not those `besides`, which have slots and count already.
+    Not those `besides`, which have slots and count already. `last` gets the last one of each need.
     """
     limit, name = queue.limit, user.contender.user
     asked, apps = sum([app.requested for app in besides], NOTHING), len(besides)
-    last: dict[Need, Leaf] = {}
 
     def shut(ask: Ask) -> bool:
         before = last.get(ask.need)

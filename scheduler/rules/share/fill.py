@@ -203,8 +203,8 @@ def _spare(room: Resources, size: Resources) -> int:
     return sum(size.amount(kind) == 0 for kind, _ in room.others)
 
 
-Handed = tuple[str, tuple[Resources, ...], int]
-"""App, what a unit of it is made of, and how many units were handed out in a row, in the order of the filling."""
+Handed = tuple[str, tuple[Resources, ...]]
+"""App, and what the unit that it was handed is made of."""
 
 
 First = tuple[CompanyNode, UserNode, Leaf, int]
@@ -220,6 +220,7 @@ class Filling:
         self._of_users = Quota(total)
         self._unnamed = Quota(total, max(1, len(self.companies)))
         self.handed: list[Handed] = []
+        """What was handed out, in the order of the filling."""
         self.dropped: list[Leaf] = []
         """The demands that dropped out, in that order."""
         self._full: set[Resources] = set()
@@ -235,60 +236,76 @@ class Filling:
                 self._hand(whose, of, demand)
         queue: list[tuple[Key, int]] = []
         waiting: list[list[tuple[Key, int]]] = []
+        following: list[list[Leaf | None]] = []
         for number, company in enumerate(self.companies):
+            leaves = [user.next() for user in company.users]
             users = [
-                (self._user_key(user, leaf), place)
-                for place, user in enumerate(company.users)
-                if (leaf := user.next()) is not None
+                (self._user_key(company.users[place], leaf), place)
+                for place, leaf in enumerate(leaves)
+                if leaf is not None
             ]
             heapify(users)
             waiting.append(users)
+            following.append(leaves)
             if users:
                 queue.append((self._company_key(company, users[0][0]), number))
         heapify(queue)
         while queue:
-            _, number = queue[0]
-            company, users = self.companies[number], waiting[number]
-            user = company.users[users[0][1]]
-            leaf = user.next()
+            number = queue[0][1]
+            company, users, leaves = self.companies[number], waiting[number], following[number]
+            place = users[0][1]
+            user, leaf = company.users[place], leaves[place]
             if leaf is not None:
                 self._hand(company, user, leaf)
-                leaf = user.next()
-            key = None if leaf is None else self._user_key(user, leaf)
-            if key is None:
-                heappop(users)
+                leaf = leaves[place] = user.next()
+            if leaf is not None:
+                heapreplace(users, (self._user_key(user, leaf), place))
             else:
-                heapreplace(users, (key, users[0][1]))
+                heappop(users)
             if users:
                 heapreplace(queue, (self._company_key(company, users[0][0]), number))
             else:
                 heappop(queue)
 
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
+        size = leaf.size
+        if leaf.starts:
+            self._hand_first(company, user, leaf)
+        elif size in self._full:
+            leaf.cause = "room"
+        elif company.capped and not company.quota.covers(company.used, size):
+            leaf.cause = "cap"
+        elif self.rooms.take(size) is None:
+            leaf.cause = "room"
+            self._full.add(size)
+        else:
+            self.handed.append((leaf.app, (size,)))
+            user.used += size
+            company.used += size
+            leaf.units += 1
+        if leaf.cause:
+            self.dropped.append(leaf)
+
+    def _hand_first(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
+        """A unit that has a driver in it."""
         unit, amounts = leaf.unit, leaf.amounts
-        starts = leaf.starts
-        if self._full and not self._full.isdisjoint(unit):
+        if not self._full.isdisjoint(unit):
             leaf.cause = "room"
         elif company.capped and not company.quota.covers(company.used, amounts):
             leaf.cause = "cap"
-        elif starts and not may_start(company.quota, company.drivers, leaf.driver):
+        elif not may_start(company.quota, company.drivers, leaf.driver):
             leaf.cause = "drivers"
         elif not self.rooms.take_all(unit):
             leaf.cause = "room"
             if len(unit) == 1:
                 self._full.add(unit[0])
         else:
-            self.handed.append((leaf.app, unit, 1))
+            self.handed.append((leaf.app, unit))
             user.used += amounts
             company.used += amounts
-            if starts:
-                company.drivers += leaf.driver
-                leaf.driven = True
-                leaf.units += len(unit) - 1
-            else:
-                leaf.units += 1
-        if leaf.cause:
-            self.dropped.append(leaf)
+            company.drivers += leaf.driver
+            leaf.driven = True
+            leaf.units += len(unit) - 1
 
     def _user_key(self, user: UserNode, leaf: Leaf) -> Key:
         """Whose turn it is among the users of a company, `leaf` being next of this one (semantics H3)."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.entitlement import Entitlement, units_of
-from scheduler.rules.share.fill import Rooms
+from scheduler.rules.share.entitlement import filling, units_of
+from scheduler.rules.share.fill import Handed, Rooms
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, Worker
@@ -18,14 +18,14 @@ Content = Counter[str]
 """App -> how many of its units stand on a worker."""
 
 
-def plan(state: ClusterState, entitled: Entitlement) -> dict[str, Content]:
+def plan(state: ClusterState) -> dict[str, Content]:
     """Live worker -> what would stand there, if the workers of the filling are matched with those that agree most."""
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
     by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
     for worker in live:
         by_offer[_offer(state, worker)].append(worker)
     found: dict[str, Content] = {}
-    for offer, contents in _packed(entitled, [_offer(state, worker) for worker in live]).items():
+    for offer, contents in _packed(filling(state)[1], [_offer(state, worker) for worker in live]).items():
         found.update(_matched(state, contents, by_offer[offer]))
     return found
 
@@ -48,15 +48,15 @@ def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
     )
 
 
-def _packed(entitled: Entitlement, offers: list[Resources]) -> dict[Resources, list[Content]]:
+def _packed(handed: list[Handed], offers: list[Resources]) -> dict[Resources, list[Content]]:
     """Offer -> what the filling put on each worker of that offer."""
     rooms = Rooms(Counter(offers))
     contents: list[Content] = [Counter() for _ in offers]
     free: defaultdict[Resources, list[int]] = defaultdict(list)
     for number, offer in reversed(list(enumerate(offers))):
         free[offer].append(number)
-    for app, unit, times in entitled.handed:
-        for size in unit * times:
+    for app, unit in handed:
+        for size in unit:
             room = rooms.take(size)
             if room is None:  # the filling has the room of what lingers, too
                 continue

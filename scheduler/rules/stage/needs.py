@@ -23,6 +23,7 @@ from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
 from scheduler.rules.stage.room import (
+    Bounds,
     Room,
     Seeking,
     Why,
@@ -147,6 +148,7 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
     """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
     most = most_targets(state)
     in_vain: set[str] = set()
+    bounds = Bounds(state)
     while True:
         if len(state.holds) >= most:
             return
@@ -158,11 +160,14 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
         if not lacking:
             return
         app = min(lacking, key=lambda app: (having[app.spec.company], app.lack.date, app.admitted))
-        found = Seeking(state, entitled, app, at).cheapest()
+        found = Seeking(state, entitled, app, at, bounds).cheapest()
         if found is None:
             in_vain.add(app.id)
-        else:
-            yield from _set(state, entitled, app, *found)
+            continue
+        room, why = found
+        yield from _set(state, entitled, app, room, why)
+        if any(to or executor.worker != room.worker for executor, to in room.leaving):
+            bounds.forget()
 
 
 def _set(state: ClusterState, entitled: Entitlement, app: App, room: Room, why: Why) -> Iterator[Event]:

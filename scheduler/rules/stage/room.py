@@ -93,34 +93,80 @@ def side_of(state: ClusterState, entitled: Entitlement, app: App, claimant: App)
     return entitled.sides(state).get(side, (NOTHING, NOTHING))
 
 
+Bound = tuple[int, int, str]
+"""The least that room on a worker can cost: the cores that leave, less what is free, and its name."""
+
+
+class Bounds:
+    """The live workers by the least that room for a unit could cost there, the cheapest first."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._by_cores: dict[int, list[Bound]] = {}
+
+    def of(self, cores: int) -> list[Bound]:
+        """For a unit of so many cores."""
+        found = self._by_cores.get(cores)
+        if found is None:
+            found = self._by_cores[cores] = sorted(
+                [
+                    (max(0, cores - worker.free.cores - coming(self._state, worker).cores), -worker.free.cores, name)
+                    for name, worker in self._state.workers.items()
+                    if worker.status == "alive"
+                ]
+            )
+        return found
+
+    def forget(self) -> None:
+        """What is free or leaving has changed on workers that may have a target."""
+        self._by_cores.clear()
+
+
 class Seeking:
     """The search for room for the next unit of one app."""
 
-    def __init__(self, state: ClusterState, entitled: Entitlement, app: App, at: int) -> None:
+    def __init__(
+        self, state: ClusterState, entitled: Entitlement, app: App, at: int, bounds: Bounds | None = None
+    ) -> None:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
         self.kept = kept_from(state, app, at)
+        self._bounds = (bounds or Bounds(state)).of(self.size.cores)
 
     def cheapest(self) -> tuple[Room, Why] | None:
         """The plan with the mildest means; among those the fewest moves, then the fewest cores that leave."""
         forced = self._below_cap()
         if forced is None:
             return None
-        workers = [worker for worker in self.state.workers.values() if self._may_have_target(worker)]
         for means in MEANS:
-            rooms = [room for worker in workers if (room := self._made(worker, forced, means)) is not None]
-            if rooms:
-                best = min(rooms)
+            best = self._best(forced, means)
+            if best is not None:
                 return best, "cap" if forced else "move" if best.moves else "surplus"
-        planned = self._planned(workers, forced)
+        planned = self._planned(forced)
         return None if planned is None else (planned, "plan")
 
-    def _planned(self, workers: list[Worker], forced: list[Allocation]) -> Room | None:
+    def _best(self, forced: list[Allocation], means: Means) -> Room | None:
+        """The cheapest room that can be made by these means; no worker is looked at that cannot be cheaper."""
+        told = _cores(forced)
+        best: Room | None = None
+        for lack, less_free, name in self._bounds:
+            if best is not None and not told and best[:4] <= (0, lack, less_free, name):
+                break
+            worker = self.state.workers[name]
+            if self._may_have_target(worker):
+                room = self._made(worker, forced, means)
+                if room is not None and (best is None or room < best):
+                    best = room
+        return best
+
+    def _planned(self, forced: list[Allocation]) -> Room | None:
         """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
-        wanted, found = plan(self.state, self.entitled), list[Room]()
+        wanted, found = plan(self.state), list[Room]()
         if sum([content[self.app.id] for content in wanted.values()]) <= held_units(self.app):
             return None
-        for worker in workers:
+        for worker in self.state.workers.values():
+            if not self._may_have_target(worker):
+                continue
             content, there = wanted[worker.id], standing_on(self.state, worker)
             if content[self.app.id] <= there[self.app.id] and self.app.unplaced_driver is NOTHING:
                 continue

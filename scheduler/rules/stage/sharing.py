@@ -58,11 +58,8 @@ def _entering(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitte
     """The pending apps that are entitled to a unit, in the order of C, U and F (semantics H4)."""
     if not state.queue.arrivals or not state.fleet.live:
         return
-    due = [
-        app
-        for leaf in entitled.leaves.values()
-        if (leaf.units or leaf.driven) and not (app := state.apps[leaf.app]).admitted
-    ]
+    names = entitled.leaves if entitled.whole else entitled.entering
+    due = [app for name in names if not (app := state.apps[name]).admitted]
     due += state.queue.wanting_nothing()
     for app in state.queue.entering(due):
         yield admission(state, app)
