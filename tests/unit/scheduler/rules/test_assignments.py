@@ -79,6 +79,12 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "grace_s",
         "array",
         "near",
+        "keep_going",
+        "number",
+        "outputs",
+        "signals",
+        "script",
+        "script_at",
     ]
 
 
