@@ -385,6 +385,7 @@ class Client:
         It goes to the process of each, or `whole` to all that come from it; an operator states the `reason` where there
         are accounts.
 
+        >>> import time
         >>> app = client.submit("sleep 600", company="acme", user="ann")
         >>> while not client.tasks(app): time.sleep(0.1)
         >>> receipt = client.signal(app, "TERM")

@@ -73,8 +73,11 @@ def within_cap(state: ClusterState, event: Event) -> None:
     """A company that may not borrow is granted nothing beyond its quota, but what changes its place (H1, H6)."""
     if not isinstance(event, ExecutorAllocated):
         return
-    company = state.companies[state.apps[event.app].spec.company]
+    app = state.apps[event.app]
+    company = state.companies[app.spec.company]
     if not state.by_entitlement or company.spec.may_borrow:
+        return
+    if app.moving.covers(app.granted - app.moving + event.resources):
         return
     theirs = (app for app in state.apps.values() if app.spec.company == company.spec.company)
     moving = sum((app.moving for app in theirs), NOTHING)

@@ -27,15 +27,18 @@ mkdir -p "$SLURM_STEPS"
 how=$0 s=$1 stdin=$2
 [ -x "$s" ] || chmod 700 "$s"
 shift 2
+exec 3>&2 2>/dev/null
 set -m
-"$s" "$@" < "$stdin" &
+"$s" "$@" 2>&3 3>&- < "$stdin" &
 c=$!
+set +m
+exec 3>&-
 steps() { n=1; for p in "$SLURM_STEPS"/step.*; do [ -e "$p" ] && kill -"$1" "${p##*.}" && n=0; done; return $n; }
 script() { kill -"$1" "$c"; }
 either() { steps "$1" || script "$1"; }
 for n in HUP INT QUIT TERM CONT; do trap "script $n" $n; done
 for n in USR1 USR2 ALRM; do trap "$how $n" $n; done
-while :; do wait "$c"; r=$?; kill -0 "$c" || break; done 2>/dev/null
+while :; do wait "$c"; r=$?; kill -0 "$c" || break; done
 exit $r
 """
 """A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or

@@ -37,6 +37,8 @@ class Entitlement:
     """What the live workers offer beside drivers, counted by amounts."""
     entering: list[str] = field(default_factory=list)
     """The pending apps that were handed anything, of one that is not `whole`."""
+    overtaking: dict[str, None] = field(default_factory=dict)
+    """Those of them before which, by F, an app of their user waits that was handed nothing."""
     turned_away: dict[tuple[str, str], dict[Need, Leaf]] = field(default_factory=dict)
     """(company, user) -> for what its pending apps need, the last one that was looked at."""
     whole: bool = False
@@ -116,37 +118,42 @@ def still_holding(state: ClusterState) -> Entitlement | None:
 def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
     """Whether a filling would hand everybody the same although this app changed since.
 
-    What it wants is as it was, and of equal shares the units that were handed out are held no less, the next one no
-    more than before, since ties stay with who holds (semantics H3). One that entered was handed all that it wants.
+    Where there are limits, any change may let others in (semantics N2).
     """
     app, leaf = state.apps.get(name), kept.leaves.get(name)
-    if app is None or app.ended is not None:
-        return leaf is None
-    queue = state.queue.companies[app.spec.company]
-    if leaf is None:
-        if app.admitted:
-            return admitted_leaf(state.fleet, app) is None and not queue.limit.limited
-        return name not in state.queue.arrivals or _is_turned_away(state, kept, app)
-    now = admitted_leaf(state.fleet, app) if app.admitted or name in state.queue.arrivals else None
-    if now is None or (now.size, now.most, now.least, now.driver, now.alone) != (
-        leaf.size,
-        leaf.most,
-        leaf.least,
-        leaf.driver,
-        leaf.alone,
-    ):
+    if app is None or state.queue.companies[app.spec.company].limit.limited:
         return False
-    if app.admitted and leaf.rank[0] and (queue.limit.limited or leaf.cause):
+    if app.ended is not None:
+        return leaf is None
+    now = admitted_leaf(state.fleet, app) if app.admitted or name in state.queue.arrivals else None
+    if leaf is None:
+        return now is None or (not app.admitted and _is_turned_away(state, kept, app))
+    entered = app.admitted > 0 and leaf.rank[0] > 0
+    if entered and (leaf.cause or name in kept.overtaking):
+        return False
+    return now is not None and _is_handed_the_same(leaf, now)
+
+
+def _is_handed_the_same(leaf: Leaf, now: Leaf) -> bool:
+    """Whether a demand is as it was, and wins and loses the same ties (semantics H3).
+
+    Of equal shares a unit stays with who holds it: those that were handed out are held no less, the next one no more.
+    """
+    if (now.size, now.most, now.least) != (leaf.size, leaf.most, leaf.least):
         return False
     units = leaf.units
-    return min(now.held, units) >= min(leaf.held, units) and (now.held <= units or leaf.held > units)
+    return (
+        (now.driver, now.alone) == (leaf.driver, leaf.alone)
+        and min(now.held, units) >= min(leaf.held, units)
+        and (now.held <= units or leaf.held > units)
+    )
 
 
 def _is_turned_away(state: ClusterState, kept: Entitlement, app: App) -> bool:
     """Whether the filling never looks at the pending app: one of its user that needs the same comes first in vain."""
     queue = state.queue.companies[app.spec.company]
     last = kept.turned_away.get((app.spec.company, app.spec.user), {}).get(app.need)
-    if last is None or not last.cause or queue.limit.limited or not (last.starts or last.units < last.least):
+    if last is None or not last.cause or not (last.starts or last.units < last.least):
         return False
     first = state.apps[last.app]
     if first.admitted and app.unplaced_driver is not NOTHING:
@@ -256,9 +263,21 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
     found.dropped, found.offered = run.dropped, rooms
     for node in found.companies.values():
         for user in node.users:
-            found.leaves.update((leaf.app, leaf) for leaf in user.leaves)
-            found.entering += [leaf.app for leaf in user.leaves if leaf.rank[0] and (leaf.units or leaf.driven)]
+            _note_result(found, user)
     return found, run.handed
+
+
+def _note_result(found: Entitlement, user: UserNode) -> None:
+    """What the user's apps were handed, and which pending ones enter by that."""
+    waits = False
+    for leaf in user.leaves:
+        found.leaves[leaf.app] = leaf
+        if leaf.rank[0] and (leaf.units or leaf.driven):
+            found.entering.append(leaf.app)
+            if waits:
+                found.overtaking[leaf.app] = None
+        elif leaf.rank[0]:
+            waits = True
 
 
 def _first(state: ClusterState, found: Entitlement, begun: list[App]) -> list[First]:

@@ -413,7 +413,7 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("submit", "--company", LONG, "--user", "u", "--", "true"), "no company"),
         (("submit", "--company", "acme", "--user", LONG, "--", "true"), "at most 128 characters"),
         (("submit", "--company", "acme", "--user", "\x1b[31m", "--", "true"), "control characters"),
-        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "16 cores, but the quota"),
+        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "12 cores, but the quota"),
         (("company", "add", "acme"), "registered already"),
         (("company", "add", "tiny", "--cores", "-1", "--memory", "4G"), "quota's cores must be between 0"),
         (("company", "add", "tiny", "--cores", "8"), "both --cores and --memory"),

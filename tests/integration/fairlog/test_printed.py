@@ -155,6 +155,8 @@ CALLS: dict[str, list[list[str]]] = {
     "scale": [["a", "--executors", "1"]],
     "extend": [["a", "--by", "1h"]],
     "reprioritize": [["a", "3"]],
+    "signal": [["a", "USR1"], [TYPED, "USR1"], ["a", TYPED]],
+    "slurm": [["path"]],
     "hold": [["a"]],
     "release": [["a"]],
     "apps": [[], ["--all"], ["--all", "--json"]],

@@ -433,8 +433,9 @@ def test_files_of_output_are_the_accounts_and_opened_with_its_rights(account_rig
     for folder, mode in (("open", 0o777), ("closed", 0o755)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder).chmod(mode)
-    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        above.chmod(above.stat().st_mode | 0o011)
+    for above in (tmp_path, *tmp_path.parents):
+        if not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o011)
     mine, other = (Outputs(output=f"{tmp_path}/{name}/log", app="1") for name in ("open", "closed"))
     account_rig.run(account_rig.grant(shell("echo mine"), outputs=mine))
     assert (tmp_path / "open" / "log").stat().st_uid == 54321

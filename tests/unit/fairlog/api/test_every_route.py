@@ -134,6 +134,8 @@ CASES: list[Case] = [
     *(Case("submitApp", "submit", whose, body=submission(*whose.split("/"))) for whose in ("acme/ann", "globex/bob")),
     *of_app("killApp", {"reason": "it hangs"}, "kill"),
     *of_app("killApp", {}, "kill"),
+    *of_app("signalApp", {"signal": "USR1", "reason": "it hangs"}, "kill"),
+    *of_app("signalApp", {"signal": "USR1"}, "kill"),
     *of_app("scaleApp", {"executors": 1}),
     *of_app("holdApp", {}),
     *of_app("releaseApp", {}),

@@ -19,6 +19,7 @@ from fairlog.watch.tally import Tally
 from recovery.failover.exporter import CannotExport, Collector, Exporter
 from recovery.failover.lease import Member
 from scheduler.model.commands import RegisterCompany, RegisterKind, RegisterWorker, SubmitApp
+from scheduler.model.events import CompanyRegistered
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service.measures import COMMIT_S, TURN_EVENTS, Measures
@@ -132,7 +133,7 @@ def test_turns_are_counted_by_type_size_company_and_reason() -> None:
     assert tally.events.total() == len(log)
     assert tally.events["ExecutorAllocated"] == tally.granted.total() > 10
     assert tally.events["ExecutorRemoved"] == tally.ended.total() > 5
-    assert set(tally.granted) <= set(state.companies)
+    assert set(tally.granted) <= {fact.event.company for fact in log if isinstance(fact.event, CompanyRegistered)}
     turns = tally.turns()
     assert (sum(turns.counts), turns.total) == (len(RECORDS), len(log))
     assert len(tally.over) == tally.events["AppRemoved"]
