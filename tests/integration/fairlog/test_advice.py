@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from redis import Redis
 
@@ -52,6 +54,8 @@ class Here:
         self.store = Redis.from_url(self.url)
         self.app = ""
         self.agent: subprocess.Popen[bytes] | None = None
+        self.left: list[psutil.Process] = []
+        """What the agent had started, which outlives it."""
 
     def started(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A `fairlog` command that goes on, whose words nobody reads."""
@@ -80,6 +84,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     if found.agent is not None and found.agent.poll() is None:
         found.agent.kill()
         found.agent.wait(HOPELESS_S)
+    for process in found.left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     shell.run("down")
     found.store.close()
 
@@ -148,6 +155,7 @@ def worker_lost(here: Here) -> None:
     assert here.agent is not None
     here.shell.ok("settings", "set", "worker_timeout_s=5")
     wait_until(lambda: here.shell.app(here.app)["state"] == "running", "the app to run")
+    here.left = psutil.Process(here.agent.pid).children(recursive=True)
     os.kill(here.agent.pid, signal.SIGKILL)
     here.agent.wait(HOPELESS_S)
     found = here.until("worker_lost")
