@@ -60,7 +60,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED, Account, Token
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import MOST_DIGITS, look, named, page_of_apps, without_private
+from scheduler.rules.views import look, may_be_number, named, page_of_apps, without_private
 from scheduler.service.client import Client
 from scheduler.service.keyring import Keyring
 from scheduler.service.owners import beat
@@ -305,7 +305,7 @@ class Handlers:
 
         A number that this server has not folded yet is waited for.
         """
-        if not (text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS):
+        if not may_be_number(text):
             return text
         if self.replica.head < int(text) <= self.replica.log.head().seq:
             self.replica.wait_for(int(text), LONG_WAIT_S)

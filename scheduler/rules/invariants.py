@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 from scheduler.rules.state import ClusterState
 
 FILLING_EVERY = 3
+"""After so many events the filling that is kept is compared: making one anew is dear."""
 
 
 def check(state: ClusterState) -> None:

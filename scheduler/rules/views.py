@@ -58,12 +58,17 @@ def page_of_apps(
     return page, None
 
 
+def may_be_number(text: str) -> bool:
+    """Whether the text could be the number of an app (`named`)."""
+    return text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS
+
+
 def named(state: ClusterState, text: str) -> str:
     """The id of the app that the text is: its id, or else the log position of its submission, which never repeats.
 
     A text that is neither stays.
     """
-    if text in state.apps or not (text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS):
+    if text in state.apps or not may_be_number(text):
         return text
     known, position = list(state.apps.values()), int(text)  # in order of submission
     place = bisect_left(known, position, key=lambda app: app.submitted)

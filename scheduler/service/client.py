@@ -131,7 +131,9 @@ class Client:
     def send(self, command: Command, *, command_id: str | None = None, by: By | None = None) -> Receipt:
         """Carry out `command`; returns after the commit. Raises: CommandRejected; NoMaster after `timeout_s`."""
         identity = command_id or _new_id()
-        answer = self._ask(identity, write_command(command), by)
+        text = write_command(command)
+        check_length(text)
+        answer = self._ask(identity, text, by)
         return _receipt(identity, answer, receipt_of(answer))
 
     def send_many(self, commands: Sequence[Command], *, by: By | None = None) -> list[Receipt | CommandRejected]:
@@ -198,10 +200,10 @@ class Client:
         Nobody but who may submit for that user can put them in the way. Raises: DuplicateApp if others are there;
         InvalidCommand if there are too many, or the script is another one than the command says.
         """
-        check_length(write_command(command))
         check_script(command, values)
         if not values:
             return False
+        check_length(write_command(command))
         check_variables(values)
         sealed = seal(self._secret_key, self.keys.cluster, command.app, values)
         secrets = [part for item in sealed.items() for part in item]

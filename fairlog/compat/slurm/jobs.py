@@ -8,7 +8,7 @@ from typing import Any
 
 from fairlog.compat.slurm.road import Me, Road
 from fairlog.compat.slurm.sbatch import PARTITION, members
-from fairlog.compat.slurm.words import Refused
+from fairlog.compat.slurm.words import Refused, listed, runs
 
 MIN_JOB_AGE_S = 300
 """How long squeue shows jobs that have ended."""
@@ -237,13 +237,7 @@ def jobs_of(app: dict[str, Any], *, apart: bool) -> list[Job]:
 
 def spans(indexes: list[int]) -> str:
     """The indexes as a list such as `1-3,7`."""
-    found: list[list[int]] = []
-    for index in indexes:
-        if found and index == found[-1][1] + 1:
-            found[-1][1] = index
-        else:
-            found.append([index, index])
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in found)
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs(indexes))
 
 
 class Named:
@@ -276,15 +270,8 @@ def is_list(text: str) -> bool:
 
 
 def split(text: str) -> list[str]:
-    """The parts of a list between commas, of which those in brackets are none."""
-    found, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += letter
-    return [each.strip() for each in found if each.strip()]
+    """The parts of a list of jobs, without the blanks around them."""
+    return [each.strip() for each in listed(text) if each.strip()]
 
 
 def states_named(text: str) -> set[str]:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from fairlog.compat.slurm.road import Road
-from fairlog.compat.slurm.words import Refused
+from fairlog.compat.slurm.words import Refused, listed, runs
 
 _STATES = {"draining": "drain", "leaving": "drain", "decommissioned": "down", "lost": "down"}
 
@@ -48,16 +48,10 @@ def hosts_of(text: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    found, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += letter
-    if depth:
+    """The parts of a list of hosts. Raises: Refused."""
+    if text.count("[") != text.count("]"):
         raise Refused(f"Invalid hostlist: {text[:80]}")
-    return [each for each in found if each]
+    return [each for each in listed(text) if each]
 
 
 def _first(name: str) -> list[str]:
@@ -93,16 +87,10 @@ def list_of(names: list[str]) -> str:
             plain.append(name)
     done = plain
     for (stem, width), numbers in by_stem.items():
-        runs: list[list[int]] = []
-        for number in sorted(set(numbers)):
-            if runs and number == runs[-1][1] + 1:
-                runs[-1][1] = number
-            else:
-                runs.append([number, number])
-        said = [f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}" for first, last in runs]
-        done.append(
-            f"{stem}{said[0]}" if said == [f"{runs[0][0]:0{width}}"] and len(runs) == 1 else f"{stem}[{','.join(said)}]"
-        )
+        found = runs(sorted(set(numbers)))
+        said = [f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}" for first, last in found]
+        alone = len(found) == 1 and found[0][0] == found[0][1]
+        done.append(f"{stem}{said[0]}" if alone else f"{stem}[{','.join(said)}]")
     return ",".join(done)
 
 

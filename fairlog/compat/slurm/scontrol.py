@@ -15,6 +15,7 @@ from fairlog.compat.slurm.road import Problem, Road
 from fairlog.compat.slurm.sbatch import PARTITION
 from fairlog.compat.slurm.tables import SCONTROL
 from fairlog.compat.slurm.words import Refused, read, without_effect
+from scheduler.model.outputs import filled
 
 _UNKNOWN = "Invalid job id specified"
 _LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "reconfigure", "shutdown", "takeover")
@@ -162,17 +163,8 @@ def _file(job: Job, pattern: str | None) -> str:
         "x": str(job.app["name"]),
         "u": str(job.app["user"]),
         "N": job.nodes[0] if job.nodes else "",
-        "%": "%",
     }
-    done, rest = "", pattern
-    while rest:
-        before, percent, rest = rest.partition("%")
-        done += before
-        if percent:
-            digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-            letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
-            done += known.get(letter, "").zfill(int(digits or 0)) if digits else known.get(letter, "")
-    return done
+    return filled(pattern, known)
 
 
 def _show_nodes(named: list[str], *, one_line: bool) -> int:

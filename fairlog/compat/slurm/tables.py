@@ -52,7 +52,7 @@ _JOB = (
     Option("-c --cpus-per-task", "N", ACTS, "cores of each task"),
     Option("-D --chdir", "FOLDER", ACTS, "the folder in which the job runs"),
     Option("-e --error", "PATTERN", ACTS, "file of the errors"),
-    Option("-G --gpus", "[KIND:]N".replace("[", "").replace("]", ""), ACTS, "gpu resources"),
+    Option("-G --gpus", "KIND:N", ACTS, "gpu resources"),
     Option("--gpus-per-node", "N", ACTS, "gpu resources"),
     Option("--gpus-per-task", "N", ACTS, "gpu resources, for each of --ntasks"),
     Option("--gres", "LIST", ACTS, "resources of kinds, such as gpu:2"),
@@ -91,7 +91,7 @@ SBATCH: Table = (
     Option("--requeue", "", IDLE, "the tasks of a lost node run again in any case"),
     Option(
         "--signal",
-        "[B:]SIGNAL@SECONDS".replace("[", "").replace("]", ""),
+        "B:SIGNAL@SECONDS",
         ACTS,
         "before --time is over: with B: to the script, else to the processes that srun has started",
     ),

@@ -119,3 +119,26 @@ def without_effect(command: str, given: Given) -> str:
             raise Refused(f"--{option.name} is refused: {option.note}")
     idle = dict.fromkeys(f"--{option.name}" for option, _ in given if option.effect == IDLE)
     return f"{command}: note: without effect here: {', '.join(idle)}" if idle else ""
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a list between commas, of which those in brackets are none."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
+
+
+def runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """The first and the last number of each run of consecutive ones."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
