@@ -33,6 +33,8 @@ class Follower:
         self.log = log
         self._seen = seen
         self.state, self.position = ClusterState(), GENESIS
+        self.read = GENESIS
+        """The last position that was read from the log: `position` is ahead of it after `resume`."""
         self._guard = nullcontext() if guard is None else guard
 
     def follow(self, wait_ms: int, bell: Bell | None = None) -> Sequence[Record]:
@@ -45,7 +47,7 @@ class Follower:
         if self.position == GENESIS:
             with unhindered():
                 found = latest(self.log)
-            self.resume(*found or (ClusterState(), GENESIS))
+            self._go_on_from(*found or (ClusterState(), GENESIS))
         try:
             records = self.log.follow(self.position, wait_ms=wait_ms, bell=bell)
         except UnreadableRecord as reason:
@@ -56,7 +58,7 @@ class Follower:
         return records
 
     def resume(self, state: ClusterState, position: Position) -> None:
-        """Go on from a state that was folded elsewhere."""
+        """Go on from a state that was folded elsewhere, and whose last turn the log may not hold."""
         with self._guard:
             self.state, self.position = state, position
 
@@ -68,7 +70,7 @@ class Follower:
         Raises: UnreadableRecord or InvariantViolated naming the position of the failure.
         """
         if self.position == GENESIS:
-            self.resume(*rebuild(self.log, progress=progress))
+            self._go_on_from(*rebuild(self.log, progress=progress))
         reason = self._catch_up(progress)
         if reason is not None:
             self._start_over(reason, progress)
@@ -108,13 +110,17 @@ class Follower:
         with self._guard:
             for fact in facts:
                 fold(self.state, fact)
-            self.position = Position(record.last, record.digest)
+            self.position = self.read = Position(record.last, record.digest)
             self._seen(self.state, facts)
 
     def _start_over(self, reason: str, progress: Callable[[int], object] | None = None) -> None:
         program_log().warning("the log no longer holds what was folded and is folded again", reason=reason)
         self.resume(ClusterState(), GENESIS)
-        self.resume(*rebuild(self.log, progress=progress))
+        self._go_on_from(*rebuild(self.log, progress=progress))
+
+    def _go_on_from(self, state: ClusterState, read: Position) -> None:
+        self.resume(state, read)
+        self.read = read
 
 
 class Reader:

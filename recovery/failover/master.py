@@ -397,7 +397,7 @@ class Master:
         self._keep_what_was_folded()
         if self._known is not None:
             self._note_confirmed(self._known)
-            self._known.learn_read(self.follower.position)
+            self._known.learn_read(self.follower.read)
         given = self.follower.give(self._while_it_folds)
         self._check_known(given[0])
         return given

@@ -89,6 +89,14 @@ def _print(report: dict[str, Any]) -> None:
         click.echo(f"… and {len(report['violations']) - _SHOWN} more")
 
 
+def _last_words(folder: Path) -> None:
+    """Say what each process of the cluster printed last."""
+    for log in sorted((folder / "logs").iterdir()):
+        lines = log.read_text(errors="replace").rstrip().splitlines()
+        if lines:
+            click.echo(f"{log.stem}: {lines[-1]}", err=True)
+
+
 def _keep(evidence: Evidence, folder: Path) -> None:
     """Write the log next to the histories and traces."""
     with (folder / "log.jsonl").open("w") as file:
@@ -133,6 +141,7 @@ def main(*, seconds: float, seed: int | None, replicated: bool, as_json: bool, k
         _print(report)
     if violations:
         _keep(evidence, folder)
+        _last_words(folder)
         click.echo(
             f"{len(violations)} violations; histories, traces and logs lie in {folder}; again: {again}", err=True
         )

@@ -19,11 +19,14 @@ from fairlog.cli.main import main
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import Member, members
 from recovery.failover.master import Master
+from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
+from scheduler.model.errors import Deposed
 from scheduler.service import known
 from scheduler.service.client import Client
 from scheduler.service.known import Known, noted
-from scheduler.store.eventlog import EventLog
+from scheduler.service.scheduler import Scheduler
+from scheduler.store.eventlog import CommitInFlight, EventLog, Position
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell
 from tests.integration.forked import Forked
@@ -197,3 +200,47 @@ def test_a_standby_knows_what_it_has_folded_however_soon_it_takes_over(
     finally:
         standby.worker.stop()
         thread.join()
+
+
+def test_a_turn_that_was_refused_is_not_known(
+    store: EmbeddedStore, connection: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to the master that decided it, when another one was elected, nor to those that heed its notes."""
+    monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
+    log = EventLog(Redis.from_url(store.url), keys)
+    deposed = Master(log, Member("m1", 1, "here"), known=Known(log, "master m1"))
+    deposed.scheduler.take_over()
+    client = Client(connection, keys.cluster)
+    client.notify(RegisterCompany(company="acme"))
+    deposed.scheduler.turn()
+    client.notify(RegisterCompany(company="globex"))
+    Scheduler(EventLog(connection, keys), "m2", lambda: rebuild(EventLog(connection, keys))).take_over()
+    with pytest.raises(Deposed, match="m2"):
+        deposed.scheduler.turn()
+    deposed._keep_what_was_folded()
+    with pytest.raises(Deposed, match="m2"):
+        deposed.scheduler.make_sure_of_office()
+    assert noted(connection, keys) is None
+
+
+def test_a_turn_whose_commit_the_store_did_not_take_is_not_known(
+    store: EmbeddedStore, connection: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
+    log = EventLog(Redis.from_url(store.url), keys)
+    master = Master(log, Member("m1", 1, "here"), known=Known(log, "master m1"))
+    master.scheduler.take_over()
+    begin_commit, refused = log.begin_commit, []
+
+    def lose_the_first(*arguments: Any, **options: Any) -> CommitInFlight:
+        commit = begin_commit(Position(9_999, "elsewhere"), *arguments[1:], **options)
+        refused.append(commit)
+        monkeypatch.setattr(log, "begin_commit", begin_commit)
+        return commit
+
+    monkeypatch.setattr(log, "begin_commit", lose_the_first)
+    Client(connection, keys.cluster).notify(RegisterCompany(company="acme"))
+    master.scheduler.turn()
+    assert len(refused) == 1
+    assert "acme" in master.scheduler.state.companies, "it was decided again"
+    assert noted(connection, keys) is None
