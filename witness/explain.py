@@ -31,15 +31,22 @@ from witness.entitled_reasons import stands, targets_of
 from witness.pending_reasons import CAUSES, held_for, place_in_queue, waits_for
 
 
-def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:
+def explain(
+    facts: Iterable[Fact],
+    name: str,
+    *,
+    now: Callable[[], int | None] = lambda: None,
+    before: ClusterState | None = None,
+) -> dict[str, Any]:
     """The app of that id or number as JSON values: what it waits for, why it was admitted, its executors, its waits.
 
     Waiting counts up to `now()` (ms), called after the log was read, or up to the last entry if that is None. If the id
-    was used again, the last app is explained.
+    was used again, the last app is explained. `before`: the state before the first of `facts`, if earlier ones, of
+    before the app was submitted, are left out.
 
     Raises: UnknownApp if the log does not contain it; InvariantViolated as `rebuild`.
     """
-    story = _Story(name)
+    story = _Story(name, before or ClusterState())
     for fact in facts:
         story.hear(fact)
     return story.ending(now())
@@ -70,9 +77,9 @@ def _runtime(app: App, at: int) -> dict[str, Any] | None:
 
 
 class _Story:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, state: ClusterState) -> None:
         self.name = name
-        self.state = ClusterState()
+        self.state = state
         self.turn = 0
         self._begin(None)
 

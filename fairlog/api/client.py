@@ -337,9 +337,10 @@ class ApiClient(Base):
         found: list[dict[str, Any]] = self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
         return found
 
-    def explain(self, app: str) -> dict[str, Any]:
-        """Why the app waits, or was admitted and placed as it was, from the log."""
-        said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
+    def explain(self, app: str, *, audited: bool = False) -> dict[str, Any]:
+        """Why the app waits, or was admitted and placed as it was, from the log; `audited`: and what an audit says."""
+        more = {"audited": "true"} if audited else {}
+        said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true", **more)
         return said
 
     def link(self) -> str:

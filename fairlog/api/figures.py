@@ -25,14 +25,16 @@ from redis.exceptions import RedisError
 from fairlog.api.questions import MAX_ADDED, OtherRules
 from recovery.archive.archive import open_log
 from recovery.replay.bounds import Bound
-from recovery.replay.rebuild import rebuild
+from recovery.replay.rebuild import rebuild, unhindered
 from recovery.replay.window import measure
 from scheduler.model import errors
 from scheduler.model.commands import RegisterWorker, SubmitApp
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, UnknownCompany, refusal_of
 from scheduler.model.sender import By
 from scheduler.service.child import run_module
+from scheduler.store.codec import told
 from scheduler.store.connection import clock_ms, connect
+from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
 from scheduler.store.transient import in_words
 from witness.audit.audit import Audit, Audited
@@ -65,12 +67,45 @@ class Failed(FairlogError):
     """An answer was not made."""
 
 
+class Checked:
+    """The audit of a log, which is gone on with: only the first question waits until all of the log is audited."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._audit, self._verdict = Audit(), ""
+
+    def verdict(self, to: int) -> str | None:
+        """The first verdict on the log up to a position, as `Audited` tells it; None if it follows the rules.
+
+        Raises: UnreadableRecord, InvariantViolated.
+        """
+        end = self._end
+        if end.seq > to or (end != GENESIS and self._log.at(end.seq) != end):
+            self._audit, self._verdict = Audit(), ""  # the log is another one than was audited
+        try:
+            with unhindered():
+                for record in () if self._verdict else self._log.read(self._end, to=to):
+                    if self._audit.hear(told(record)):
+                        self._verdict = str(self._audit.verdicts[0])
+                        break
+        except FairlogError:
+            self._audit = Audit()
+            raise
+        return self._verdict or None
+
+    @property
+    def _end(self) -> Position:
+        """Of what was audited."""
+        return Position(self._audit.ends_at, self._audit.digest) if self._audit.ends_at else GENESIS
+
+
 class Source(NamedTuple):
-    """The log up to a position, and the present time in ms."""
+    """The log up to a position, its audit, and the present time in ms."""
 
     log: EventLog
     to: int
     now: Callable[[], int]
+    checked: Checked
 
     def facts(self) -> Iterator[Fact]:
         """Its events."""
@@ -84,9 +119,14 @@ class Figures(Protocol):
         """The answer `name` from the log up to position `to`, as JSON. Raises: as the functions below; TooLong."""
 
 
-def explain(source: Source, app: str) -> object:
-    """Why the app waits, or was placed as it was. Raises: UnknownApp."""
-    return explained(source.facts(), app, now=source.now)
+def explain(source: Source, app: str, *, submitted: int = 1, audited: bool = False) -> object:
+    """Why the app, which was `submitted` at that position, waits, or was placed as it was.
+
+    If it is to be `audited`, as `fairlog explain --json` prints it. Raises: UnknownApp.
+    """
+    before, position = rebuild(source.log, to=source.log.before(submitted - 1).seq)
+    story = explained(source.log.facts(position, to=source.to), app, now=source.now, before=before)
+    return {"verdict": source.checked.verdict(source.to), **story} if audited else story
 
 
 def audit(source: Source) -> object:
@@ -181,9 +221,10 @@ def month_of(text: str) -> tuple[Bound, Bound]:
 
 def here(log: EventLog, now: Callable[[], int]) -> Figures:
     """Answers made by this process, without a limit of time."""
+    checked = Checked(log)
 
     def make(name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
-        return msgspec.json.encode(ANSWERS[name](Source(log, to, now), **arguments))
+        return msgspec.json.encode(ANSWERS[name](Source(log, to, now, checked), **arguments))
 
     return make
 

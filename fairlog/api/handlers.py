@@ -705,10 +705,17 @@ class Handlers:
                 return Viewed(self.replica.seen(), page, following)
         return Viewed(self.replica.seen(), page)
 
-    def explain(self, who: By, app: str) -> Viewed:
-        """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
+    def explain(self, who: By, app: str, *, audited: bool = False) -> Viewed:
+        """Why the app waits, or was placed as it was, from the log; `audited`: and the first verdict on the log.
+
+        Raises: UnknownApp, NotAllowed, TooLong.
+        """
         self.check_app(who, app)
-        return self.without_said(who, app, self._from_log("explain", app=app))
+        known = self.replica.read(lambda state: state.apps.get(app))[1]
+        submitted = 1 if known is None else known.submitted
+        from_ = 1 if audited else submitted
+        found = self._from_log("explain", from_=from_, app=app, submitted=submitted, audited=audited)
+        return self.without_said(who, app, found)
 
     def audit(self, who: By) -> Viewed:
         """The verdicts of an audit of the whole log. Raises: NotAllowed, TooLong, NotReady."""
@@ -759,17 +766,18 @@ class Handlers:
         *,
         to: int | None = None,
         whole: bool = True,
+        from_: int = 1,
         **arguments: Any,  # noqa: ANN401 (JSON values)
     ) -> Viewed:
         """An answer from the log, up to `to` if it is given, or from a snapshot on unless it is about the `whole`.
 
-        Raises: TooLong; NotReady while another one is made.
+        Of the whole, that is from position `from_` on. Raises: TooLong; NotReady while another one is made.
         """
         seen, _ = self.replica.read(lambda _: None, at=to)
-        if whole and seen.seq > MOST_READ:
+        if whole and (read := seen.seq - from_ + 1) > MOST_READ:
             raise TooLong(
-                f"the log has {seen.seq} events, and answers that read all of it are given up to {MOST_READ}; use the "
-                "verb of the command line on the store's machine, or on an exported log"
+                f"the log has {read} events that this answer reads, and answers read up to {MOST_READ}; use the verb "
+                "of the command line on the store's machine, or on an exported log"
             )
         lane = self._long_reads[lane_of(name)]
         if not lane.acquire(timeout=LONG_WAIT_S):

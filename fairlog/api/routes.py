@@ -330,7 +330,7 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "Why an app waits, or was placed as it was.",
         "value",
-        params=(_FRESH,),
+        params=(_FRESH, Param("audited", _FLAG, "Tell also what an audit says of the log, as `verdict`.")),
     ),
     _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
     _see(

@@ -83,7 +83,7 @@ VERBS = {
     "recover": ("backup", "Go on with a log that is shorter than one that was known."),
     "archive": ("backup", "Move old log entries from the store to compressed files."),
     "import": ("backup", "Import an exported log into a cluster that has no log."),
-    "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),
+    "explain": ("explain", "Explain why an app waits, or why it was admitted and placed as it was."),
     "audit": ("audit", "Check every decision in the log against the rules."),
     "checkpoint": ("audit", "Print the end of the log as SEQ:DIGEST."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),

@@ -84,6 +84,8 @@ def named(app: str, user: str, name: str = "true") -> SubmitApp:
         "apps --json",
         "apps --user bea --state pending",
         "app bea-0000",
+        "explain bea-0000",
+        "explain bea-0000 --json",
         "workers",
         "shares",
         "company list",
@@ -152,6 +154,42 @@ def test_a_verb_goes_to_the_store_where_the_api_server_does_not_answer(shell: Sh
     finally:
         record.write_text(kept)
     assert shell.app(name)["state"] == "pending"
+
+
+def test_an_api_server_explains_an_app_as_the_log_does(shell: Shell, api: ApiClient, tmp_path: Path) -> None:
+    """Also what people have said of its end, which a user's own `up` withholds from nobody."""
+    api.send_many(held("gus", 2))
+    shell.ok("kill", "gus-0000", "--reason", "no longer needed")
+    number = str(api.view("app", app="gus-0000")["submittedSeq"])
+    typed = [["explain", "gus-0000"], ["explain", number], ["explain", "gus-0000", "--json"], ["explain", "gus"]]
+    told = [shell.run(*each) for each in typed]
+    assert "no longer needed" in told[0].out
+    record = shell.home / ".local/share/fairlog/up/up.json"
+    kept = record.read_text()
+    try:
+        record.write_text(json.dumps({**json.loads(kept), "socket": str(tmp_path / "nobody")}))
+        read = [shell.run(*each) for each in typed]
+    finally:
+        record.write_text(kept)
+    assert [each.code for each in told] == [each.code for each in read] == [0, 0, 0, 1]
+    assert (told[0].out, told[1].out, told[3].err) == (read[0].out, read[1].out, read[3].err)
+    ours, theirs = (json.loads(each[2].out) for each in (told, read))
+    growing = dict.fromkeys(("at", "head"), 0)
+    assert {**ours, **growing} == {**theirs, **growing}
+    assert ours["verdict"] is None
+
+
+def test_an_app_that_the_state_has_forgotten_is_explained_from_the_log(shell: Shell, api: ApiClient) -> None:
+    api.send_many(held("hal", 2))
+    before = api.view("settings")["retained_apps"]
+    shell.ok("settings", "set", "retained_apps=1")
+    try:
+        shell.ok("kill", "hal-0000")
+        shell.ok("kill", "hal-0001")
+        assert shell.run("app", "hal-0000").code == 1
+        assert "killed" in shell.ok("explain", "hal-0000").splitlines()[0]
+    finally:
+        shell.ok("settings", "set", f"retained_apps={before}")
 
 
 def test_shares_names_what_is_occupied_at_three_levels_as_its_json_does(shell: Shell, api: ApiClient) -> None:

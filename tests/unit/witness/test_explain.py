@@ -11,6 +11,7 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from fairlog.cli.main import cli
+from recovery.replay.rebuild import fold
 from scheduler.model.commands import (
     ChangeCompany,
     ConfigureCluster,
@@ -25,7 +26,9 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import UnknownApp
-from scheduler.model.events import AppRemoved
+from scheduler.model.events import AppRegistered, AppRemoved
+from scheduler.rules.state import ClusterState
+from scheduler.store.codec import read_export
 from tests.property.given import Cluster, shared, submission
 from tests.unit.recorded import exported, facts
 from witness.explain import explain
@@ -614,3 +617,22 @@ def test_drivers_that_leave_too_little_on_every_worker_are_named() -> None:
         "no worker has 4 cores and 2048 MiB free; the nearest is w2 with 3 cores and 64512 MiB free; "
         "drivers leave too little on every worker that is large enough: d1.driver-0, d2.driver-0"
     )
+
+
+GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("log", GOLDEN, ids=lambda path: path.stem)
+def test_a_story_is_the_same_if_the_log_before_the_submission_is_only_folded(log: Path) -> None:
+    with log.open("rb") as lines:
+        entries = list(read_export(lines))
+    submitted = [(each.event.app, each) for each in entries if isinstance(each.event, AppRegistered)]
+    assert len(submitted) > 3
+    for app, first in [*submitted[:3], submitted[-1]]:
+        before = ClusterState()
+        for fact in entries:
+            if fact.turn == first.turn:
+                break
+            fold(before, fact)
+        later = [fact for fact in entries if fact.turn >= first.turn]
+        assert explain(later, app, before=before) == explain(entries, app)
