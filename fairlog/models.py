@@ -95,6 +95,8 @@ class AppDetails(App, frozen=True, kw_only=True):
     has_driver: bool
     supervise: bool
     after: dict[str, str] | None
+    begin_at: int | None = None
+    """The time (ms) before which it is not ready, if it waits for one."""
     admitted_seq: int | None
     driver: Driver | None
     executors: list[Executor]

@@ -34,6 +34,7 @@ MOST_TOLD = 10_000
 HELP: dict[str, str] = {
     "dependency": "It starts when the apps that it names have ended as it asks; kill it if they never will.",
     "hold": "Release it.",
+    "begin": "It starts after the time that it names.",
     "no-live-worker": "Start a worker, or return a draining one to service.",
     "beyond-limit": "Wait until apps under the same limit end, or have the limit raised.",
     "beyond-quota": "It asks for more than its company's whole quota: submit it with less, or have the quota raised.",

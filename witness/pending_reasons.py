@@ -34,6 +34,7 @@ from witness.failing import exclusion_in_words, suspicion_in_words
 CAUSES = (
     "dependency",
     "hold",
+    "begin",
     "no-live-worker",
     "beyond-limit",
     "beyond-quota",
@@ -134,11 +135,14 @@ def _shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | No
 
 
 def _until_ready(app: App) -> Wait:
-    """Its dependencies (J1), a hold (J3), or the next turn, which lets it be ready."""
+    """Its dependencies (J1), a hold (J3), a time (J4), or the next turn, which lets it be ready."""
     if app.awaits:
         return Wait("dependency", "J1", partial(_dependent, app))
     if app.on_hold:
         return Wait("hold", "J3", lambda: (f"it is on hold; `fairlog release {app.id}` ends that", {}))
+    if app.not_before:
+        at = app.not_before
+        return Wait("begin", "J4", lambda: (f"it is not to begin before {moment(at)}", {"beginAt": at}))
     return Wait("next-turn", "J2", lambda: ("it will be ready in the next turn", {}))
 
 

@@ -102,6 +102,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppChanged: "{0.app} asks for {0.requested.cores} cores",
     events.AppHeld: "{0.app} is on hold",
     events.AppReleased: "{0.app} is released",
+    events.AppDelayed: "{0.app} is not to begin yet",
     events.AppReprioritized: "{0.app} has priority {0.priority}",
     events.AppSignalled: "{0.app} gets {0.signal}",
     events.AppRemoved: "{0.app} {0.reason}",

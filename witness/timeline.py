@@ -25,6 +25,8 @@ _MARKS = (
     | events.AppReady
     | events.AppHeld
     | events.AppReleased
+    | events.AppDelayed
+    | events.AppDue
     | events.AppReprioritized
     | events.AppChanged
     | events.AppWarned
@@ -43,6 +45,8 @@ _MARKS = (
 )
 _WORDS: dict[type[events.Event], str] = {
     events.AppReady: "its dependencies are met",
+    events.AppDelayed: "it is not to begin before a time",
+    events.AppDue: "its time to begin has come",
     events.AppChanged: "its demand was changed",
     events.AppExtended: "it may run longer",
     events.AppSignalled: "its tasks get a signal",

@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 import click
 
-from fairlog.cli.times import DURATIONS, seconds_of, time_of
+from fairlog.cli.times import DURATIONS, TIMES_TO_COME, seconds_of, time_of, time_to_come
 from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.arrays import indexes, written
 from scheduler.model.errors import InvalidCommand
@@ -65,6 +65,14 @@ def read_duration(text: str) -> int:
     if seconds is None:
         raise click.BadParameter(f"{_short(text)} is not a duration; write it like {DURATIONS}")
     return seconds
+
+
+def read_begin(text: str) -> int:
+    """A time from which on something may begin, in ms since the epoch. Raises: click.BadParameter."""
+    found = time_to_come(text)
+    if found is None:
+        raise click.BadParameter(f"{_short(text)} is not a time; write it like {TIMES_TO_COME}")
+    return found
 
 
 def read_warning(text: str) -> tuple[str, int]:

@@ -20,6 +20,7 @@ _TO_MINUTES = re.compile(r"(\d\d:\d\d):00(?=[+-])")
 UTC_ASKED = "fairlog.utc"
 """The entry of click's `meta` that is true if times are to be in UTC."""
 DURATIONS = "90s, 1h30m or 00:10:00"
+TIMES_TO_COME = "2026-03-01T12:00, 18:30, tomorrow or +2h"
 
 
 class DoubtfulTime(click.BadParameter):
@@ -94,6 +95,29 @@ def time_of(text: str) -> int | None:  # noqa: PLR0911 (one for each form)
         return _ms(said.astimezone() if _DAY.fullmatch(text) else _checked(text, said))
     except (ValueError, OverflowError):
         return None
+
+
+def time_to_come(text: str) -> int | None:
+    """A time in ms since the epoch, for what is to begin then; None for any other form.
+
+    As `time_of`, but a time of day is the next one that is so, `tomorrow` is the beginning of that day, and `+2h` is a
+    time from now. Raises: DoubtfulTime.
+    """
+    text, now = text.strip(), datetime.now(UTC).astimezone(_zone())
+    try:
+        if text == "tomorrow":
+            return _ms(_local(now + timedelta(days=1)))
+        if found := _TIME_OF_DAY.fullmatch(text):
+            hour, minute, second = (int(part or 0) for part in found.groups())
+            then = _local(now, hour, minute, second)
+            then = then if then > now else _local(now + timedelta(days=1), hour, minute, second)
+            return _ms(_checked(text, then.replace(tzinfo=None)))
+        if text.startswith("+"):
+            ahead = seconds_of(text[1:])
+            return None if ahead is None or ahead < 0 else _ms(now + timedelta(seconds=ahead))
+    except OverflowError:
+        return None
+    return None if text.startswith("-") else time_of(text)
 
 
 def this_month() -> int:

@@ -172,11 +172,11 @@ class SubmitApp(_Request, frozen=True):
     then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
     and the most executors of an app whose demand follows its backlog (L6). `priority` orders the user's own apps (Q1).
     `after`: condition -> earlier apps of the company that must have ended so first (J1); `hold`: not before a release
-    (J3). Of further kinds, an app that sizes its executors states what each executor has, another one what each task
-    needs, such as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how
-    many seconds before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is
-    told to leave for a claim (E5). `array`: the indexes that the tasks find in their environment, such as `1-10,15`;
-    `tasks` is their number.
+    (J3); `begin`: not before that time, in ms (J4). Of further kinds, an app that sizes its executors states what each
+    executor has, another one what each task needs, such as "1" or "1/4" (R3). `max_runtime_s` is the time that the app
+    may run (X1), `warn` a signal and how many seconds before that its tasks get it (X2). `reclaim_signal`: the signal
+    that tasks get when their executor is told to leave for a claim (E5). `array`: the indexes that the tasks find in
+    their environment, such as `1-10,15`; `tasks` is their number.
 
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
@@ -221,6 +221,7 @@ class SubmitApp(_Request, frozen=True):
     priority: int = 0
     after: dict[Condition, tuple[str, ...]] = {}
     hold: bool = False
+    begin: int | None = None
     cores_per_task: int | None = None
     executor_resources: dict[str, int] = {}
     task_resources: dict[str, str] = {}

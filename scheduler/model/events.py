@@ -639,6 +639,19 @@ class AppReleased(_Fact, frozen=True):
     app: str
 
 
+class AppDelayed(_Fact, frozen=True):
+    """The pending app is not ready before `until` (ms) (semantics J4)."""
+
+    app: str
+    until: int
+
+
+class AppDue(_Fact, frozen=True):
+    """The time has come before which the pending app was not to be ready (semantics J4)."""
+
+    app: str
+
+
 class AppWarned(_Fact, frozen=True):
     """The tasks of the app that run now get the signal: its time is almost over (semantics X2)."""
 
@@ -824,7 +837,7 @@ WorkerEvent = (
     | WorkerCleared
 )
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
-OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
+OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased | AppDelayed | AppDue
 RuntimeEvent = AppWarned | AppSignalled | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved

@@ -12,6 +12,8 @@ OF_ONE_APP = frozenset(
         events.AppReady,
         events.AppHeld,
         events.AppReleased,
+        events.AppDelayed,
+        events.AppDue,
         events.AppAdmitted,
         events.AppChanged,
         events.AppExpired,

@@ -40,7 +40,7 @@ from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.programs import abandoned, finished
-from scheduler.rules.readiness import put_on_hold, reprioritized
+from scheduler.rules.readiness import delayed, put_on_hold, reprioritized
 from scheduler.rules.runtime import LONGEST_S, timed
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import preferred, registration
@@ -73,9 +73,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         case commands.EndedExecutor():
             return _executor_ended(state, command, state.at if at is None else at)
         case commands.SubmitApp():
-            company = _company(state, command.company)
-            registered = registration(state, company, command, state.at if at is None else at)
-            return [registered, *preferred(registered, command)]
+            return _submitted(state, command, state.at if at is None else at)
         case commands.EndApp():
             return _end_app(state, command)
         case commands.KillApp():
@@ -153,6 +151,12 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return [] if settings == state.settings else [settings]
         case _:
             assert_never(command)
+
+
+def _submitted(state: ClusterState, command: commands.SubmitApp, at: int) -> list[Event]:
+    """The app (semantics A1), when it may begin (J4), and which hosts its tasks prefer (L7)."""
+    registered = registration(state, _company(state, command.company), command, at)
+    return [registered, *delayed(command.app, command.begin, at), *preferred(registered, command)]
 
 
 def check_edition(edition: Any) -> None:  # noqa: ANN401 - a scenario may state anything

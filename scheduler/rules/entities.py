@@ -438,6 +438,8 @@ class App:
     """The one of them that ended otherwise, "" if none did (semantics J2)."""
     on_hold: bool
     """Whether it waits for a release (semantics J3)."""
+    not_before: int
+    """Before when (ms) it is not ready; 0 = it waits for no time (semantics J4)."""
     ready: bool
     """Whether it is in its user's queue, while it is pending (semantics J2)."""
     readied: int
@@ -521,7 +523,7 @@ class App:
         self.admitted = self.admitted_at = self.ended_at = self.readied = self.readied_at = self.expired_at = 0
         self.reserved_at = self.lapsed = self.owed_since = self.next_executor = 0
         self.done_cores = self.returned_at = self.running = self.started = self.failures = self.usable = 0
-        self.no_hold_before = self.ran_ms = 0
+        self.no_hold_before = self.ran_ms = self.not_before = 0
         self.demand = NO_DEMAND
         self.tries = NO_TRIES
         self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
@@ -580,7 +582,11 @@ class App:
     @property
     def judged(self) -> bool:
         """Whether it is not ready and a turn lets it be ready, or removes it as unmet (semantics J2)."""
-        return self.ended is None and not self.ready and (bool(self.unmet) or not (self.awaits or self.on_hold))
+        return (
+            self.ended is None
+            and not self.ready
+            and (bool(self.unmet) or not (self.awaits or self.on_hold or self.not_before))
+        )
 
     @property
     def left_cores(self) -> int:

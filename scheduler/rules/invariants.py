@@ -404,6 +404,9 @@ def _timers(state: ClusterState) -> Iterator[str]:
         due += [Timer(when, -3, worker.id, what) for when, what in suspicion_timers(worker)]
     for name, slot in state.slots.items():
         due.append(Timer(slot.until if slot.began else slot.date, -4, name, "slot"))
+    for app in state.apps.values():
+        if app.not_before and app.ended is None:
+            due.append(Timer(app.not_before, -5, app.id, "begin"))
     if state.lost:
         first = min(worker.at for worker in state.lost.values())
         due.append(Timer(first + state.settings.remember_lost_s * 1000, 0, "", "lost"))

@@ -659,6 +659,20 @@ def _app_held(state: Facts, event: events.AppHeld | events.AppReleased) -> Broke
     return ("J3", f"app {event.app!r} is {'not' if held else 'already'} on hold") if app.on_hold != held else None
 
 
+def _app_delayed(state: Facts, event: events.AppDelayed) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.admitted or app.ended is not None:
+        return "J4", f"app {event.app!r} is not pending"
+    return None if event.until > state.at else ("J4", f"the time {event.until} is over")
+
+
+def _app_due(state: Facts, event: events.AppDue) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None or not app.not_before:
+        return "J4", f"app {event.app!r} is not known, has ended, or waits for no time"
+    return None
+
+
 def _app_removed(state: Facts, event: events.AppRemoved) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
@@ -843,6 +857,8 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppReprioritized: _app_reprioritized,
     events.AppHeld: _app_held,
     events.AppReleased: _app_held,
+    events.AppDelayed: _app_delayed,
+    events.AppDue: _app_due,
     events.AppWarned: _app_warned,
     events.AppSignalled: _app_signalled,
     events.AppExpired: _app_expired,

@@ -1,4 +1,4 @@
-"""When an app is ready: its dependencies are met and it is not on hold (semantics J).
+"""When an app is ready: its dependencies are met, it is not on hold, and its time has come (semantics J).
 
 An app that is not ready is in no queue. So it is no head, is not held back by the quota, and does not make its company
 take part. The fold notes what each end means for the apps that wait for it; a turn removes those that wait in vain.
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvalidCommand, NotPending, UnknownDependency
 from scheduler.model.events import (
+    AppDelayed,
+    AppDue,
     AppHeld,
     AppReady,
     AppReleased,
@@ -20,7 +22,7 @@ from scheduler.model.events import (
     Dependency,
     Event,
 )
-from scheduler.rules.validate import MAX_DEPENDENCIES, MAX_PRIORITY, check_range
+from scheduler.rules.validate import MAX_DEPENDENCIES, MAX_MOMENT, MAX_PRIORITY, check_range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +71,20 @@ def put_on_hold(app: App, *, hold: bool) -> list[Event]:
     if app.on_hold == hold:
         return []
     return [AppHeld(app=app.id) if hold else AppReleased(app=app.id)]
+
+
+def delayed(app: str, begin: int | None, at: int) -> list[Event]:
+    """The new app waits for the time `begin` (ms), unless that has come at `at` (ms) (semantics J4).
+
+    Raises: InvalidCommand.
+    """
+    check_range("the time to begin, in ms,", begin, 0, MAX_MOMENT)
+    return [AppDelayed(app=app, until=begin)] if begin is not None and begin > at else []
+
+
+def due(state: ClusterState, at: int) -> Iterable[Event]:
+    """The apps whose time to begin has come at `at` (ms), by name (semantics J4)."""
+    return [AppDue(app=name) for name in state.timers.due(at, "begin")]
 
 
 def judgements(state: ClusterState, _at: int) -> Iterable[Event]:

@@ -493,6 +493,9 @@ class ClusterState:
             self._set_takeable(executor)
         for name in self.slots:
             self._set_slot_timer(name)
+        for app in pending:
+            if app.not_before:
+                self._set_beginning(app)
         admitted = [app for app in self.apps.values() if app.admitted and app.ended is None]
         for app in sorted(admitted, key=lambda app: app.admitted):
             self._index_admitted(app)
@@ -882,6 +885,25 @@ class ClusterState:
         app.on_hold = False
         self.dependents.judge(app)
 
+    def _app_delayed(self, event: events.AppDelayed) -> None:
+        app = self.apps[event.app]
+        if app.ready:
+            self.queue.remove(app)
+        app.ready, app.not_before = False, event.until
+        self.dependents.judge(app)
+        self._set_beginning(app)
+
+    def _app_due(self, event: events.AppDue) -> None:
+        app = self.apps[event.app]
+        app.not_before = 0
+        self.dependents.judge(app)
+        self._set_beginning(app)
+
+    def _set_beginning(self, app: App) -> None:
+        """When the app may be ready, if it waits for a time (semantics J4)."""
+        waits = app.not_before and app.ended is None
+        self._timers.set(app.id, -5, ((app.not_before, "begin"),) if waits else ())
+
     def _app_reprioritized(self, event: events.AppReprioritized) -> None:
         app = self.apps[event.app]
         if not app.admitted and app.ready:
@@ -990,6 +1012,8 @@ class ClusterState:
             self._set_timers(app)
         if event.app in self.slots:
             self._end_slot(event.app)
+        if app.not_before:
+            self._set_beginning(app)
         if app.admitted:
             del self.waiting[event.app]
             self.needy.pop(event.app, None)
@@ -1579,6 +1603,8 @@ class ClusterState:
             events.AppReprioritized: cls._app_reprioritized,
             events.AppHeld: cls._app_held,
             events.AppReleased: cls._app_released,
+            events.AppDelayed: cls._app_delayed,
+            events.AppDue: cls._app_due,
             events.AppWarned: cls._app_warned,
             events.AppSignalled: cls._app_signalled,
             events.AppExpired: cls._app_expired,
@@ -1631,11 +1657,13 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 _APP_LINKS = (
     *("id", "spec", "private_json", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
-    *("demand", "tries", "moved", "moving", "leaving"),
+    *("demand", "tries", "moved", "moving", "leaving", "not_before"),
 )
 
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
     facts |= to_builtins({**app.demand._asdict(), **app.tries._asdict()})
+    if app.not_before:  # few wait for a time
+        facts["not_before"] = app.not_before
     return {**facts, "spec": to_builtins(app.registered), "executors": list(app.executors), "driver": driver}

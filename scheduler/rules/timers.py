@@ -30,12 +30,14 @@ What = Literal[
     "warning",
     "restart",
     "slot",
+    "begin",
 ]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
 end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
 the end of one (P8), an executor that may be taken from then on (E2), the end of an app's exclusion from a worker (W7),
 of a suspicion and of the wait for its probe (W8), the end of an app's time and the warning before it (X2), the next
-start of a driver (D3), the beginning and the end of a slot (H10)."""
+start of a driver (D3), the beginning and the end of a slot (H10), the time before which an app is not to
+begin (J4)."""
 
 
 class Timer(NamedTuple):
@@ -66,7 +68,8 @@ class Timers:
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
 
-        Apps have their position of admission for `order`; a company has 0, which no app has, a worker -3, a slot -4.
+        Apps have their position of admission for `order`; a company has 0, which no app has, a worker -3, a slot -4,
+        an app's beginning -5.
         """
         key = whom, order
         before = self._of.get(key, ())

@@ -26,6 +26,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppDue,
     AppExpired,
     AppHeld,
     AppReady,
@@ -59,6 +60,7 @@ from scheduler.model.events import (
     WorkerProbed,
 )
 from scheduler.model.sender import NOBODY, By
+from scheduler.rules import readiness
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request, withdrawn
 from scheduler.rules.entities import NO_DEMAND
@@ -305,6 +307,7 @@ def _due(state: ClusterState, at: int) -> Iterator[Event]:
     yield from suspicions_due(state, at)
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
+    yield from readiness.due(state, at)
     for app in () if state.by_entitlement else state.to_lapse(at):
         yield ReservationLapsed(app=app)
     if state.holds and not state.by_entitlement:
@@ -388,6 +391,7 @@ STAGES = (
                 "{0.workers} are remembered no longer",
                 {"forgotten": "workers"},
             ),
+            Decision(AppDue, "J4", "the time has come from which on {0.app} may begin", {"due": "app"}),
             Decision(ReservationLapsed, "C7", "the room reserved for {0.app} is free again", {"lapsed": "app"}),
             Decision(
                 ExecutorRevoked,

@@ -291,7 +291,8 @@ def _in_order(state: ClusterState, whom: int, how: int) -> Command:
     conditions: tuple[Condition, ...] = ("ok", "any", "not-ok")
     after = {conditions[how % 3]: (own[whom % len(own)],), conditions[whom % 3]: (own[how % len(own)],)}
     priority = (0, 1, -1, 1000)[whom % 4]
-    return replace(plain, priority=priority, after=after if how % 4 else {}, hold=how % 5 == 0)
+    begin = state.at + 1000 * whom if how % 6 == 0 else None
+    return replace(plain, priority=priority, after=after if how % 4 else {}, hold=how % 5 == 0, begin=begin)
 
 
 def _order(state: ClusterState, whom: int, how: int) -> Command:

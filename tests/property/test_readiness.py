@@ -1,4 +1,4 @@
-"""An app is in its user's queue if and only if its dependencies are met and it is not on hold (semantics J1-J3)."""
+"""An app is in its user's queue if and only if it waits for no app, no release and no time (semantics J1-J4)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from hypothesis import example, given
 
 from scheduler.model.events import (
     AppAdmitted,
+    AppDelayed,
+    AppDue,
     AppHeld,
     AppReady,
     AppRegistered,
@@ -33,11 +35,12 @@ class Known:
     after: list[tuple[Known, Condition]]
     on_hold: bool
     ready: bool
+    delayed: bool = False
     admitted: bool = False
     ended: str = ""
 
     def may_start(self) -> bool:
-        return not self.on_hold and all(other.ended in MEETS[how] for other, how in self.after)
+        return not self.on_hold and not self.delayed and all(other.ended in MEETS[how] for other, how in self.after)
 
     def waits_in_vain(self) -> bool:
         return any(other.ended and other.ended not in MEETS[how] for other, how in self.after)
@@ -63,6 +66,10 @@ class Reader:
                 self.apps[name].on_hold, self.apps[name].ready = True, False
             case AppReleased(app=name):
                 self.apps[name].on_hold = False
+            case AppDelayed(app=name):
+                self.apps[name].delayed, self.apps[name].ready = True, False
+            case AppDue(app=name):
+                self.apps[name].delayed = False
             case AppAdmitted(app=name):
                 assert self.apps[name].ready, f"{name} is admitted, but not ready"
                 self.apps[name].admitted = True

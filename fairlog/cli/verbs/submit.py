@@ -31,6 +31,7 @@ from fairlog.cli.params import (
     merge_near,
     number_option,
     read_array,
+    read_begin,
     read_bounds,
     read_cores,
     read_dependency,
@@ -298,6 +299,12 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         "out. Repeatable; a FILE has a line for each host, or several for one.",
     ),
     flag("--hold", help="Do not start the app before `fairlog release`."),
+    click.option(
+        "--begin",
+        type=read_begin,
+        metavar="TIME",
+        help="Do not start the app before that time: 2026-03-01T12:00, 18:30 (the next one), tomorrow or +2h.",
+    ),
     file_option("--file", "-f", help="TOML file with these options by their names, and the command as `command`."),
 )
 """What describes an app, in the order of the help. A value that is not made into another one here is the field of
@@ -609,7 +616,7 @@ def resubmit(  # noqa: PLR0913 (its options)
         secrets[SCRIPT] = _script_again(request, script)
     if missing := [name for name in request.env if name not in secrets]:
         raise click.UsageError(f"give the values of {', '.join(missing)} again with --env NAME=VALUE or --env-file")
-    request = replace(request, app=new_id(), after={}, env=tuple(sorted(secrets)))
+    request = replace(request, app=new_id(), after={}, begin=None, env=tuple(sorted(secrets)))
     answer = _send(session, request, secrets)
     _print_id(session, request.app, as_number=parsable, goes_on=wait)
     return _wait(session, request, answer.seq) if wait else 0

@@ -39,6 +39,7 @@ STATES = {
     "STOPPED": "ST",
 }
 """Slurm's states and their short names."""
+_READY = {"dependency": "Dependency", "begin": "BeginTime"}
 _LIMITS = ("beyond-limit", "limit", "drivers")
 _QUOTAS = ("beyond-quota", "quota", "cap", "larger-than-share", "not-entitled")
 _TURNS = ("queue", "company-turn", "user-turn", "next-turn", "reserved", "held-for-others")
@@ -142,6 +143,12 @@ class Job:
         }.get(self.state, "None")
 
     @property
+    def eligible(self) -> int | None:
+        """From when on it may start, None while that is not known."""
+        found = self.app["beginAt"] or self.app["readyAt"]
+        return None if found is None else int(found)
+
+    @property
     def nodes(self) -> list[str]:
         """The nodes on which it runs or has run, as far as they are known."""
         if self.state == "PENDING":
@@ -195,8 +202,8 @@ def reason_of(app: dict[str, Any]) -> str:
     cause = app.get("reason")
     if app["onHold"]:
         return "JobHeldUser"
-    if cause == "dependency":
-        return "Dependency"
+    if cause in _READY:
+        return _READY[cause]
     if cause in _LIMITS:
         return "QOSMaxJobsPerUserLimit"
     if cause in _QUOTAS:

@@ -171,6 +171,8 @@ def submission(
         "priority": -read_nice(asked.get("nice")),
         "after": read_dependencies(asked.get("dependency")),
     }
+    if (begin := asked.get("begin")) is not None:
+        fields["begin"] = max(0, times.read_moment(begin, "begin", ahead=True))
     if comment := asked.get("comment"):
         fields["comment"] = comment
     fields |= {"array": indexes, "keep_going": True} if indexes else {"small": True}

@@ -63,7 +63,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[Job], object]]] = {
     "M": ("TIME", "TimeUsed", lambda job: times.clock(job.ran_s)),
     "l": ("TIME_LIMIT", "TimeLimit", lambda job: times.clock(job.limit_s)),
     "L": ("TIME_LEFT", "TimeLeft", _left),
-    "S": ("START_TIME", "StartTime", lambda job: times.moment(job.start)),
+    "S": ("START_TIME", "StartTime", lambda job: times.moment(job.start or job.app["beginAt"])),
     "V": ("SUBMIT_TIME", "SubmitTime", lambda job: times.moment(job.app["submittedAt"])),
     "e": (
         "END_TIME",

@@ -71,7 +71,7 @@ _JOB = (
 SBATCH: Table = (
     *_JOB,
     Option("-a --array", "INDEXES", ACTS, "a task for each index, which SLURM_ARRAY_TASK_ID holds; %N at once"),
-    Option("-b --begin", "TIME", LEFT, "a job cannot be told when to begin; leave it out"),
+    Option("-b --begin", "TIME", ACTS, "not before that time: 16:00, tomorrow, now+1hour, 2026-03-01T12:00"),
     Option("--comment", "TEXT", ACTS, "the comment, which %k and Comment show"),
     Option("-d --dependency", "LIST", ACTS, "afterok, afterany, afternotok"),
     Option("--deadline", "TIME", LEFT, "a job cannot be told when to have ended; --time limits how long it runs"),
@@ -202,7 +202,7 @@ SRUN: Table = (
     Option("-I --immediate", "[SECONDS]", IDLE, "the job waits for its turn"),
     Option("--comment", "TEXT", IDLE, "comments are not kept"),
     Option("-d --dependency", "LIST", LEFT, "give it to sbatch"),
-    Option("-b --begin", "TIME", LEFT, "a job cannot be told when to begin; leave it out"),
+    Option("-b --begin", "TIME", LEFT, "give it to sbatch"),
     Option("--exact", "", IDLE, "a step has the cores of its job"),
     Option("--export", "NAMES", ACTS, "the variables of the processes: ALL, NONE, NAME, NAME=VALUE"),
     Option("-H --hold", "", LEFT, "give it to sbatch"),

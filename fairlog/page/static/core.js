@@ -191,7 +191,7 @@ export function state(value) {
 }
 
 const CAUSES = {
-  "dependency": "waits for other apps", "hold": "is on hold", "no-live-worker": "no worker is live",
+  "dependency": "waits for other apps", "hold": "is on hold", "begin": "is not to begin yet", "no-live-worker": "no worker is live",
   "beyond-limit": "a limit is reached", "beyond-quota": "asks for more than the quota", "quota": "the quota is used up",
   "reserved": "room is reserved for another app", "queue": "an earlier app of the user", "company-turn": "another company's turn",
   "user-turn": "another user's turn", "cluster-full": "the cluster is full", "next-turn": "due in the next turn",

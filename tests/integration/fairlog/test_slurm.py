@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,22 @@ def test_a_script_is_copied_run_listed_and_accounted(slurm: Slurm) -> None:
     fields = slurm.ok("sacct", "-n", "-P", "-j", job, "-o", "JobID,JobName,ExitCode,NCPUS,ReqMem").splitlines()
     assert fields == [f"{job}|first|3:0|2|64M", f"{job}.batch|batch|3:0|2|"]
     assert slurm.shell.ok("logs", job) == f"{job} first 2 2 64 a b\nhello\n"
+
+
+def test_a_job_begins_at_the_time_that_it_names(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "--begin", "now+1hour", "--wrap", "true").strip()
+    soon = slurm.ok("sbatch", "--parsable", "--begin=now+2", "--wrap", "date +%s%3N").strip()
+    shown = slurm.ok("squeue", "-h", "-j", job, "-o", "%t %r %S").split()
+    assert shown[:2] == ["PD", "BeginTime"]
+    lines = slurm.ok("scontrol", "show", "job", job)
+    assert f"EligibleTime={shown[2]}\n" in lines
+    assert f"StartTime={shown[2]} " in lines
+    wait_until(lambda: slurm.state(soon) == "COMPLETED", "its end")
+    about = json.loads(slurm.shell.ok("app", soon, "--json"))
+    assert int((slurm.shell.home / f"slurm-{soon}.out").read_text()) >= about["submittedAt"] + 1_000
+    refused = slurm.run("sbatch", "--begin", "soon", "--wrap", "true")
+    assert (refused.code, refused.err) == (1, "sbatch: error: Invalid --begin specification: soon\n")
+    slurm.ok("scancel", job)
 
 
 def test_a_script_of_stdin_waits_for_another_job_and_is_cancelled(slurm: Slurm) -> None:

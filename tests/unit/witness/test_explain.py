@@ -11,6 +11,7 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from fairlog.cli.main import cli
+from recovery.replay.bounds import moment
 from recovery.replay.rebuild import fold
 from scheduler.model.commands import (
     ChangeCompany,
@@ -184,6 +185,14 @@ def test_an_app_that_is_not_ready_waits_for_its_dependencies_or_a_release() -> N
         "ms": 7000,
         "byCause": [{"cause": "dependency", "rule": "J1", "ms": 4000}, {"cause": "hold", "rule": "J3", "ms": 3000}],
     }
+
+
+def test_an_app_that_is_not_to_begin_yet_says_from_when_on() -> None:
+    """Semantics J4."""
+    cluster = full()
+    begin = cluster.state.at + 60_000
+    cluster.turn(replace(submission("a2", 4), begin=begin))
+    assert waits(cluster, "a2") == ("begin", "J4", f"it is not to begin before {moment(begin)}")
 
 
 def test_an_app_that_ends_as_unmet_says_what_it_waited_for() -> None:

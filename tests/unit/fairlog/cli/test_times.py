@@ -11,9 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fairlog.cli.params import read_bound, read_time
+from fairlog.cli.params import read_begin, read_bound, read_time
 from fairlog.cli.target import target_options
-from fairlog.cli.times import localized, moment, time_of
+from fairlog.cli.times import localized, moment, time_of, time_to_come
 from recovery.replay.bounds import Bound
 
 SUMMER = datetime(2026, 7, 1, 10, tzinfo=UTC)
@@ -94,6 +94,20 @@ def test_a_time_of_day_is_the_last_one_and_days_begin_at_midnight() -> None:
     today, yesterday = time_of("today"), time_of("yesterday")
     assert today is not None
     assert yesterday == today - 86_400_000
+
+
+def test_what_is_to_begin_names_a_time_to_come() -> None:
+    now = ms(datetime.now(UTC))
+    for text in ("00:00", "09:30", "23:59", "12:00:01", "tomorrow"):
+        at = time_to_come(text)
+        assert at is not None
+        assert -5_000 < at - now < 86_402_000
+    ahead = read_begin("+1h30m")
+    assert 0 <= ahead - now - 5_400_000 < 60_000
+    assert read_begin("2036-03-01T12:00Z") == 2_087_985_600_000
+    for text in ("", "soon", "-2h", "+x", "+-5", "25:00", "+", "+99999999999d"):
+        with pytest.raises(click.BadParameter, match=r"write it like 2026-03-01T12:00, 18:30, tomorrow or \+2h"):
+            read_begin(text)
 
 
 @pytest.mark.parametrize(

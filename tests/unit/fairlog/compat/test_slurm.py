@@ -222,6 +222,7 @@ def app(**about: Any) -> dict[str, Any]:
         "onHold": False, "ready": True, "tasks": 1, "coresPerTask": 2, "requestedCores": 2, "requestedMemory": 1024,
         "memoryPerTask": 512, "submittedAt": 1000, "admittedAt": 2000, "startedAt": 2000, "endedAt": None, "detail": "",
         "reason": None, "array": None, "cwd": "/w", "priority": 0, "timeLimit": None, "maxRuntime": 600, "after": None,
+        "beginAt": None, "readyAt": 1000,
         "workers": ["w1"], **about,
     }  # fmt: skip
 
@@ -239,6 +240,7 @@ def task(state: str, **about: Any) -> dict[str, Any]:
         ({"state": "pending", "reason": "company-turn"}, "PENDING", "Priority"),
         ({"state": "pending", "reason": "hold", "onHold": True}, "PENDING", "JobHeldUser"),
         ({"state": "pending", "reason": "dependency"}, "PENDING", "Dependency"),
+        ({"state": "pending", "reason": "begin", "beginAt": 9000}, "PENDING", "BeginTime"),
         ({"state": "pending", "reason": "beyond-limit"}, "PENDING", "QOSMaxJobsPerUserLimit"),
         ({"state": "waiting", "reason": "workers-full"}, "PENDING", "Resources"),
         ({"state": "finished", "endedAt": 9000}, "COMPLETED", "None"),
@@ -283,7 +285,7 @@ def test_the_copy_of_a_script_is_the_one_that_workers_look_for() -> None:
 def test_every_cause_of_waiting_has_a_reason_that_slurm_knows() -> None:
     from witness.pending_reasons import CAUSES
 
-    known = {"Priority", "Resources", "Dependency", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit"}
+    known = {"Priority", "Resources", "Dependency", "BeginTime", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit"}
     assert {jobs.reason_of(app(state="pending", reason=cause)) for cause in CAUSES} == known
     named = {*jobs._LIMITS, *jobs._QUOTAS, *jobs._TURNS}
     assert named <= set(CAUSES)

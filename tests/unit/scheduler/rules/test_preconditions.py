@@ -15,6 +15,8 @@ from scheduler.model.events import (
     AccountChanged,
     AccountRemoved,
     AppChanged,
+    AppDelayed,
+    AppDue,
     AppExpired,
     AppExtended,
     AppHeld,
@@ -576,6 +578,13 @@ CASES = [
     Case([AppHeld(app="a2")], AppHeld(app="a2"), "J3", "app 'a2' is already on hold"),
     Case([], AppReleased(app="over"), "J3", "app 'over' is not pending"),
     Case([], AppReleased(app="a2"), "J3", "app 'a2' is not on hold"),
+    Case([], AppDelayed(app="nobody", until=1 << 50), "J4", "app 'nobody' is not pending"),
+    Case([], AppDelayed(app="a1", until=1 << 50), "J4", "app 'a1' is not pending"),
+    Case([], AppDelayed(app="a2", until=0), "J4", "the time 0 is over"),
+    Case([AppDelayed(app="a2", until=1 << 50)], entered("a2"), "J2", "app 'a2' is not ready"),
+    Case([AppDelayed(app="a2", until=1 << 50)], AppReady(app="a2"), "J2", "app 'a2' is ready, waits, or is on hold"),
+    Case([], AppDue(app="a2"), "J4", "app 'a2' is not known, has ended, or waits for no time"),
+    Case([AppDelayed(app="a2", until=1 << 50)], AppReleased(app="a2"), "J3", "app 'a2' is not on hold"),
 ]
 
 

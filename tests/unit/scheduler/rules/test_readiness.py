@@ -1,4 +1,4 @@
-"""Priorities (semantics Q), dependencies and holds (semantics J)."""
+"""Priorities (semantics Q), dependencies, holds and times to begin (semantics J)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import AppEnded, InvalidCommand, NotPending, UnknownApp, UnknownDependency
 from scheduler.model.events import (
+    AppDelayed,
+    AppDue,
     AppHeld,
+    AppReady,
+    AppRegistered,
     AppReleased,
     AppRemoved,
     AppReprioritized,
@@ -352,6 +356,58 @@ class TestHolds:
         cluster = full()
         cluster.turn(app("a1"))
         assert cluster.turn(ReleaseApp(app="a1")) == []
+
+
+class TestBeginnings:
+    def test_an_app_is_not_ready_before_its_time(self) -> None:
+        """Semantics J4."""
+        cluster = shared(w1=64)
+        cluster.turn(app("a0"))
+        begin = cluster.state.at + 6000
+        assert [type(event) for event in cluster.turn(app("a1", begin=begin))] == [AppRegistered, AppDelayed]
+        assert admitted(cluster.turn(app("a2"), after_s=4)) == ["a2"]
+        assert cluster.state.timers.next(cluster.state.at) == begin
+        assert cluster.turn(after_s=1)[:2] == [AppDue(app="a1"), AppReady(app="a1")]
+        assert cluster.state.apps["a1"].admitted_at == cluster.state.apps["a1"].ready_at == begin
+        assert cluster.state.timers.due(cluster.state.at, "begin") == []
+
+    def test_a_time_that_is_over_delays_nothing(self) -> None:
+        cluster = shared(w1=64)
+        cluster.turn(after_s=5)
+        assert admitted(cluster.turn(app("a1", begin=cluster.state.at + 1000), after_s=1)) == ["a1"]
+
+    def test_it_waits_for_others_and_for_its_release_as_well(self) -> None:
+        """Semantics J2, J3."""
+        cluster = shared(w1=64)
+        cluster.turn(app("a0"))
+        begin = cluster.state.at + 3000
+        cluster.turn(app("a1", begin=begin, after={"ok": ("a0",)}), app("a2", begin=begin, hold=True))
+        cluster.turn(app("a3", begin=begin, after={"ok": ("a0",)}))
+        assert cluster.turn(after_s=2) == [AppDue(app=name) for name in ("a1", "a2", "a3")]
+        assert admitted(cluster.turn(ReleaseApp(app="a2"))) == ["a2"]
+        assert removed(cluster.turn(KillApp(app="a0"))) == ["a1", "a3"]
+
+    def test_an_app_that_ends_before_waits_for_no_time(self) -> None:
+        cluster = shared(w1=64)
+        cluster.turn(app("a1", begin=cluster.state.at + 9000))
+        cluster.turn(KillApp(app="a1"))
+        assert cluster.state.timers.table == []
+        assert cluster.turn(after_s=9) == []
+
+    @pytest.mark.parametrize("begin", [-1, 1 << 60])
+    def test_a_time_that_cannot_be_is_refused(self, begin: int) -> None:
+        with pytest.raises(InvalidCommand, match="the time to begin, in ms, must be"):
+            shared(w1=64).turn(app("a1", begin=begin))
+
+    def test_a_snapshot_keeps_it(self) -> None:
+        cluster = shared(w1=64)
+        plain = cluster.state.digest()
+        cluster.turn(app("a1", begin=cluster.state.at + 9000), app("a2"))
+        again = restored(lines(cluster.state))
+        assert again.digest() == cluster.state.digest() != plain
+        assert again.timers.table == cluster.state.timers.table != []
+        assert "not_before" in again.dump()["apps"]["a1"]
+        assert "not_before" not in again.dump()["apps"]["a2"]
 
 
 def test_a_snapshot_keeps_priorities_holds_and_dependencies() -> None:

@@ -19,6 +19,8 @@ from scheduler.model.events import (
     AccountRemoved,
     AppAdmitted,
     AppChanged,
+    AppDelayed,
+    AppDue,
     AppExpired,
     AppExtended,
     AppHeld,
@@ -306,6 +308,8 @@ EVENTS: list[Event] = [
     SlotBegan(app="a4", units=1),
     SlotEnded(app="a4"),
     AppSignalled(app="a3", signal="USR2", task=3, whole=True),
+    AppDelayed(app="a3", until=1735689900000),
+    AppDue(app="a3"),
 ]
 """An event of every type, in the order of the file."""
 

@@ -103,6 +103,8 @@ def lively() -> list[Fact]:
     cluster.turn(replace(submission("h1", 4), hold=True), ReprioritizeApp(app="h1", priority=3))
     cluster.turn(replace(submission("h2", 4), after={"any": ("h1",)}))
     cluster.turn(ReleaseApp(app="h1"), HoldApp(app="h2"))
+    cluster.turn(replace(submission("h3", 4), begin=cluster.state.at + 2000))
+    cluster.turn(after_s=2)
     cluster.turn(RegisterKind(kind="gpu"))
     return facts(cluster)
 
