@@ -7,6 +7,7 @@ from typing import Any
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.sender import By
+from scheduler.rules.readiness import with_namesakes
 from scheduler.rules.request import as_asked
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -23,7 +24,7 @@ def plan(state: ClusterState, command: SubmitApp, by: By, at: int) -> dict[str, 
     admitted next. Raises: CommandRejected if it would be refused.
     """
     turn = Turn(state, at)
-    turn.take(as_asked(state.settings, command), "plan", by)
+    turn.take(with_namesakes(state, as_asked(state.settings, command)), "plan", by)
     turn.settle()
     app = state.apps[command.app]
     placed = [entry.event for entry in turn.entries if isinstance(entry.event, ExecutorAllocated | DriverAllocated)]

@@ -177,12 +177,12 @@ def label_option(**settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
 
 
 def read_dependency(text: str) -> tuple[str, Condition]:
-    """An app and how it must have ended, written `APP` or `APP:CONDITION`. Raises: click.BadParameter."""
+    """An app and what must have become of it, written `APP` or `APP:CONDITION`. Raises: click.BadParameter."""
     app, _, condition = read_text(text).partition(":")
     for known in get_args(Condition):
         if condition == known or not condition:
             return app, known
-    raise click.BadParameter(f"{_short(text)} is not of the form APP[:ok|any|not-ok]; write it like app-1:ok")
+    raise click.BadParameter(f"{_short(text)} is not of the form APP[:ok|any|not-ok|began]; write it like app-1:ok")
 
 
 def read_counts(text: str) -> dict[str, int]:

@@ -171,12 +171,13 @@ class SubmitApp(_Request, frozen=True):
     `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor per worker; `cores` may
     then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
     and the most executors of an app whose demand follows its backlog (L6). `priority` orders the user's own apps (Q1).
-    `after`: condition -> earlier apps of the company that must have ended so first (J1); `hold`: not before a release
-    (J3); `begin`: not before that time, in ms (J4). Of further kinds, an app that sizes its executors states what each
-    executor has, another one what each task needs, such as "1" or "1/4" (R3). `max_runtime_s` is the time that the app
-    may run (X1), `warn` a signal and how many seconds before that its tasks get it (X2). `reclaim_signal`: the signal
-    that tasks get when their executor is told to leave for a claim (E5). `array`: the indexes that the tasks find in
-    their environment, such as `1-10,15`; `tasks` is their number.
+    `after`: condition -> earlier apps of the company that must have ended so first, or begun (J1); `hold`: not before a
+    release (J3); `begin`: not before that time, in ms (J4); `singleton`: after the apps of its user and name (J5). Of
+    further kinds, an app that sizes its executors states what each executor has, another one what each task needs, such
+    as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how many seconds
+    before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is told to leave
+    for a claim (E5). `array`: the indexes that the tasks find in their environment, such as `1-10,15`; `tasks` is their
+    number.
 
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
@@ -222,6 +223,7 @@ class SubmitApp(_Request, frozen=True):
     after: dict[Condition, tuple[str, ...]] = {}
     hold: bool = False
     begin: int | None = None
+    singleton: bool = False
     cores_per_task: int | None = None
     executor_resources: dict[str, int] = {}
     task_resources: dict[str, str] = {}

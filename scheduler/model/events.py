@@ -103,12 +103,12 @@ class Locations(NamedTuple):
     racks: tuple[str, ...] | None = None
 
 
-Condition = Literal["ok", "any", "not-ok"]
-"""How an app must have ended: finished, in any way, or in any other way than finished (semantics J1)."""
+Condition = Literal["ok", "any", "not-ok", "began"]
+"""How an app must have ended: finished, in any way, or in any other way than finished; or that it began (J1)."""
 
 
 class Dependency(NamedTuple):
-    """An app that must have ended in a certain way before another one is ready (semantics J1)."""
+    """An app that must have ended in a certain way, or begun, before another one is ready (semantics J1)."""
 
     app: str
     condition: Condition

@@ -155,6 +155,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
 
 def _submitted(state: ClusterState, command: commands.SubmitApp, at: int) -> list[Event]:
     """The app (semantics A1), when it may begin (J4), and which hosts its tasks prefer (L7)."""
+    if command.singleton:
+        raise InvalidCommand("a singleton names the apps of its name that it waits for; see semantics J5")
     registered = registration(state, _company(state, command.company), command, at)
     return [registered, *delayed(command.app, command.begin, at), *preferred(registered, command)]
 

@@ -1,4 +1,4 @@
-"""Which apps wait for the ends of which others: an index of the facts in `App` (semantics J)."""
+"""Which apps wait for the ends, or the beginnings, of which others: an index of the facts in `App` (semantics J)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Dependents:
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, App]] = {}
-        """App that has not ended -> the apps that wait for its end, in the order of submission."""
+        """App that has not ended -> the apps that wait for it, in the order of submission."""
         self.judged: list[tuple[int, str]] = []
         """(position of its submission, app) of each app that the next turn lets be ready, or removes, in order."""
 
@@ -25,7 +25,8 @@ class Dependents:
         """Note what a new app waits for; what has ended already is judged now (semantics J1)."""
         for name, condition in app.spec.after:
             ended = apps[name].ended
-            if ended is None or not is_met(condition, ended):
+            began = condition == "began" and apps[name].began
+            if not began and (ended is None or not is_met(condition, ended)):
                 app.awaits = app.awaits or {}
                 app.awaits[name] = condition
             if ended is not None and name in app.awaits:
@@ -56,6 +57,15 @@ class Dependents:
             else:
                 app.unmet = app.unmet or ended
             self.judge(app)
+
+    def tell_beginning(self, begun: str) -> None:
+        """An app has begun, which those that wait for no more than that need wait for no longer (semantics J1)."""
+        of = self.of[begun]
+        for app in [app for app in of.values() if app.awaits[begun] == "began"]:
+            del app.awaits[begun], of[app.id]
+            self.judge(app)
+        if not of:
+            del self.of[begun]
 
     def judge(self, app: App) -> None:
         """Bring `judged` up to date with the app."""

@@ -45,7 +45,7 @@ EMPTY: dict[Any, Any] = _Empty()
 
 def is_met(condition: Condition, ended: str) -> bool:
     """Whether an app that ended in that way meets the condition (semantics J1)."""
-    return condition == "any" or (condition == "ok") == (ended == "finished")
+    return condition in ("any", "began") or (condition == "ok") == (ended == "finished")
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -433,7 +433,7 @@ class App:
     priority: int
     """Orders its user's apps (semantics Q1)."""
     awaits: dict[str, Condition]
-    """The apps that it still waits for, and how they must end (semantics J1)."""
+    """The apps that it still waits for, and for what of each (semantics J1)."""
     unmet: str
     """The one of them that ended otherwise, "" if none did (semantics J2)."""
     on_hold: bool
@@ -578,6 +578,11 @@ class App:
     def ready_at(self) -> int:
         """The time (ms) at which it became ready (semantics J2, Q2)."""
         return self.readied_at or self.submitted_at
+
+    @property
+    def began(self) -> bool:
+        """Whether it was ever granted an executor or its driver (semantics J1)."""
+        return self.next_executor > 0 or self.tries.next_driver > 0
 
     @property
     def judged(self) -> bool:

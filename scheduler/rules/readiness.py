@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from msgspec.json import Encoder
+from msgspec.structs import replace
+
+from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import InvalidCommand, NotPending, UnknownDependency
 from scheduler.model.events import (
     AppDelayed,
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 
     from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
+
+
+_to_json = Encoder().encode
 
 
 def check_priority(priority: int) -> None:
@@ -56,6 +63,33 @@ def dependencies(
             raise InvalidCommand(f"app {app!r} is named twice in --after; name it once, with one condition")
         named.add(app)
     return found
+
+
+def with_namesakes(state: ClusterState, command: SubmitApp) -> SubmitApp:
+    """The submission of a `singleton` with the apps of its user that have its name, which it waits for (semantics J5).
+
+    Applied when a command arrives: names are private, so what is decided is which apps it waits for. Raises:
+    InvalidCommand if it has no name.
+    """
+    if not command.singleton:
+        return command
+    if not command.name:
+        raise InvalidCommand("a singleton waits for the apps of its name; add --name NAME")
+    named = {name for names in command.after.values() for name in names}
+    written = _to_json(command.name)
+    found = [
+        app.id
+        for app in state.apps.values()
+        if app.ended is None
+        and (app.spec.company, app.spec.user) == (command.company, command.user)
+        and app.id not in named
+        and written in app.private_json
+        and app.name == command.name
+    ]
+    after: dict[Condition, tuple[str, ...]] = {**command.after}
+    if found:
+        after["any"] = (*after.get("any", ()), *found)
+    return replace(command, singleton=False, after=after)
 
 
 def reprioritized(app: App, priority: int) -> list[Event]:

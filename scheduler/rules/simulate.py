@@ -16,6 +16,7 @@ from scheduler.model.commands import (
     EndedExecutor,
     KillApp,
     RegisterKind,
+    SubmitApp,
     command_of,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
@@ -33,6 +34,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules import invariants
 from scheduler.rules.decide import check_edition
 from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.readiness import with_namesakes
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import NEW_SETTINGS, shorten
@@ -157,7 +159,7 @@ class _Course:
         turn = Turn(self.state, due)
         for place, by, command in _commands(self.state, operation, index):
             try:
-                turn.take(command, by=by)
+                turn.take(with_namesakes(self.state, command) if isinstance(command, SubmitApp) else command, by=by)
             except CommandRejected as refusal:
                 turn.refuse(command, refusal, "", by)
                 self._add(turn, {"refused": place, "error": type(refusal).__name__})

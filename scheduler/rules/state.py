@@ -1117,6 +1117,8 @@ class ClusterState:
         if self.settings.reclaim == "firm":
             self._set_takeable(executor)
         app.next_executor += 1
+        if event.app in self.dependents.of:
+            self.dependents.tell_beginning(event.app)
         if app.spec.programs:
             self.ranks.setdefault(app.id, Ranks()).take(event.executor, app.executor_limit or 0)
         if event.requested is not None:
@@ -1359,6 +1361,8 @@ class ClusterState:
             self._timers.changed[app.submitted] = app
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.tries = app.tries._replace(next_driver=app.tries.next_driver + 1)
+        if event.app in self.dependents.of:
+            self.dependents.tell_beginning(event.app)
         if worker.status == "alive":
             self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)

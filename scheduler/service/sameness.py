@@ -82,7 +82,7 @@ def _says(body: bytes, logged: Command, private: Private | Literal["withheld"] |
             return False
         command = without_private(command)
     if isinstance(command, SubmitApp) and isinstance(logged, SubmitApp):
-        command = _with_cores(command, logged)
+        command = _with_namesakes(_with_cores(command, logged), logged)
     return _with_sentences(command, logged) == logged
 
 
@@ -100,6 +100,12 @@ def _with_cores(command: SubmitApp, logged: SubmitApp) -> SubmitApp:
     if each is None or command.cores_per_task is not None or not command.task_resources or cores == "unlimited":
         return command
     return replace(command, cores_per_task=each, cores=None if cores is None else max(cores, each))
+
+
+def _with_namesakes(command: SubmitApp, logged: SubmitApp) -> SubmitApp:
+    """The submission with the apps of its name that it waits for by what was logged, if it is a singleton (J5)."""
+    own = all(set(names) <= set(logged.after.get(condition, ())) for condition, names in command.after.items())
+    return replace(command, singleton=False, after=logged.after) if command.singleton and own else command
 
 
 def _with_sentences(command: Command, logged: Command) -> Command:

@@ -40,6 +40,7 @@ from scheduler.model.events import EditionChanged, MasterElected, RefusalsOmitte
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.permission import permit
 from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.readiness import with_namesakes
 from scheduler.rules.request import as_asked
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
@@ -368,7 +369,7 @@ class Scheduler:
         try:
             received = veiled(self.state, inbox.received(body))
             if isinstance(received, SubmitApp):
-                received = as_asked(self.state.settings, received)
+                received = with_namesakes(self.state, as_asked(self.state.settings, received))
             try:
                 self._accepts(received)
             except CommandRejected:

@@ -288,8 +288,9 @@ def _in_order(state: ClusterState, whom: int, how: int) -> Command:
     """The submission of an app with a priority that waits for others or for a release."""
     plain = cast("SubmitApp", _submission(state, whom, how))
     own = [name for name, app in state.apps.items() if app.spec.company == plain.company] or ["nobody"]
-    conditions: tuple[Condition, ...] = ("ok", "any", "not-ok")
-    after = {conditions[how % 3]: (own[whom % len(own)],), conditions[whom % 3]: (own[how % len(own)],)}
+    conditions: tuple[Condition, ...] = ("ok", "any", "not-ok", "began")
+    first, second = conditions[how % 3], conditions[whom % 4]
+    after = {first: (own[whom % len(own)],), second: (own[how % len(own)],)}
     priority = (0, 1, -1, 1000)[whom % 4]
     begin = state.at + 1000 * whom if how % 6 == 0 else None
     return replace(plain, priority=priority, after=after if how % 4 else {}, hold=how % 5 == 0, begin=begin)

@@ -286,10 +286,11 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         "-d",
         type=read_dependency,
         multiple=True,
-        metavar="APP[:ok|any|not-ok]",
-        help="Start after that app of the company has finished (ok, the default), ended (any), or ended otherwise than "
-        "finished (not-ok). Can be repeated.",
+        metavar="APP[:ok|any|not-ok|began]",
+        help="Start after that app of the company has finished (ok, the default), ended (any), ended otherwise than "
+        "finished (not-ok), or begun (began). Can be repeated.",
     ),
+    flag("--singleton", help="Start after the user's earlier apps of the same name have ended."),
     click.option(
         "--prefer",
         type=read_near,

@@ -213,6 +213,14 @@ def reason_of(app: dict[str, Any]) -> str:
     return "None" if cause is None else "Resources"
 
 
+def after_of(app: dict[str, Any]) -> str:
+    """What the app waits for, as Slurm writes it; "" for nothing."""
+    kinds = {"began": "after", "not-ok": "afternotok"}
+    return ",".join(
+        f"{kinds.get(why, f'after{why}')}:{name}(unfulfilled)" for name, why in (app["after"] or {}).items()
+    )
+
+
 def failed_as(why: str) -> str:
     """The state of a job or task that failed for that reason."""
     if "time limit" in why:

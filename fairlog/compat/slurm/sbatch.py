@@ -35,7 +35,8 @@ _VARIABLES = {
 PARTITION = "main"
 SCRIPT = "FAIRLOG_SCRIPT"
 """The variable with the copy of the script (`scheduler.model.staged`)."""
-_DEPENDENCIES = {"afterok": "ok", "afterany": "any", "afternotok": "not-ok"}
+_DEPENDENCIES = {"afterok": "ok", "afterany": "any", "afternotok": "not-ok", "after": "began"}
+SINGLETON = "singleton"
 _MEMORY = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 _SIGNALS = (
     "HUP",
@@ -169,7 +170,7 @@ def submission(
         "cwd": cwd,
         "hold": "hold" in asked,
         "priority": -read_nice(asked.get("nice")),
-        "after": read_dependencies(asked.get("dependency")),
+        **read_dependencies(asked.get("dependency")),
     }
     if (begin := asked.get("begin")) is not None:
         fields["begin"] = max(0, times.read_moment(begin, "begin", ahead=True))
@@ -351,25 +352,27 @@ def read_nice(text: str | None) -> int:
     return max(-1000, min(1000, int(number)))
 
 
-def read_dependencies(text: str | None) -> dict[str, list[str]]:
-    """Condition -> the jobs that must have ended so first. Raises: Refused."""
+def read_dependencies(text: str | None) -> dict[str, Any]:
+    """The fields of a submission that say what it waits for: jobs by condition, or all of its name. Raises: Refused."""
     found: dict[str, list[str]] = {}
-    if text is None:
-        return found
+    alone = False
     wrong = "Batch job submission failed: Job dependency problem"
-    if "?" in text:
+    if text is not None and "?" in text:
         raise Refused(f"{wrong}: all of them must be met here; separate them by commas")
-    for part in text.split(","):
-        kind, _, jobs = part.partition(":")
-        if kind == "singleton":
-            raise Refused(f"{wrong}: singleton is not there; name the job to start after by afterany:ID")
+    for part in [] if text is None else text.split(","):
+        kind, colon, jobs = part.partition(":")
+        if kind == SINGLETON and not colon:
+            alone = True
+            continue
         if kind not in _DEPENDENCIES:
-            raise Refused(f"{wrong}: {kind[:40]!r} is not one of {', '.join(_DEPENDENCIES)}")
+            raise Refused(f"{wrong}: {kind[:40]!r} is not one of {', '.join((*_DEPENDENCIES, SINGLETON))}")
         for job in jobs.split(":"):
+            if "+" in job:
+                raise Refused(f"{wrong}: a job starts when another one has begun, and no minutes later; leave out +N")
             if not (job.isascii() and job.isdecimal()):
                 raise Refused(f"{wrong}: {kind} needs the ids of jobs, as {kind}:17")
             found.setdefault(_DEPENDENCIES[kind], []).append(job)
-    return found
+    return {"after": found, SINGLETON: alone}
 
 
 def read_signal(text: str) -> tuple[str, str, int]:

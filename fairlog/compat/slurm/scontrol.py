@@ -125,12 +125,11 @@ def _job_lines(job: Job, detail: dict[str, Any]) -> list[str]:
         else f" ArrayJobId={job.number} ArrayTaskId={job.id.partition('_')[2].strip('[]')}"
     )
     end = job.end or (None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s)
-    after = ",".join(f"after{why.replace('-', '')}:{name}(unfulfilled)" for name, why in (app["after"] or {}).items())
     return [
         f"JobId={job.number}{index} JobName={app['name']}",
         f"UserId={app['user']}({os.getuid()}) GroupId={app['company']}({os.getgid()}) MCS_label=N/A",
         f"Priority={app['priority'] + 1000} Nice={-app['priority']} Account={app['company']} QOS=normal",
-        f"JobState={job.state} Reason={job.reason} Dependency={after or '(null)'}",
+        f"JobState={job.state} Reason={job.reason} Dependency={jobs.after_of(app) or '(null)'}",
         f"Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code[0]}:{code[1]}",
         f"RunTime={times.elapsed(job.ran_s)} TimeLimit={times.elapsed(job.limit_s)} TimeMin=N/A",
         f"SubmitTime={submitted} EligibleTime={at(job.eligible, 'Unknown')}",

@@ -33,8 +33,7 @@ def _size(mb: int) -> str:
 
 
 def _after(job: Job) -> str:
-    after = job.app["after"]
-    return ",".join(f"after{why.replace('-', '')}:{app}(unfulfilled)" for app, why in after.items()) if after else NO
+    return jobs.after_of(job.app) or NO
 
 
 def _host(job: Job) -> str:

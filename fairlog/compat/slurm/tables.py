@@ -73,7 +73,7 @@ SBATCH: Table = (
     Option("-a --array", "INDEXES", ACTS, "a task for each index, which SLURM_ARRAY_TASK_ID holds; %N at once"),
     Option("-b --begin", "TIME", ACTS, "not before that time: 16:00, tomorrow, now+1hour, 2026-03-01T12:00"),
     Option("--comment", "TEXT", ACTS, "the comment, which %k and Comment show"),
-    Option("-d --dependency", "LIST", ACTS, "afterok, afterany, afternotok"),
+    Option("-d --dependency", "LIST", ACTS, "afterok, afterany, afternotok, after, each with ids of jobs; singleton"),
     Option("--deadline", "TIME", LEFT, "a job cannot be told when to have ended; --time limits how long it runs"),
     Option("--export", "NAMES", ACTS, "the variables of the job: ALL, NONE, NAME, NAME=VALUE"),
     Option("--export-file", "FILE", LEFT, "give the variables with --export"),

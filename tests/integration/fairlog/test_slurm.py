@@ -91,6 +91,21 @@ def test_a_job_begins_at_the_time_that_it_names(slurm: Slurm) -> None:
     slurm.ok("scancel", job)
 
 
+def test_jobs_of_a_name_run_one_after_another_and_one_waits_for_a_beginning(slurm: Slurm) -> None:
+    held = slurm.ok("sbatch", "--parsable", "-H", "-J", "alone", "--wrap", "date +%s%3N").strip()
+    alone = [
+        slurm.ok("sbatch", "--parsable", "-J", "alone", "-d", "singleton", "--wrap", "sleep 1; date +%s%3N").strip()
+        for _ in range(2)
+    ]
+    begun = slurm.ok("sbatch", "--parsable", "-J", "other", "-d", f"after:{held}", "--wrap", "true").strip()
+    listed = slurm.ok("squeue", "-h", "-j", ",".join([*alone, begun]), "-o", "%t %r").splitlines()
+    assert listed == ["PD Dependency"] * 3
+    slurm.ok("scontrol", "release", held)
+    wait_until(lambda: [slurm.state(each) for each in (held, *alone, begun)] == ["COMPLETED"] * 4, "their ends")
+    times = [int((slurm.shell.home / f"slurm-{each}.out").read_text()) for each in (held, *alone)]
+    assert times[0] + 1_000 <= times[1] <= times[2] - 1_000
+
+
 def test_a_script_of_stdin_waits_for_another_job_and_is_cancelled(slurm: Slurm) -> None:
     first = slurm.ok("sbatch", "--parsable", "-H", "-J", "held", "--wrap", "true").strip()
     waiting = slurm.ok("sbatch", "--parsable", "-d", f"afterok:{first}", "-J", "later", text="#!/bin/sh\nsleep 600\n")

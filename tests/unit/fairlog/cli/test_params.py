@@ -109,7 +109,7 @@ def test_a_dependency_is_read_as_an_app_and_a_condition(text: str, found: tuple[
 
 @pytest.mark.parametrize("text", ["a:later", "a:OK", "a:ok:any", "\udcff"])
 def test_what_is_no_dependency_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match=r"APP\[:ok\|any\|not-ok\]|not valid UTF-8"):
+    with pytest.raises(click.BadParameter, match=r"APP\[:ok\|any\|not-ok\|began\]|not valid UTF-8"):
         read_dependency(text)
 
 

@@ -160,8 +160,25 @@ def test_arrays_are_read_with_their_steps_and_how_many_run_at_once() -> None:
 
 
 def test_dependencies_signals_sizes_and_patterns_are_what_fairlog_calls_them() -> None:
-    assert sbatch.read_dependencies("afterok:1:2,afterany:3") == {"ok": ["1", "2"], "any": ["3"]}
-    for text in ("afterok", "afterok:", "afterok:x", "foo:1", "afterok:1?afterok:2", "singleton"):
+    assert sbatch.read_dependencies("afterok:1:2,afterany:3") == {
+        "after": {"ok": ["1", "2"], "any": ["3"]},
+        "singleton": False,
+    }
+    assert sbatch.read_dependencies("singleton,after:7") == {"after": {"began": ["7"]}, "singleton": True}
+    assert sbatch.read_dependencies(None) == {"after": {}, "singleton": False}
+    assert jobs.after_of(app(after={"a": "ok", "b": "not-ok", "c": "began"})) == (
+        "afterok:a(unfulfilled),afternotok:b(unfulfilled),after:c(unfulfilled)"
+    )
+    for text in (
+        "afterok",
+        "afterok:",
+        "afterok:x",
+        "foo:1",
+        "afterok:1?afterok:2",
+        "singleton:1",
+        "after:1+5",
+        "aftercorr:1",
+    ):
         with pytest.raises(Refused, match="Job dependency problem"):
             sbatch.read_dependencies(text)
     assert sbatch.read_signal("B:USR2@30") == ("script", "USR2", 30)

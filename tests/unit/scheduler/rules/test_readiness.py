@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.model.commands import (
     ConfigureCluster,
@@ -17,6 +18,7 @@ from scheduler.model.commands import (
     ReleaseApp,
     ReprioritizeApp,
     ScaleApp,
+    StartedExecutor,
     SubmitApp,
 )
 from scheduler.model.errors import AppEnded, InvalidCommand, NotPending, UnknownApp, UnknownDependency
@@ -36,13 +38,15 @@ from scheduler.model.events import (
     RoomReserved,
 )
 from scheduler.rules.entities import is_met
+from scheduler.rules.readiness import with_namesakes
+from scheduler.rules.simulate import run_scenario
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, admitted, shared, worker
 
 
-def app(name: str, cores: int = 8, *, company: str = "acme", user: str = "ann", **more: Any) -> SubmitApp:
-    return SubmitApp(app=name, company=company, user=user, cores=cores, command=("true",), **more)
+def app(of: str, cores: int = 8, *, company: str = "acme", user: str = "ann", **more: Any) -> SubmitApp:
+    return SubmitApp(app=of, company=company, user=user, cores=cores, command=("true",), **more)
 
 
 def finish(name: str, reason: Any = "finished") -> EndApp:
@@ -170,7 +174,7 @@ class TestDependencies:
             ("ok", "finished", True), ("ok", "failed", False), ("ok", "killed", False), ("ok", "unmet", False),
             ("any", "finished", True), ("any", "failed", True), ("any", "killed", True), ("any", "unmet", True),
             ("not-ok", "finished", False), ("not-ok", "failed", True), ("not-ok", "killed", True),
-            ("not-ok", "unmet", True),
+            ("not-ok", "unmet", True), ("began", "killed", True), ("began", "finished", True),
         ],
     )  # fmt: skip
     def test_a_condition_names_how_an_app_must_have_ended(self, condition: Condition, ended: str, met: bool) -> None:  # noqa: FBT001
@@ -185,6 +189,28 @@ class TestDependencies:
         assert cluster.state.apps["a3"].awaits == {"a1": "ok", "a2": "any"}
         assert admitted(cluster.turn(finish("a1"))) == []
         assert admitted(cluster.turn(KillApp(app="a2"))) == ["a3"]
+
+    def test_one_may_wait_for_no_more_than_a_beginning(self) -> None:
+        """Semantics J1, J2."""
+        cluster = full()
+        cluster.turn(app("a1", 4), app("a2", 4, after={"began": ("a1", "f")}))
+        assert cluster.state.apps["a2"].awaits == {"a1": "began"}
+        assert emptied(cluster) == ["a1"]
+        assert waiting(cluster.state) == {}
+        again = restored(lines(cluster.state))
+        assert again.dependents.judged == cluster.state.dependents.judged != []
+        executor = next(iter(cluster.state.apps["a1"].executors))
+        assert admitted(cluster.turn(StartedExecutor(executor=executor))) == ["a2"]
+        cluster.turn(app("a3", hold=True), app("a4", after={"began": ("a3",)}), app("a5", after={"ok": ("a3",)}))
+        events = cluster.turn(KillApp(app="a3"))
+        assert (admitted(events), removed(events)) == (["a4"], ["a5"])
+
+    def test_the_beginning_of_a_driver_is_one(self) -> None:
+        cluster = shared(w1=64)
+        driver = SubmitApp(app="d", company="acme", user="ann", driver=True, command=("true",), hold=True)
+        cluster.turn(driver, app("a1", after={"began": ("d",)}))
+        cluster.turn(ReleaseApp(app="d"))
+        assert admitted(cluster.turn()) == ["a1"]
 
     def test_what_has_ended_already_is_judged_at_once(self) -> None:
         """Semantics J1, J2."""
@@ -356,6 +382,40 @@ class TestHolds:
         cluster = full()
         cluster.turn(app("a1"))
         assert cluster.turn(ReleaseApp(app="a1")) == []
+
+
+class TestSingletons:
+    def test_an_app_waits_for_those_of_its_user_and_name(self) -> None:
+        """Semantics J5."""
+        cluster = shared(w1=64)
+        cluster.turn(app("a1", name="x"), app("a2", name="y"), app("a3", name="x", user="bob"), app("a0", name="x"))
+        cluster.turn(KillApp(app="a0"))
+        asked = app("a4", name="x", singleton=True, after={"ok": ("a2",)})
+        found = with_namesakes(cluster.state, asked)
+        assert (found.singleton, found.after) == (False, {"ok": ("a2",), "any": ("a1",)})
+        assert with_namesakes(cluster.state, found) is found
+        assert with_namesakes(cluster.state, replace(asked, after={"ok": ("a1",)})).after == {"ok": ("a1",)}
+        assert with_namesakes(cluster.state, replace(asked, name="z", after={})).after == {}
+        with pytest.raises(InvalidCommand, match="a singleton waits for the apps of its name; add --name NAME"):
+            with_namesakes(cluster.state, replace(asked, name=""))
+        with pytest.raises(InvalidCommand, match="a singleton names the apps of its name"):
+            cluster.turn(asked)
+        assert admitted(cluster.turn(found)) == []
+        cluster.turn(finish("a2"))
+        assert admitted(cluster.turn(KillApp(app="a1"))) == ["a4"]
+
+    def test_those_that_arrive_together_run_one_after_another(self) -> None:
+        """Semantics J5."""
+        one: dict[str, Any] = {"op": "submit", "company": "acme", "user": "ann", "name": "x", "cores": 4}
+        together = [{**one, "app": name, "singleton": True} for name in ("b1", "b2", "b3")]
+        commands = [
+            {"op": "company", "company": "acme"},
+            {"op": "worker", "worker": "w1", "cores": 64, "memory_mb": 65536},
+        ]
+        commands += [{"op": "turn", "commands": together}, *[{"op": "finish", "app": name} for name in ("b1", "b2")]]
+        decided = run_scenario({"commands": commands})["decisions"]
+        assert [each["admitted"] for each in decided if "admitted" in each] == ["b1", "b2", "b3"]
+        assert [each["ready"] for each in decided if "ready" in each] == ["b2", "b3"]
 
 
 class TestBeginnings:

@@ -1,6 +1,8 @@
-"""A submission that comes again says the same, whatever the settings added to the one that was logged."""
+"""A submission that comes again says the same, whatever was added to the one that was logged when it arrived."""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp, private_of, without_private, write_command
 from scheduler.model.events import ClusterConfigured
@@ -23,3 +25,18 @@ def test_a_small_job_that_comes_again_is_the_same_under_any_settings() -> None:
         assert _says(small("ann", 1), *found)
         assert not _says(small("ann", 2), *found)
         assert not _says(small("bob", 1), *found)
+
+
+def singleton(**after: tuple[str, ...]) -> bytes:
+    command = SubmitApp(app="a", company="acme", user="ann", name="x", command=("true",), singleton=True)
+    return write_command(replace(command, after=after)).encode()
+
+
+def test_a_singleton_that_comes_again_is_the_same_whatever_waited_then() -> None:
+    said = received(singleton(ok=("b",)))
+    assert isinstance(said, SubmitApp)
+    for after in ({"ok": ("b",)}, {"ok": ("b",), "any": ("c", "d")}):
+        logged = replace(said, singleton=False, after=after)
+        found = without_private(logged), private_of(logged)
+        assert _says(singleton(ok=("b",)), *found)
+        assert not _says(singleton(ok=("e",)), *found)
