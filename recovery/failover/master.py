@@ -151,7 +151,7 @@ class Master:
         self.rereader = Rereader(log)
         self.snapshotter = Snapshotter(log, snapshot_every)
         self.sealer = Sealer(seals_url, keys.cluster)
-        self.scheduler = Scheduler(log, member.id, self._rebuild, accepts, keyring=keyring)
+        self.scheduler = Scheduler(log, member.id, self._rebuild, accepts, keyring=keyring, holds=self.lease.take)
         self.worker = DoorbellWorker(
             keys.master_queue, store, self.answer, due_in_s=self._due_in_s, leaving=self.lease.release
         )

@@ -87,7 +87,8 @@ class Scheduler:
     """The master `master` of one cluster: takes turns until another master is elected.
 
     `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted. `accepts` raises
-    CommandRejected for a command that this host refuses; that is no decision of the rules, and not logged.
+    CommandRejected for a command that this host refuses; that is no decision of the rules, and not logged. `holds`
+    tells whether this master still holds the lease.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Scheduler:
         accepts: Callable[[Command], object] = lambda _: None,
         *,
         keyring: Keyring | None = None,
+        holds: Callable[[], bool] = lambda: True,
     ) -> None:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
@@ -110,6 +112,7 @@ class Scheduler:
         self.commits = Commits(log, self.worklist, self.heartbeats, keyring)
         self._rebuild = rebuild
         self._accepts = accepts
+        self._holds = holds
         self._lanes = Lanes(keys, Gate(keys.cluster, keyring))
         self._recall = Recall()
         self._ring = keyring
@@ -138,8 +141,8 @@ class Scheduler:
         A log without settings gets the newest edition of the rules of sharing and the default settings, so that it
         states from the start which rules are in force (semantics H8).
 
-        Raises: UnreadableRecord if the log cannot be read; StaleLog if another master keeps writing it; BadKeys, and
-        writes nothing, without the masters' key that is in force.
+        Raises: UnreadableRecord if the log cannot be read; StaleLog if another master keeps writing it, or holds the
+        lease by now; BadKeys, and writes nothing, without the masters' key that is in force.
         """
         for _ in range(MAX_STALE):
             open_apps = self.worklist.open_apps()
@@ -148,6 +151,8 @@ class Scheduler:
             if self.log.head() != self.position:
                 continue
             seals.check_keys(self._ring, self.state)
+            if not self._holds():  # its holder, whom this election would depose, would be elected again at once
+                raise StaleLog("another master has taken the lease while this one folded the log")
             turn = Turn(self.state, self._store_time_ms())
             turn.record(MasterElected(master=self.master))
             change = None if self._keyring is None else seals.key_change(self._keyring, self.state)

@@ -21,7 +21,7 @@ from recovery.failover.lease import Lease, Member, last_sign, members
 from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
-from scheduler.model.errors import InvariantViolated, UnreadableRecord
+from scheduler.model.errors import InvariantViolated, StaleLog, UnreadableRecord
 from scheduler.model.events import AppAdmitted
 from scheduler.service.client import Client
 from scheduler.service.reconcile import stored_grants
@@ -161,6 +161,26 @@ def test_a_master_paused_past_its_lease_stands_by_and_commits_nothing(
     wait_until(lambda: serving_pid(client) == first.pid, "the first master to renew its lease")
     client.send(RegisterCompany(company="fourth"))
     assert elections(log) == 3
+
+
+def test_a_master_that_was_held_up_on_its_way_to_office_deposes_nobody(connection: Redis, keys: Keys) -> None:
+    """Its lease has run out since it took it, and the master that has it now was elected and serves."""
+    log = EventLog(connection, keys)
+    first, late = (
+        Master(EventLog(connection, keys), Member(name, 1, "here"), lease_s=3600) for name in ("first", "late")
+    )
+    assert late.lease.take()
+    connection.delete(keys.lease)
+    assert first.lease.take()
+    first.scheduler.take_over()
+    Client(connection, keys.cluster).notify(RegisterCompany(company="acme"))
+    with pytest.raises(StaleLog, match="another master has taken the lease"):
+        late.scheduler.take_over()
+    assert elections(log) == 1
+    late._keep_what_was_folded()
+    assert (late.follower.position, late.follower.state.master) == (log.head(), "first")
+    first.answer()
+    assert "acme" in first.scheduler.state.companies
 
 
 def test_a_lease_below_a_second_is_refused(start: Start) -> None:
