@@ -4,19 +4,24 @@ A worker's report says in words why something ended, and a refusal says what was
 submitted with: its command, its folder, names of its variables. The log is public, so they are logged without that. The
 whole sentence is kept where the private part is: with the app's task and its output, and in the sender's answer. What
 people themselves say of an end is private as a whole (`Private.said`).
+
+Of what a worker says, only sentences that are known here are logged, with numbers, reasons of the system and ids of the
+log in them, and without what they quote. Of any other sentence nothing is logged but that there was one: it may repeat
+what a program has printed, in which parts of a command stand in any form.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from scheduler.model.commands import WITHHELD, EndApp, EndedDriver, EndedExecutor, Private, SubmitApp, private_of
 from scheduler.model.errors import CommandRejected, refusal_of
 from scheduler.model.ids import app_of
+from scheduler.service.sentences import LEFT_OUT, NAMED, SENTENCES
 
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
@@ -35,15 +40,15 @@ _OURS = frozenset(
 
 
 def veiled(state: ClusterState, command: Command) -> Command:
-    """The command without what its sentence says of the private part of its app; most kinds have no sentence."""
+    """The command with what may be public of its sentence; most kinds have no sentence."""
     match command:
         case EndApp(app=app, detail=said) if said:
-            return replace(command, detail=_veil(said, *_of(state, app)))
+            return replace(command, detail=_public(said, _Known(state, app)))
         case EndedDriver(driver=driver, worker=worker, detail=said) if said:
-            return replace(command, detail=_veil(said, *_of(state, app_of(driver), worker)))
+            return replace(command, detail=_public(said, _Known(state, app_of(driver), worker)))
         case EndedExecutor(executor=executor, worker=worker) if command.unstartable or command.detail:
-            private, public = _of(state, app_of(executor), worker)
-            why, said = (_veil(text, private, public) for text in (command.unstartable, command.detail))
+            known = _Known(state, app_of(executor), worker)
+            why, said = (_public(text, known) if text else "" for text in (command.unstartable, command.detail))
             return replace(command, unstartable=why, detail=said)
         case _:
             return command
@@ -68,17 +73,46 @@ def veiled_refusal(command: Command, refusal: CommandRejected) -> CommandRejecte
     if not isinstance(command, SubmitApp):
         return refusal
     public = (command.app, command.company, command.user, command.kind)
-    return refusal_of(type(refusal).__name__, _veil(str(refusal), private_of(command), public))
+    return refusal_of(type(refusal).__name__, _veil(str(refusal), private_of(command) or Private(), public))
 
 
-def _of(state: ClusterState, name: str, *public: str) -> tuple[Private | None, tuple[str, ...]]:
-    """The private part of the app, if it is known, and what may be said of it."""
-    app = state.apps.get(name)
-    return (None, (name, *public)) if app is None else (app.private, (name, app.spec.company, app.spec.user, *public))
+class _Known(NamedTuple):
+    """What a sentence about the app, said by `worker` if that is known, may name: what the log tells anyway."""
+
+    state: ClusterState
+    app: str
+    worker: str | None = None
+
+    def holds(self, kind: str, name: str) -> bool:
+        """Whether there is such a worker, company, or executor of the app, or it belongs to that user."""
+        match kind:
+            case "worker":
+                return name == self.worker or name in self.state.workers
+            case "company":
+                return name in self.state.companies
+            case "owner":
+                app = self.state.apps.get(self.app)
+                return app is not None and name == f"{app.spec.company}/{app.spec.user}"
+            case _:
+                return app_of(name) == self.app
 
 
-def _veil(text: str, private: Private | None, public: Iterable[str]) -> str:
-    words = set() if private is None else {word for word in _words(private) if len(word) > _SHORT}
+def _public(said: str, known: _Known) -> str:
+    """The sentence without what it quotes, if it is a known one; else `WITHHELD`, and which worker says it."""
+    for sentence in SENTENCES:
+        found = sentence.fullmatch(said)
+        if found is None:
+            continue
+        named = {kind: name for kind, name in found.groupdict().items() if name is not None}
+        if all(known.holds(kind, named[kind]) for kind in NAMED if kind in named):
+            for begin, end in sorted((found.span(part) for part in LEFT_OUT if part in named), reverse=True):
+                said = f"{said[:begin]}{WITHHELD}{said[end:]}"
+            return said
+    return WITHHELD
+
+
+def _veil(text: str, private: Private, public: Iterable[str]) -> str:
+    words = {word for word in _words(private) if len(word) > _SHORT}
     for word in sorted(words.difference(public, _OURS), key=len, reverse=True):
         text = text.replace(word, WITHHELD)
 
