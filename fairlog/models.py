@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from scheduler.model.events import AppState
+from scheduler.model.states import AppState
 
 
 class _Model(Struct, frozen=True, rename="camel", kw_only=True):

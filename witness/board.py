@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from scheduler.model.errors import UnknownApp, UnknownCompany
-from scheduler.model.events import AppState
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.states import AppState
 from scheduler.rules.entities import App
 from scheduler.rules.views import app as app_view
 from scheduler.rules.views import companies as companies_view

@@ -11,7 +11,7 @@ import time
 from base64 import b64decode
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -21,14 +21,14 @@ from fairlog.api.connections import Answer, Connections, Lost, Request
 from fairlog.api.questions import MANY
 from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
-from scheduler.model.commands import BATCH, Command, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotAuthenticated, refusal_of
 from scheduler.model.sender import By
-from scheduler.service.receipts import Receipt, SignedReceipt
-from scheduler.store.tails import Stream, Tail
 
-BATCH_BYTES = 240_000
-"""The most bytes of a batch, within the server's limit for a request."""
+if TYPE_CHECKING:
+    from scheduler.model.commands import Command, SubmitApp
+    from scheduler.service.receipts import Receipt
+    from scheduler.store.tails import Stream, Tail
+
 MAIL_WAIT_S = 10.0
 """How long a server is asked to wait for a message."""
 RETRY_S = 0.2
@@ -110,17 +110,20 @@ class _Talk:
     def batch(
         self, commands: Sequence[Command], secrets: Sequence[Mapping[str, str]], command_id: str | None
     ) -> Steps[list[Receipt | CommandRejected]]:
-        bodies = [_written(*each) for each in zip(commands, secrets, strict=True)]
+        from fairlog.api.batches import outcome, written  # noqa: PLC0415 (who only reads needs no commands)
+
+        bodies = [written(*each) for each in zip(commands, secrets, strict=True)]
         headers = {"content-type": "application/json", "idempotency-key": command_id or os.urandom(16).hex()}
         content = b'{"commands":[%b]}' % b",".join(bodies)
         answer = yield from self.ask(Request("POST", "/v1/commands", {}, content, headers))
         said = msgspec.json.decode(answer.content)
-        signed = msgspec.convert(said.get("receipt"), SignedReceipt | None)
-        return [_outcome(each, signed) for each in said["answers"]]
+        return [outcome(each, said.get("receipt")) for each in said["answers"]]
 
     def send_many(self, commands: Sequence[Command]) -> Steps[list[Receipt | CommandRejected]]:
+        from fairlog.api.batches import parts  # noqa: PLC0415 (likewise)
+
         outcomes: list[Receipt | CommandRejected] = []
-        for part in _parts(commands):
+        for part in parts(commands):
             outcomes += yield from self.batch(part, [{}] * len(part), None)
         return outcomes
 
@@ -192,6 +195,8 @@ class _Talk:
 
 
 def _tail(answer: Mapping[str, Any]) -> Tail:
+    from scheduler.store.tails import Tail  # noqa: PLC0415 (only output needs it)
+
     text = b64decode(answer["output"])
     ends = [0, *chain.from_iterable(answer["stderr"]), len(text)]
     parts = [(number % 2, text[start:end]) for number, (start, end) in enumerate(pairwise(ends)) if start < end]
@@ -396,32 +401,6 @@ def _error(title: str, detail: str) -> FairlogError:
     if isinstance(known, type) and issubclass(known, CommandRejected):
         return refusal_of(title, detail)
     return Unreachable(detail) if title in {"NotReady", "Unavailable"} else Refused(title, detail)
-
-
-def _outcome(answer: Mapping[str, Any], signed: SignedReceipt | None) -> Receipt | CommandRejected:
-    if "seq" in answer:
-        return Receipt(str(answer["id"]), int(answer["seq"]), signed)
-    return refusal_of(str(answer["title"]), str(answer["detail"]))
-
-
-def _written(command: Command, secrets: Mapping[str, str]) -> bytes:
-    body = write_command(command).encode()
-    return body if not secrets else b'%b,"secrets":%b}' % (body[:-1], msgspec.json.encode(dict(secrets)))
-
-
-def _parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
-    """The commands in batches that a server takes."""
-    part: list[Command] = []
-    size = 0
-    for command in commands:
-        length = len(write_command(command).encode()) + 1
-        if part and (len(part) == BATCH or size + length > BATCH_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(command)
-        size += length
-    if part:
-        yield part
 
 
 def _text(value: object) -> str:

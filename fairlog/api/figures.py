@@ -162,7 +162,10 @@ def statement(source: Source, company: str, month: str) -> object:
     """
     first, last = month_of(month)
     accounts, audited = Accounts(), Audited(source.facts())
-    _, span = measure(audited, accounts, first=first, last=last)
+    try:
+        _, span = measure(audited, accounts, first=first, last=last)
+    except InvalidCommand:
+        raise InvalidCommand(f"the log has no entry in {month}") from None
     if company not in accounts.companies:
         raise UnknownCompany(company)
     return {"verdict": audited.verdict, **stated(accounts, span, company=company, month=month)}

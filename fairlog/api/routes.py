@@ -362,7 +362,10 @@ ROUTES: tuple[Route, ...] = (
         "statement",
         "A company's use in a month, by user and app.",
         "value",
-        params=(Param("month", {"type": "string", "pattern": r"^\d{4}-\d{2}$", "maxLength": 7}, "YYYY-MM, in UTC."),),
+        params=(
+            Param("month", {"type": "string", "pattern": r"^\d{4}-\d{2}$", "maxLength": 7}, "YYYY-MM, in UTC."),
+            _FRESH,
+        ),
     ),
     Route(
         "GET",
@@ -374,6 +377,7 @@ ROUTES: tuple[Route, ...] = (
         params=(
             Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),
             Param("at", _SEQ, "Up to this log position."),
+            _FRESH,
         ),
     ),
     Route(

@@ -16,7 +16,7 @@ from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, read_text, text_option
 from fairlog.cli.whose import company_option, is_typed, user_option
 from scheduler.model.errors import FairlogError, UnknownApp
-from scheduler.model.events import AppState
+from scheduler.model.states import AppState
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session

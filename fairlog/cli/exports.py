@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, TypeVar
 
 from scheduler.model.errors import FairlogError, UnreadableRecord
-from scheduler.store.codec import Fact, Record, check, read_export, read_lines
-from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, read_export, read_lines
 
 T = TypeVar("T")
 
@@ -31,11 +30,11 @@ def exported(file: IO[bytes]) -> Iterator[Record]:
 
 def chained(lines: Iterable[bytes]) -> Iterator[Record]:
     """The turns of an exported log, from position 1 on. Raises: UnreadableRecord if the chain of digests breaks."""
-    after = GENESIS
+    seq, digest = 0, GENESIS_DIGEST
     for record in read_lines(lines):
-        check(record, *after)
+        check(record, seq, digest)
         yield record
-        after = Position(record.last, record.digest)
+        seq, digest = record.last, record.digest
 
 
 def _trusted(file: IO[bytes], entries: Iterator[T]) -> Iterator[T]:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from scheduler.model.events import AppRemoved
-from scheduler.store.codec import told
 from scheduler.store.tails import Tail
 from scheduler.store.task_states import Progress, TaskState
 
@@ -76,10 +74,10 @@ def tasks_of(session: Session, reason: str = "") -> Worklist | RemoteTasks:
     return Worklist(session.store, session.cluster)
 
 
-def shown_tasks(session: Session) -> Worklist | RemoteTasks:
+def shown_tasks(session: Session, reason: str = "") -> Worklist | RemoteTasks:
     """As `tasks_of`, for who looks once: an API server that is there anyway is reached faster than the store."""
     server = session.server
-    return tasks_of(session) if server is None else RemoteTasks(server, "")
+    return tasks_of(session, reason) if server is None else RemoteTasks(server, reason)
 
 
 def links_of(session: Session, app: str) -> dict[str, str]:
@@ -104,6 +102,8 @@ def looks(session: Session, app: str) -> Iterator[bool]:
         time.sleep(LOOK_THROUGH_API_S)
         yield is_over(session, app)
     from fairlog.cli.follow import follow  # noqa: PLC0415 (loads what folds the log)
+    from scheduler.model.events import AppRemoved  # noqa: PLC0415 (likewise)
+    from scheduler.store.codec import told  # noqa: PLC0415 (likewise)
 
     ended = session.ask("app", app=app)["endedAt"] is not None
     for record in follow(session.log, session.log.head(), wait_s=LOOK_S):

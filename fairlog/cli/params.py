@@ -22,8 +22,8 @@ from fairlog.cli.times import DURATIONS, TIMES_TO_COME, seconds_of, time_of, tim
 from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.arrays import indexes, written
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import Condition
 from scheduler.model.resources import MAX_AMOUNT
+from scheduler.model.states import Condition
 from scheduler.service.folders import FolderGone, working_folder
 
 P = ParamSpec("P")

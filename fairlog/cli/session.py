@@ -19,6 +19,7 @@ from fairlog.api.addresses import UNIX
 from fairlog.cli.failures import NoStore, NotThatLong, Unconfirmed, UnknownCluster
 from fairlog.cli.reached import check_reached
 from fairlog.cli.render import say
+from fairlog.errors import Refused, Unreachable
 from fairlog.local.running import find_running, others_than
 from recovery.replay.bounds import OPEN, Bound, E, up_to
 from scheduler.model.errors import (
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from recovery.failover.lease import Member
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.model.errors import CommandRejected
-    from scheduler.rules.permission import Subject
     from scheduler.rules.state import ClusterState
     from scheduler.service.client import Client
     from scheduler.service.keyring import Keyring
@@ -268,6 +268,19 @@ class Session:
 
         return one(self.folded(), app)
 
+    def worked_out(self, path: str, *, view: str, **query: str) -> Any | None:  # noqa: ANN401 (JSON)
+        """What an API server works out from the whole log, which this session is to see as it sees `view`.
+
+        None where it is to be worked out here: there is none, it is of an earlier version or busy, or takes no log so
+        long. Raises: CommandRejected if it refuses, such as UnknownApp and NotAllowed.
+        """
+        if (server := self._server_for(view)) is None:
+            return None
+        try:
+            return server.read(path, fresh="true", **query)
+        except (Refused, Unreachable):
+            return None
+
     def account(self) -> By:
         """Who sends the commands."""
         if self.api is None:
@@ -275,10 +288,17 @@ class Session:
         said = self.api.read("/v1/whoami")
         return By(said["account"], said["token"], said["role"])
 
-    def record_output(self, app: str, owner: Subject, reason: str) -> None:
-        """As `Road.record_output`; API servers record what they show themselves."""
+    def own_company(self) -> str:
+        """The company of the account that sends the commands, "" if it has none."""
+        by = self.account()
+        return by.account.partition("/")[0] if by.role in {"user", "admin"} else ""
+
+    def record_output(self, app: str, company: str, user: str, reason: str) -> None:
+        """As `Road.record_output` for an app of that user; API servers record what they show themselves."""
         if self.api is None and (self._near is None or self._has_accounts):
-            self.road.record_output(self.folded(), app, owner, reason)
+            from scheduler.rules.permission import Subject  # noqa: PLC0415 (as in `road`)
+
+            self.road.record_output(self.folded(), app, Subject(company, user), reason)
 
     def visit(self, app: str, wanted: Wanted) -> Callable[[Call], Reply]:
         """Run a command in the cell of the app's executor; what carries its input and output.

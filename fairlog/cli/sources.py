@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from scheduler.rules.state import ClusterState
     from scheduler.store.codec import Fact, Record
-    from scheduler.store.eventlog import Position
 
 
 class Source:
@@ -30,7 +29,9 @@ class Source:
     def __init__(self, ctx: click.Context, file: IO[bytes] | None) -> None:
         self._ctx, self._file = ctx, file
         self._at = ctx.ensure_object(Target).at
-        self.past = file is not None or self._at is not None
+        self.is_file = file is not None
+        """Whether it is a file that is read, and no cluster."""
+        self.past = self.is_file or self._at is not None
         """Whether the state asked for is not the present state of the cluster."""
 
     @cached_property
@@ -103,20 +104,18 @@ class Source:
             if first.reached(entry):
                 yield entry
         if not seq and first.seq is not None:  # what is stored before `first` was not read
-            seq = self.end().seq
+            seq, _ = self.end()
         check_span(first, last, seq, ended_at)
 
-    def end(self) -> Position:
+    def end(self) -> tuple[int, str]:
         """The position and digest of the end of the log. Raises: InvalidCommand if the log is empty."""
-        from scheduler.store.eventlog import Position  # noqa: PLC0415 (likewise)
-
         if self._file is None and self.session.api is None:
             position = self.session.log.head()
             if not position.seq:
                 raise InvalidCommand("the log has no entry yet")
             return position
         latest = deque(self, maxlen=1)[0]
-        return Position(latest.seq, latest.digest)
+        return latest.seq, latest.digest
 
     def now_ms(self) -> int | None:
         """The time (ms) of the state: now by the store's clock, or `--at`; None = that of the last entry read."""

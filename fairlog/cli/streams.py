@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fairlog.cli.follow import patiently
 from fairlog.cli.printed import leave_stdout
 from fairlog.cli.render import say
 from scheduler.model.arrays import index_of
@@ -138,7 +137,8 @@ def follow_output(  # noqa: PLR0913 (one argument a choice)
     With a `stream`, only what is written to it. Of what a task has written before, the last `tail` lines are printed;
     of those in `shown`, which is kept up to date, what is new. `silent` is called until one has written.
     """
-    from fairlog.cli.outputs import is_over, looks  # noqa: PLC0415 (loads RQ, which most verbs do without)
+    from fairlog.cli.follow import patiently  # noqa: PLC0415 (loads the store's library)
+    from fairlog.cli.outputs import is_over, looks  # noqa: PLC0415 (only who follows looks again)
 
     again = looks(session, app)
     ended = is_over(session, app)

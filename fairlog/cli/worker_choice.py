@@ -15,7 +15,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import Record, confirm, only
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, label_option, read_text, text_option
-from scheduler.model.events import WorkerStatus
+from scheduler.model.states import WorkerStatus
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session

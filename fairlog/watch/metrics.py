@@ -18,9 +18,9 @@ from prometheus_client.exposition import choose_encoder
 from fairlog.watch.conditions import CONDITIONS, found, too_large
 from fairlog.watch.surroundings import backed_up
 from recovery.failover.exporter import histogram
-from scheduler.model.events import AppState, WorkerStatus
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
+from scheduler.model.states import AppState, WorkerStatus
 from scheduler.rules.standings import NOWHERE, standings
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for

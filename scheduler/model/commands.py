@@ -14,10 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import Condition
 from scheduler.model.outputs import OpenMode
 from scheduler.model.sender import By
 from scheduler.model.staged import FILES, SCRIPT, digest_of, script_of_value
+from scheduler.model.states import Condition
 
 BATCH = 1_000
 """The most commands in a batch, and in a turn."""

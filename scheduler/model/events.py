@@ -11,12 +11,14 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct, structs, to_builtins
 
+from scheduler.model import states
 from scheduler.model.resources import Amounts, Resources
 from scheduler.model.sender import Role
 
-WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
+WorkerStatus = states.WorkerStatus
+AppState = states.AppState
+Condition = states.Condition
 Locality = Literal["host", "rack", "any"]
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet", "expired"]
 """Where an executor was placed: on a preferred host, in the rack of one, or elsewhere (semantics L5)."""
 Addresses = dict[str, tuple[str, ...]]
 """Kind of resources -> addresses, in the order of the worker's offer (semantics R2, R5)."""
@@ -101,10 +103,6 @@ class Locations(NamedTuple):
 
     hosts: tuple[str, ...] | None = None
     racks: tuple[str, ...] | None = None
-
-
-Condition = Literal["ok", "any", "not-ok", "began"]
-"""How an app must have ended: finished, in any way, or in any other way than finished; or that it began (J1)."""
 
 
 class Dependency(NamedTuple):

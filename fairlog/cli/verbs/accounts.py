@@ -10,19 +10,36 @@ from fairlog.cli import params, render
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.groups import VerbGroup
+from fairlog.cli.sending import send_each
 from fairlog.cli.target import target_options
-from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.whose import company_option
-from scheduler.model import commands
 from scheduler.model.errors import DuplicateAccount, FairlogError, UnknownAccount
-from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import new_token
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from fairlog.cli.session import Session
 
 _ROLE = click.Choice(["user", "admin"])
 CompanyRole = Literal["user", "admin"]
+
+
+def _scopes() -> click.Choice[str]:
+    """The verbs of the matrix of permissions."""
+    from scheduler.rules.permission import MATRIX  # noqa: PLC0415 (few verbs need the rules)
+
+    return click.Choice([*MATRIX])
+
+
+def _read_scope(text: str) -> str:
+    """The verb of that name. Raises: click.BadParameter naming them all."""
+    return str(_scopes().convert(text, None, None))
+
+
+def _complete_scope(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The verbs that begin so."""
+    return _scopes().shell_complete(ctx, param, incomplete)
 
 
 @click.group(cls=VerbGroup)
@@ -43,6 +60,8 @@ def account_add(session: Session, /, *, name: str, role: CompanyRole | None, dis
     The first account ends that everybody who reaches the store may do everything. The owner of an `up` may still act as
     an operator.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (what only reads needs no commands)
+
     session.send(commands.AddAccount(account=name, role=role, display=display, robot=robot))
     click.echo(f"account {name} added; `fairlog token new {name} --invitation` invites it")
     if len(_accounts(session, None)) == 1:
@@ -55,6 +74,8 @@ def account_add(session: Session, /, *, name: str, role: CompanyRole | None, dis
 @on_cluster
 def account_grant(session: Session, *, name: str, role: CompanyRole) -> None:
     """Give an account of a company a role."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     receipt = session.send(commands.GrantRole(account=name, role=role))
     click.echo(f"{name} {'is now' if receipt.seq else 'was already'} {role}")
 
@@ -65,6 +86,8 @@ def account_grant(session: Session, *, name: str, role: CompanyRole) -> None:
 @on_cluster
 def account_revoke(session: Session, *, name: str, role: CompanyRole) -> None:
     """Take a role from an account; its tokens in that role end."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     receipt = session.send(commands.RevokeRole(account=name, role=role))
     click.echo(f"{name} is {role} {'no longer' if receipt.seq else 'not, as before'}")
 
@@ -75,6 +98,8 @@ def account_revoke(session: Session, *, name: str, role: CompanyRole) -> None:
 @on_cluster
 def account_rename(session: Session, *, name: str, display: str) -> None:
     """Change the name that is shown to people."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     session.send(commands.ChangeAccount(account=name, display=display))
     click.echo(f"{name} is shown as {display}")
 
@@ -84,6 +109,8 @@ def account_rename(session: Session, *, name: str, display: str) -> None:
 @on_cluster
 def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove accounts with their tokens; their apps stay."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     return send_each(session, name, lambda each: commands.RemoveAccount(account=each), "removed")
 
 
@@ -93,6 +120,8 @@ def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
 @on_cluster
 def account_share(session: Session, *, company: str, shown: bool) -> None:
     """Let all users of a company see each other's apps, or no longer."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     session.send(commands.ShowApps(company=company, shown=shown))
     click.echo(f"the users of {company} see {'all apps of the company' if shown else 'only their own apps'}")
 
@@ -133,7 +162,8 @@ def token() -> None:
 @click.option(
     "--scope",
     "scopes",
-    type=click.Choice([*MATRIX]),
+    type=_read_scope,
+    shell_complete=_complete_scope,
     multiple=True,
     metavar="VERB",
     help="What the token is good for. Repeatable.  [default: all that its role may do]",
@@ -156,6 +186,8 @@ def token_new(
     invitation: bool,
 ) -> None:
     """Issue a token for an account and print it; it cannot be shown again."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     made = new_token()
     session.send(
         commands.IssueToken(
@@ -195,6 +227,8 @@ def token_list(session: Session, *, account: str | None, as_json: bool) -> None:
 @on_cluster
 def token_revoke(session: Session, *, token: tuple[str, ...]) -> int:
     """Revoke tokens by id; they end at once."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     return send_each(session, token, lambda each: commands.RevokeToken(token=each), "revoked")
 
 
@@ -230,6 +264,8 @@ def worker_invite(
 
     A worker that has an account is invited again, on the same terms.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     account, made = f"worker/{worker}", new_token()
     terms = {"host": host, "cores": cores, "memory_mb": memory_mb, "resources": resources}
     try:

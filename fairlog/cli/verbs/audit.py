@@ -1,4 +1,4 @@
-"""The verbs that check the log: audit, reads, checkpoint."""
+"""The verbs that check the log: audit, reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from msgspec.structs import asdict
 
 from fairlog.cli import render
-from fairlog.cli.decorators import on_cluster, on_log
+from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import EXPORT, FOLDER, as_json, flag, read_point, span_options, text_option
 from fairlog.cli.reached import check_reached
 from fairlog.cli.target import Target, target_options
@@ -35,7 +35,6 @@ from witness.audit.proofs import Proofs
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from fairlog.cli.sources import Source
     from recovery.archive.seal_files import Kept
     from scheduler.store.codec import Fact
 
@@ -182,17 +181,6 @@ def _proofs(receipts: IO[bytes] | None, seals: str | None) -> Proofs | None:
         if not kept:
             raise InvalidCommand(f"{seals} holds no seal of the cluster; name it with --cluster")
     return Proofs(read_receipts(receipts) if receipts is not None else (), kept)
-
-
-@click.command()
-@on_log
-def checkpoint(source: Source) -> None:
-    """Print the end of the log as SEQ:DIGEST.
-
-    Keep the line elsewhere. `fairlog audit --expect SEQ:DIGEST` then proves that a log still contains this point.
-    """
-    seq, digest = source.end()
-    click.echo(f"{seq}:{digest}")
 
 
 @click.command()

@@ -12,9 +12,9 @@ from fairlog.cli.choice import confirm
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
+from fairlog.cli.sending import send_each
 from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.times import localized, seconds_of
-from fairlog.cli.verbs.apps import send_each
 from fairlog.cli.verbs.status import print_suspects
 from fairlog.cli.worker_choice import (
     WorkerChoice,
@@ -24,8 +24,6 @@ from fairlog.cli.worker_choice import (
     wait_until_empty,
     workers_of,
 )
-from scheduler.model import commands
-from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
 from witness.failing import exclusion_in_words
 
@@ -90,6 +88,8 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     Without a quota, the company gets an equal part of the live cluster.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (what only reads needs no commands)
+
     session.send(commands.RegisterCompany(company=name, **quota))
     click.echo(f"company {name} added")
 
@@ -104,6 +104,8 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     Without any option, the company gets an equal part of the live cluster.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     session.send(commands.ChangeCompany(company=name, **quota))
     click.echo(f"company {name} changed")
 
@@ -117,6 +119,8 @@ def company_remove(session: Session, *, name: tuple[str, ...], yes: bool) -> int
 
     Of a company whose ended apps are still known, a yes is asked for, or --yes.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     apps = Counter(each["company"] for each in session.ask("apps", everything=True) if each["endedAt"] is not None)
     for each in () if yes else name:
         if apps[each]:
@@ -163,6 +167,8 @@ def limit_set(
     max_cores, max_memory_mb and max_KIND, such as max_gpu, where an app alone exceeds them. While max_running_apps,
     max_cores, max_memory_mb or max_KIND is used up, the company or the user is passed over.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     if user is not None and company is None:
         raise click.UsageError("--user needs --company")
     scope: Literal["cluster", "company", "user"] = (
@@ -207,6 +213,8 @@ def resource() -> None:
 @on_cluster
 def resource_add(session: Session, *, kind: tuple[str, ...]) -> int:
     """Register kinds, which workers may then offer and apps request."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     return send_each(
         session, kind, lambda each: commands.RegisterKind(kind=each), "registered", nothing="is registered already"
     )
@@ -260,6 +268,8 @@ def edition(session: Session, *, number: int | None, as_json: bool) -> None:
     beforehand who would be above and below.
     """
     if number is not None:
+        from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
         receipt = session.send(commands.ChangeEdition(edition=number))
         done = f"edition {number} of the rules of sharing is in force"
         click.echo(done if receipt.seq else f"{done} already")
@@ -298,6 +308,8 @@ _WORDS = {"true": True, "false": False, "none": None}
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none, with the next turn."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     changes = {params.read_text(name): read_value(name, text) for name, text in params.single(change).items()}
     receipt = session.send(commands.ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
@@ -312,6 +324,8 @@ def _shown(value: object) -> str:
 
 def read_value(name: str, text: str) -> int | str | None:
     """The value of a setting, typed by its look and the setting's name; the rules check it."""
+    from scheduler.model.events import ClusterConfigured  # noqa: PLC0415 (likewise)
+
     if name.endswith("_url") and text == "none":
         return ""
     if text in _WORDS and not isinstance(getattr(ClusterConfigured(), name, None), str):
@@ -386,6 +400,8 @@ def drain(session: Session, *, chosen: WorkerChoice, reason: str, wait: bool) ->
     A worker is named by its id, a unique beginning of it, or its host, which stands for all of its workers. Workers
     that are chosen by a filter are shown first, and drained after a yes or with --yes.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     names = picked_workers(session, chosen, "drain")
     code = send_each(session, names, lambda name: commands.DrainWorker(worker=name, reason=reason), "draining")
     return code or (wait_until_empty(session, names) if wait else 0)
@@ -400,6 +416,8 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     Tasks of the stopped executors run again elsewhere. Drivers stay until they end. To use such a worker again, run
     `fairlog remove` and restart its agent.
     """
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.DecommissionWorker(worker=name), "decommissioned")
 
@@ -409,6 +427,8 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
 @on_cluster
 def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Return drained workers to service."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     worker = workers_of(session, worker)
     return send_each(session, worker, lambda name: commands.UndrainWorker(worker=name), "back in service")
 
@@ -419,6 +439,8 @@ def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
     """Remove workers once they are empty (--force: at once); forget lost ones."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
     done = "removed" if force else "leaves once it is empty"
     known = session.ask("workers", lost=True)
     lost = {each["worker"] for each in known if each["status"] == "lost"}

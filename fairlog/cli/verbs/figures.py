@@ -6,7 +6,8 @@ import csv
 import io
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import click
 
@@ -15,22 +16,17 @@ from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, check_extra, file_option, flag, matched, read_bound, span_options
 from fairlog.cli.reached import check_reached
 from fairlog.cli.whose import company_option
-from recovery.archive.files import whole_file
-from recovery.replay.bounds import Bound
-from recovery.replay.window import measure
+from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.text import cell
-from witness.audit.audit import Audited
-from witness.fairness import By, Fairness
-from witness.statement import AMOUNTS, hours, kind_hours, kinds_of
-from witness.statement import statement as stated
-from witness.usage import Accounts
+from witness.hours import AMOUNTS, hours, kind_hours, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlog.cli.sources import Source
 
+By = Literal["company", "user"]
 _MONTH = re.compile(r"(?!9999)([1-9]\d{3})-(0[1-9]|1[0-2])", re.ASCII)
 
 
@@ -68,20 +64,36 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
         from fairlog.cli import fairness_page  # noqa: PLC0415 (only --html needs it)
 
         check_extra("--html", "plotly", "report")
-    meter = Fairness(by=by)
-    audited = Audited(source)
-    state, span = measure(render.counted(audited), meter, first=first, last=last)
-    check_reached(last, state.head, state.at)
-    report = {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
-    if html is not None:
-        with whole_file(html) as draft:
-            draft.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
+    report = None
+    if not source.past and html is None and (first, last) == (OPEN, OPEN):
+        report = source.session.worked_out("/v1/fairness", view="shares", by=by)
+    if report is None:
+        report, waits = _measured(source, first, last, by)
+        if html is not None:
+            from recovery.archive.files import whole_file  # noqa: PLC0415 (likewise)
+
+            with whole_file(html) as draft:
+                draft.write_text(fairness_page.page(report, waits), encoding="utf-8")
     if as_json:
         render.print_json(report)
     else:
         _print_fairness(report)
         if html is not None:
             click.echo(f"\ncharts    {html}")
+
+
+def _measured(source: Source, first: Bound, last: Bound, by: By) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The report, worked out here from the log, and the waits by party."""
+    from recovery.replay.window import measure  # noqa: PLC0415 (loads the rules, which an API server does without)
+    from witness.audit.audit import Audited  # noqa: PLC0415 (likewise)
+    from witness.fairness import Fairness  # noqa: PLC0415 (likewise)
+
+    meter = Fairness(by=by)
+    audited = Audited(source)
+    state, span = measure(render.counted(audited), meter, first=first, last=last)
+    check_reached(last, state.head, state.at)
+    report = {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
+    return report, meter.waits(span.last_at)
 
 
 def _print_fairness(report: dict[str, Any]) -> None:
@@ -149,12 +161,12 @@ def _number(value: float | None) -> str:
 
 
 @click.command()
-@company_option("Company to report on.", required=True)
+@company_option("Company to report on.  [default: that of your account]")
 @click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
 @flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line; no cell is a formula.")
 @as_json
 @on_log
-def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv: bool, as_json: bool) -> None:
+def statement(source: Source, *, company: str | None, span: tuple[Bound, Bound], as_csv: bool, as_json: bool) -> None:
     """Report a company's resource use in one month, by user and app.
 
     Figures are core-hours, GiB-hours and hours of each further kind of resources. Requested is what apps requested,
@@ -163,6 +175,39 @@ def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
+    month = str(span[0])[:7]
+    company = company or _own_company(source)
+    said = None
+    if not source.past:
+        path = f"/v1/companies/{quote(company, safe='')}/statement"
+        said = source.session.worked_out(path, view="shares", month=month)
+    if said is None:
+        said = _stated(source, company, span)
+    if as_json:
+        render.print_json(said)
+    elif as_csv:
+        if said["verdict"] is not None:
+            click.echo(said["verdict"], err=True)
+        click.echo(_csv(said), nl=False)
+    else:
+        _print_statement(said)
+
+
+def _own_company(source: Source) -> str:
+    """The company of the account. Raises: click.UsageError where there is none."""
+    company = "" if source.is_file else source.session.own_company()
+    if not company:
+        raise click.UsageError("name the company with --company; your commands are sent by no account of a company")
+    return company
+
+
+def _stated(source: Source, company: str, span: tuple[Bound, Bound]) -> dict[str, Any]:
+    """The statement, worked out here from the log."""
+    from recovery.replay.window import measure  # noqa: PLC0415 (as in `_measured`)
+    from witness.audit.audit import Audited  # noqa: PLC0415 (likewise)
+    from witness.statement import statement as stated  # noqa: PLC0415 (likewise)
+    from witness.usage import Accounts  # noqa: PLC0415 (likewise)
+
     (first, last), month = span, str(span[0])[:7]
     accounts, audited = Accounts(), Audited(source)
     try:
@@ -171,15 +216,7 @@ def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv
         raise InvalidCommand(f"the log has no entry in {month}") from None
     if company not in accounts.companies:
         raise UnknownCompany(company)
-    said = {"verdict": audited.verdict, **stated(accounts, held, company=company, month=month)}
-    if as_json:
-        render.print_json(said)
-    elif as_csv:
-        if audited.verdict is not None:
-            click.echo(audited.verdict, err=True)
-        click.echo(_csv(said), nl=False)
-    else:
-        _print_statement(said)
+    return {"verdict": audited.verdict, **stated(accounts, held, company=company, month=month)}
 
 
 def _lines(said: dict[str, Any]) -> list[tuple[str, str, str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""The verbs log and simulate."""
+"""The verbs log, checkpoint and simulate."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from fairlog.cli import render
 from fairlog.cli.choice import full_id
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_log
-from fairlog.cli.follow import follow
 from fairlog.cli.params import InputFile, as_json, check_extra, file_option, flag, span_options, text_option
 from fairlog.cli.target import in_the_past
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.model.events import AppRegistered
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
-from scheduler.rules.simulate import run_scenario
-from scheduler.store.codec import lines_of
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
@@ -83,8 +79,12 @@ def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public
     if following and source.session.api is not None:
         records = source.growing()
     elif following:
+        from fairlog.cli.follow import follow  # noqa: PLC0415 (loads the store's library)
+
         grown = follow(source.session.log, source.session.log.before((first.seq or 1) - 1))
         records = (record for record in grown if record is not None)
+    from scheduler.store.codec import lines_of  # noqa: PLC0415 (help needs no log)
+
     lines = (line for record in records for line in lines_of(record, public=public))
     if not following:
         return source.span(lines, first, last)
@@ -94,7 +94,7 @@ def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public
 def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:
     """The lines about the app. Raises: UnknownApp if there is none, unless the app is `known` to exist."""
     for line in lines:
-        if app == str(line.seq) and line.type == AppRegistered.__name__:  # its number
+        if app == str(line.seq) and line.type == "AppRegistered":  # its number
             app = str(line.data["app"])
         about = line.data.get("app"), app_of(str(line.data.get("executor", "")))
         if app is None or app in about:
@@ -102,6 +102,17 @@ def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[L
             yield line
     if not known and app is not None:
         raise UnknownApp(app)
+
+
+@click.command()
+@on_log
+def checkpoint(source: Source) -> None:
+    """Print the end of the log as SEQ:DIGEST.
+
+    Keep the line elsewhere. `fairlog audit --expect SEQ:DIGEST` then proves that a log still contains this point.
+    """
+    seq, digest = source.end()
+    click.echo(f"{seq}:{digest}")
 
 
 @click.command()
@@ -114,6 +125,8 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
     final state; --json also has the time of each decision and what ended. "edition" is that of the rules of sharing, 2
     or 3; the default is 3. docs/cli.md lists the operations.
     """
+    from scheduler.rules.simulate import run_scenario  # noqa: PLC0415 (other verbs need no rules)
+
     try:
         scenario: dict[str, Any] = json.loads(file.read())
     except (ValueError, RecursionError) as error:

@@ -15,7 +15,6 @@ from fairlog.cli.failures import Unconfirmed
 from fairlog.cli.params import as_json, flag, text_option
 from fairlog.credentials import Credentials, keeping
 from fairlog.local.running import find_running
-from scheduler.model.commands import IssueToken, RevokeToken
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.service.tokens import new_token
 
@@ -41,6 +40,7 @@ def login(*, api: str | None, oidc: bool) -> None:
     keeping it, set FAIRLOG_API and FAIRLOG_TOKEN.
     """
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
+    from scheduler.model.commands import IssueToken  # noqa: PLC0415 (what only reads needs no commands)
 
     url = api or _usual_api()
     if oidc:
@@ -76,6 +76,7 @@ def logout() -> None:
     """Revoke the token that `fairlog login` has kept, and remove it."""
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
     from fairlog.errors import Refused  # noqa: PLC0415 (likewise)
+    from scheduler.model.commands import RevokeToken  # noqa: PLC0415 (likewise)
 
     known = credentials.kept()
     if known is None:

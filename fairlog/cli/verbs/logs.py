@@ -13,7 +13,6 @@ from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import flag, range_option, read_time, text_option
 from fairlog.cli.streams import Index, Printer, follow_output
 from scheduler.model.arrays import position_of
-from scheduler.rules.permission import Subject
 
 if TYPE_CHECKING:
     from fairlog.cli.outputs import RemoteTasks
@@ -92,8 +91,8 @@ def logs(  # noqa: PLR0913 (the options)
             render.say(f"==> {name} <==")
         found = session.ask("app", app=name)
         tasks = _chosen_tasks(found, task, executor, driver=driver)
-        session.record_output(name, Subject(found["company"], found["user"]), reason)
-        work = _tasks(session, reason)
+        session.record_output(name, found["company"], found["user"], reason)
+        work = _tasks(session, reason, following=following)
         if since is not None and not driver:
             ran = {one.task for one in work.states(name) if one.started_at and (one.ended_at or since) >= since}
             tasks = [each for each in tasks if each in ran]
@@ -155,7 +154,7 @@ def _chosen_programs(app: str, granted: int, task: int | None, executor: int | N
     return [executor]
 
 
-def _tasks(session: Session, reason: str = "") -> Worklist | RemoteTasks:
-    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+def _tasks(session: Session, reason: str, *, following: bool) -> Worklist | RemoteTasks:
+    from fairlog.cli.outputs import shown_tasks, tasks_of  # noqa: PLC0415 (help needs none of it)
 
-    return tasks_of(session, reason)
+    return (tasks_of if following else shown_tasks)(session, reason)

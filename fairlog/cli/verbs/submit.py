@@ -55,10 +55,10 @@ from fairlog.cli.whose import company_option, user_option
 from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import KillApp, SubmitApp, check_variables, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
-from scheduler.model.events import Condition
 from scheduler.model.outputs import OpenMode
 from scheduler.model.resources import size_text
 from scheduler.model.staged import FILES, MOST_BYTES, SCRIPT, digest_of, packed, script_value
+from scheduler.model.states import Condition
 from scheduler.model.text import MAX_NAME
 from scheduler.service.receipts import write_receipts
 

@@ -18,7 +18,8 @@ from tests.property.given import Cluster, submission, worker
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from witness.fairness import By, Fairness
-from witness.statement import kind_hours, kinds_of, statement
+from witness.hours import kind_hours, kinds_of
+from witness.statement import statement
 from witness.usage import Accounts
 
 
