@@ -97,18 +97,24 @@ clean:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fairlog needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+# Says in one sentence what is installed, and shows what pip prints if it fails. $(1): the package; $(2): what it is.
+define install
+	@echo "Installing $(2) into $(VENV); the first time takes a minute or two"
+	@said=$$(mktemp) && if $(BIN)/python -m pip install --disable-pip-version-check --editable '$(1)' >"$$said" 2>&1; \
+		then rm "$$said"; else cat "$$said" >&2; rm "$$said"; exit 1; fi
+endef
 
 # One stamp per set of dependencies, rebuilt when pyproject.toml changes. Each set includes the sets above it.
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	@echo "Installing fairlog and what it needs into $(VENV); the first time takes a minute or two"
-	$(BIN)/python -m pip install --disable-pip-version-check --editable .
+	$(call install,.,fairlog and what it needs)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(PIP) --editable '.[test]'
+	$(call install,.[test],fairlog and what its tests need)
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(PIP) --editable '.[dev]'
+	$(call install,.[dev],fairlog and what its development needs)
 	@touch $@ $(VENV)/.test $(VENV)/.run
