@@ -34,6 +34,7 @@ from fairlog.local.running import default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError, NotAuthenticated
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels
+from scheduler.service.folders import working_folder
 from scheduler.service.known import known_folder
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 from scheduler.service.signs import live_as
@@ -196,11 +197,26 @@ def down(target: Target) -> None:
 
 @click.command()
 @flag("--keep", help="Keep the cluster up afterwards, until Ctrl-C.")
-def demo(*, keep: bool) -> int:
+@flag("--examples", help="Only write the example logs of the README into the folder examples, and run nothing.")
+def demo(*, keep: bool, examples: bool) -> int:
     """Run a guided demonstration on a cluster of its own."""
+    if examples:
+        return _write_examples(keep=keep)
     from fairlog.demo.run import run_demo  # noqa: PLC0415 (the other verbs need none of it)
 
     return run_demo(keep=keep)
+
+
+def _write_examples(*, keep: bool) -> int:
+    from fairlog.demo.examples import FOLDER, LOGS, write_examples  # noqa: PLC0415 (likewise)
+
+    if keep:
+        raise click.UsageError("--examples runs nothing that could be kept; leave out --keep")
+    written = write_examples(working_folder())
+    for name in LOGS:
+        done = "written" if name in {path.name for path in written} else "is there already"
+        click.echo(f"{FOLDER}/{name} {done}")
+    return 0
 
 
 @click.command()

@@ -49,7 +49,7 @@ def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tm
     answer = shell.run("demo")
     assert answer.code == 0, answer
     assert len(re.findall(r"^ +ok  ", answer.out, re.MULTILINE)) == 7
-    shown = re.findall(r"^ +ok  .+|^Checked .+", (ROOT / "README.md").read_text(), re.MULTILINE)
+    shown = re.findall(r"^ +ok  .+|^Checked .+", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
     assert shown
     assert {re.sub(r"\d+", "N", line) for line in shown} <= {
         re.sub(r"\d+", "N", line) for line in answer.out.splitlines()
