@@ -180,6 +180,13 @@ def _wait(app: str, timeout_s: float | None) -> _Steps[AppDetails]:
         pause_s = min(longest_s, pause_s * 1.5)
 
 
+def _within(timeout: float | None, timeout_s: float | None) -> float | None:
+    """The one of both that is given. Raises: TypeError for both."""
+    if timeout is not None and timeout_s is not None:
+        raise TypeError("timeout and timeout_s are one and the same; give one of them")
+    return timeout if timeout_s is None else timeout_s
+
+
 def _logs(app: str, task: int | None, *, driver: bool, stream: Stream | None, reason: str) -> _Steps[str]:
     if stream not in {None, *STREAMS}:
         raise InvalidCommand(f'there is no stream {stream!r}; a stream is "stdout" or "stderr", and None is both')
@@ -357,15 +364,17 @@ class Client:
         about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
         return self._do(_submit(request, {**about, "company": company, "user": user}, values))
 
-    def wait(self, app: Named, *, timeout_s: float | None = None) -> AppDetails:
-        """The app once it has ended. Raises: TimeoutError if it has not after `timeout_s` seconds, UnknownApp.
+    def wait(self, app: Named, timeout: float | None = None, *, timeout_s: float | None = None) -> AppDetails:
+        """The app once it has ended. Raises: TimeoutError if it has not after so many seconds, UnknownApp.
+
+        `timeout`, as the waits of the standard library call it, and `timeout_s` are one; TypeError if both are given.
 
         >>> app = client.submit("sh -c 'exit 3'", company="acme", user="ann")
-        >>> ended = client.wait(app, timeout_s=60)
+        >>> ended = client.wait(app, timeout=60)
         >>> ended.state, ended.detail
         ('failed', 'task 0 ended with exit code 3')
         """
-        return self._do(_wait(_id(app), timeout_s))
+        return self._do(_wait(_id(app), _within(timeout, timeout_s)))
 
     def kill(self, app: Named, *, reason: str = "") -> Receipt:
         """End an app; an operator states the `reason` where there are accounts.
@@ -599,7 +608,7 @@ class AsyncClient:
         about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
         return await self._do(_submit(request, {**about, "company": company, "user": user}, values))
 
-    async def wait(self, app: Named, *, timeout_s: float | None = None) -> AppDetails:
+    async def wait(self, app: Named, timeout: float | None = None, *, timeout_s: float | None = None) -> AppDetails:
         """As `Client.wait`; other coroutines run meanwhile.
 
         >>> async def main():
@@ -609,7 +618,7 @@ class AsyncClient:
         >>> asyncio.run(main())
         ['finished', 'finished']
         """
-        return await self._do(_wait(_id(app), timeout_s))
+        return await self._do(_wait(_id(app), _within(timeout, timeout_s)))
 
     async def kill(self, app: Named, *, reason: str = "") -> Receipt:
         """As `Client.kill`.

@@ -113,11 +113,17 @@ class _Talk:
         from fairlog.api.batches import outcome, written  # noqa: PLC0415 (who only reads needs no commands)
 
         bodies = [written(*each) for each in zip(commands, secrets, strict=True)]
-        headers = {"content-type": "application/json", "idempotency-key": command_id or os.urandom(16).hex()}
-        content = b'{"commands":[%b]}' % b",".join(bodies)
-        answer = yield from self.ask(Request("POST", "/v1/commands", {}, content, headers))
-        said = msgspec.json.decode(answer.content)
+        said = yield from self._carried(b",".join(bodies), command_id)
         return [outcome(each, said.get("receipt")) for each in said["answers"]]
+
+    def heard(self) -> Steps[None]:
+        """An empty batch, which a master answers."""
+        yield from self._carried(b"", None)
+
+    def _carried(self, commands: bytes, command_id: str | None) -> Steps[Any]:
+        headers = {"content-type": "application/json", "idempotency-key": command_id or os.urandom(16).hex()}
+        answer = yield from self.ask(Request("POST", "/v1/commands", {}, b'{"commands":[%b]}' % commands, headers))
+        return msgspec.json.decode(answer.content)
 
     def send_many(self, commands: Sequence[Command]) -> Steps[list[Receipt | CommandRejected]]:
         from fairlog.api.batches import parts  # noqa: PLC0415 (likewise)
@@ -261,7 +267,7 @@ class ApiClient(Base):
 
     def hear(self) -> None:
         """Return once the active master has answered an empty batch. Raises: NoMaster."""
-        self._do(self._talk.batch([], [], None))
+        self._do(self._talk.heard())
 
     def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
         """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""

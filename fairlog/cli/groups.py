@@ -67,6 +67,13 @@ ELSEWHERE = {
     "events": "`fairlog log` prints the log",
     "version": "`fairlog --version` prints the version",
     "info": "`fairlog status` shows masters and workers",
+    "output": "`fairlog logs APP` prints the output of an app",
+    "outputs": "`fairlog logs APP` prints the output of an app",
+    "cat": "`fairlog logs APP` prints the output of an app",
+    "get": "`fairlog apps` lists apps, `fairlog app APP` shows one, and `fairlog workers` lists the workers",
+    "init": "`fairlog up` starts a cluster on this machine, and `fairlog company add NAME` adds a company",
+    "setup": "`fairlog up` starts a cluster on this machine, and `fairlog company add NAME` adds a company",
+    "create": "`fairlog submit -- CMD` submits an app, and `fairlog company add NAME` adds a company",
 }
 """The verbs that people know from elsewhere, and what answers them here."""
 

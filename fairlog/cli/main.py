@@ -91,6 +91,7 @@ VERBS = {
     "statement": ("figures", "Report a company's resource use in one month, by user and app."),
     "whatif": ("whatif", "Replay the log's inputs, or a trace, under other rules and compare."),
     "simulate": ("log", "Run a scenario file through the rules, without a store."),
+    "help": ("help", "Print the help of fairlog or of a verb."),
 }
 """Verb -> (module in `fairlog.cli.verbs`, help in one line)."""
 

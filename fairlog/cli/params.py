@@ -385,11 +385,22 @@ class InputFile(click.File):
         self, value: str | os.PathLike[str] | IO[Any], param: click.Parameter | None, ctx: click.Context | None
     ) -> IO[Any]:
         """As click's. Raises: click.BadParameter."""
-        file = super().convert(value, param, ctx)
+        try:
+            file = super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(error.message + self._meant(value, ctx), param, ctx)
         if isinstance(value, str) and value != "-" and stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
             file.close()
             self.fail(f"{value!r} is a device; name a file, or - for stdin", param, ctx)
         return file
+
+    @staticmethod
+    def _meant(value: object, ctx: click.Context | None) -> str:
+        """What who names an app to a verb that reads a file may have meant."""
+        options = {name for param in ctx.command.params for name in param.opts} if ctx is not None else set()
+        if ctx is None or "--app" not in options or not isinstance(value, str) or "." in value or "/" in value:
+            return ""
+        return f"; `{ctx.command_path} --app {value}` prints the events of an app, `fairlog logs {value}` its output"
 
 
 EXPORT = InputFile("rb")

@@ -271,14 +271,15 @@ class Session:
     def worked_out(self, path: str, *, view: str, **query: str) -> Any | None:  # noqa: ANN401 (JSON)
         """What an API server works out from the whole log, which this session is to see as it sees `view`.
 
-        None where it is to be worked out here: there is none, it is of an earlier version or busy, or takes no log so
-        long. Raises: CommandRejected if it refuses, such as UnknownApp and NotAllowed.
+        None where it is to be worked out here, from what this session may read of the log: no server answers, it is of
+        an earlier version or busy, takes no log so long, or does not work it out for this account. Raises: UnknownApp,
+        UnknownCompany.
         """
         if (server := self._server_for(view)) is None:
             return None
         try:
             return server.read(path, fresh="true", **query)
-        except (Refused, Unreachable):
+        except (Refused, Unreachable, NotAllowed):
             return None
 
     def account(self) -> By:

@@ -104,6 +104,10 @@ def test_an_array_runs_by_its_indexes_and_a_wait_may_end_early() -> None:
         held = client.submit("true", company="acme", user="ann", hold=True)
         with pytest.raises(TimeoutError, match=r"is pending and has not ended within 0.1 s"):
             client.wait(held, timeout_s=0.1)
+        with pytest.raises(TimeoutError, match=r"has not ended within 0\.1 s"):
+            client.wait(held, timeout=0.1)
+        with pytest.raises(TypeError, match="one and the same"):
+            client.wait(held, timeout=1, timeout_s=1)
         for wrong in (1, -1):
             with pytest.raises(fairlog.errors.InvalidCommand, match="its tasks are 0 to 0"):
                 client.logs(held, task=wrong)

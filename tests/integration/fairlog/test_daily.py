@@ -259,7 +259,7 @@ def test_shares_names_what_is_occupied_at_three_levels_as_its_json_does(shell: S
 
 def test_the_environment_names_the_company_of_a_statement(shell: Shell) -> None:
     refused = shell.run("statement", "--month", "2026-03")
-    assert (refused.code, "'--company'" in refused.err) == (2, True)
+    assert (refused.code, "--company" in refused.err) == (2, True)
     shell.env["FAIRLOG_COMPANY"] = "hooli"
     try:
         named = shell.run("statement", "--month", "2026-03")

@@ -138,6 +138,10 @@ def test_each_role_gets_every_answer_that_is_worked_out_from_the_log(organisatio
         assert found["firstDifference"] is not None
         for verb in (("audit",), ("fairness",), ("checkpoint",), ("explain", app), ("replay",), ("statement", *month)):
             shell.ok(*verb)
+        if shell in (boss, ann):
+            assert shell.ok("statement", *month[2:]).startswith("company   acme, ")
+        else:
+            assert "name the company with --company" in shell.run("statement", *month[2:]).err
         if (shell.home / FILE).exists():
             token = json.loads((shell.home / FILE).read_text())["token"]
             asked = {"settings": {"min_executor_cores": 2, "max_executor_cores": 2}}

@@ -183,6 +183,7 @@ CALLS: dict[str, list[list[str]]] = {
     "statement": [["--company", TYPED, "--month", "1970-01"], ["--company", TYPED, "--month", "1970-01", "--csv"]],
     "whatif": [["--set", "placement=pack"], ["--set", "placement=pack", "--json"]],
     "simulate": [[TYPED]],
+    "help": [[], ["company", "add"], [TYPED], ["apps", TYPED]],
     "up": [["--nonsense", TYPED]],
     "down": [[]],
     **{verb: [["--nonsense", TYPED]] for verb in ("api", "login", "logout", "whoami", "store", "page")},

@@ -50,6 +50,35 @@ def test_every_verb_has_help(path: tuple[str, ...]) -> None:
     assert re.search(r"Usage: .*\n\n  [A-Z].*\.", answer.output)
 
 
+@pytest.mark.parametrize("path", [(), ("log",), ("company",), ("company", "add")], ids=" ".join)
+def test_the_verb_help_prints_what_the_option_does(path: tuple[str, ...]) -> None:
+    asked, option = run("help", *path), run(*path, "--help")
+    assert (asked.exit_code, asked.output) == (0, option.output)
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        ("help nonsense", "no verb is named 'nonsense'"),
+        ("help company ad", "did you mean `fairlog company add`?"),
+        ("help apps more", "`fairlog apps` has no verbs of its own; leave out 'more'"),
+        ("output a", "`fairlog logs APP` prints the output of an app"),
+        ("get apps", "`fairlog apps` lists apps"),
+        ("init", "`fairlog up` starts a cluster on this machine"),
+        ("log app-1", "`fairlog log --app app-1` prints the events of an app, `fairlog logs app-1` its output"),
+        ("statement --month 2026-03 -", "name the company with --company"),
+    ],
+)
+def test_what_people_guess_is_answered_with_what_to_type(typed: str, why: str) -> None:
+    answer = run(*typed.split())
+    assert answer.exit_code == 2
+    assert why in answer.output
+
+
+def test_a_file_that_is_not_there_is_no_app() -> None:
+    assert "--app" not in run("log", "gone.jsonl").output.partition("see")[0]
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_list_of_verbs_says_what_the_verbs_own_help_says_first(verb: str) -> None:
     command = cli.get_command(click.Context(cli), verb)
