@@ -272,7 +272,7 @@ class Session:
         """What an API server works out from the whole log, which this session is to see as it sees `view`.
 
         None where it is to be worked out here, from what this session may read of the log: no server answers, it is of
-        an earlier version or busy, takes no log so long, or does not work it out for this account. Raises: UnknownApp,
+        an earlier version or busy, takes no log so long, or does not work it out for this account. Raises:
         UnknownCompany.
         """
         if (server := self._server_for(view)) is None:
