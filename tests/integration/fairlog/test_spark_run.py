@@ -29,7 +29,7 @@ import pytest
 
 from fairlog.engines.spark.demo import core_seconds
 from fairlog.engines.spark.driver import home_of_spark
-from tests.integration.cli_rig import ROOT, Service
+from tests.integration.cli_rig import ROOT, Answer, Service
 from tests.integration.engines_rig import Site, site
 from tests.integration.listeners import Address, answers, listening
 from tests.waiting import wait_until
@@ -46,6 +46,8 @@ whole = pytest.mark.skipif(
     "FAIRLOG_TEST_SPARK" not in os.environ, reason="takes minutes of CPU time; `make test-spark` runs it"
 )
 STORY = Path(__file__).with_name("spark_story.py")
+MARK = "zq7x"
+"""A part of what the apps of a test are given; no id and no digest holds it."""
 LEASE_S = 4
 SMALL = ("--executor-cores", "1", "--executor-memory", "512m", "--driver-memory", "512m")
 
@@ -74,14 +76,36 @@ def app_of(cluster: Site, name: str) -> dict[str, Any]:
 
 
 def test_pi_runs_with_driver_and_executors_on_workers(cluster: Site) -> None:
-    """By `fairlog spark-submit`, to the end of both apps."""
-    program = str(ROOT / "examples" / "spark_pi.py")
-    answer = cluster.shell.run("spark-submit", "--company", "acme", "--user", "ann", "--wait", *SMALL, program)
+    """By `fairlog spark-submit`, to the end of both apps; a public export has no byte of what they were given.
+
+    Nor of what those were given that raise, have no program or are killed: `test_public_export` of Spark's apps.
+    """
+    folder, shell = cluster.shell.home / f"jobs of {MARK}", cluster.shell
+    folder.mkdir()
+    pi = (ROOT / "examples" / "spark_pi.py").read_text()
+    (folder / f"pi-{MARK}.py").write_text(pi.replace('"pi"', f'"pi {MARK}"'))
+    (folder / f"raises-{MARK}.py").write_text(f"raise ValueError('{MARK} is missing')\n")
+    (folder / f"waits-{MARK}.py").write_text("import time\ntime.sleep(3600)\n")
+    conf = (f"spark.{MARK}.key=value-{MARK}", f"spark.executorEnv.{MARK.upper()}=1", f"spark.app.name=name {MARK}")
+    given = ["--company", "acme", "--user", "ann", *SMALL, *(word for each in conf for word in ("--conf", each))]
+
+    def submitted(program: str, *options: str) -> Answer:
+        typed = (*options, *given, f"{folder}/{program}-{MARK}.py", MARK)
+        return shell.run("spark-submit", *typed, folder=folder)
+
+    raises, waits, gone = (submitted(program).out.strip() for program in ("raises", "waits", "gone"))
+    wait_until(lambda: cluster.app(waits)["state"] == "running", "the driver that waits")
+    shell.ok("kill", waits, "--reason", f"no {MARK} any more")
+    assert [cluster.wait_for_end(app)["state"] for app in (raises, waits, gone)] == ["failed", "killed", "failed"]
+
+    answer = submitted("pi", "--wait")
     driver = answer.out.splitlines()[0]
-    said = cluster.shell.ok("logs", driver, "--driver")
+    said = shell.ok("logs", driver, "--driver")
     assert (answer.code, "Pi is roughly 3.1" in said) == (0, True), said[-3000:]
-    ended = cluster.wait_for_end(app_of(cluster, "pi")["app"])
+    ended = cluster.wait_for_end(app_of(cluster, f"pi {MARK}")["app"])
     assert (ended["state"], ended["executorsGranted"]) == ("finished", 2)
+    whole, public = shell.ok("log", "--json"), shell.ok("log", "--json", "--public")
+    assert (whole.lower().count(MARK) > 20, public.lower().count(MARK)) == (True, 0)
     assert "follows its rules" in cluster.audit()
 
 
