@@ -57,7 +57,8 @@ def spark_submit(
         without_effect,
     )
 
-    asked = asked_of(arguments)
+    ours = {name for each in click.get_current_context().command.params for name in each.opts}
+    asked = asked_of(arguments, ours)
     earlier = asked.earlier(folder_of_conf())
     for sentence in without_effect(earlier):
         render.say(sentence)

@@ -7,7 +7,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -277,12 +277,17 @@ class Asked(NamedTuple):
         return "\n".join(found)
 
 
-def _options(arguments: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
-    """spark-submit's own options up to the app: the words of each, its name and its value. Raises: InvalidCommand."""
+def _options(arguments: Sequence[str], ours: Container[str] = ()) -> Iterator[tuple[Sequence[str], str, str]]:
+    """spark-submit's own options up to the app: the words of each, its name and its value.
+
+    `ours` are fairlog's, which stand before them. Raises: InvalidCommand.
+    """
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
         option, equals, value = arguments[place].partition("=")
         known = OPTIONS.get(option)
+        if known is None and option in ours:
+            raise InvalidCommand(f"{option} is an option of fairlog; put it before those of spark-submit")
         if known is None:
             raise InvalidCommand(f"spark-submit has no option {option[:40]}; docs/spark.md lists those that it has")
         if known.does == "refused":
@@ -294,11 +299,14 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str
         yield words, option, value or words[-1]
 
 
-def asked_of(arguments: Sequence[str]) -> Asked:
-    """What spark-submit's arguments say. Raises: InvalidCommand for what fairlog does otherwise."""
+def asked_of(arguments: Sequence[str], ours: Container[str] = ()) -> Asked:
+    """What spark-submit's arguments say; `ours` are fairlog's own options.
+
+    Raises: InvalidCommand for what fairlog does otherwise.
+    """
     conf: dict[str, str] = {}
     file, with_defaults, place = None, False, 0
-    for words, option, value in _options(arguments):
+    for words, option, value in _options(arguments, ours):
         place += len(words)
         if option in _CONF:
             name, _, text = value.partition("=")

@@ -244,3 +244,10 @@ def test_spark_submit_refuses_numbers_that_it_cannot_read(shell: Shell) -> None:
         assert answer.err == f"Error: spark.{name} is a whole number of at least 1, not 'many'\n"
         assert answer.code == 1
     assert shell.ok("apps", "--all", "--json") == before
+
+
+@pytest.mark.parametrize("option", ["--wait", "--company", "--data"])
+def test_fairlogs_options_among_those_of_spark_submit_are_told_where_they_belong(shell: Shell, option: str) -> None:
+    answer = shell.run("spark-submit", "--company", "acme", "--user", "ann", "--conf", "spark.a=b", option, "x.py")
+    told = f"Error: {option} is an option of fairlog; put it before those of spark-submit\n"
+    assert (answer.code, answer.out, answer.err) == (1, "", told)
