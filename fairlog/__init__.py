@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fairlog.engines.functions import Executor
     from fairlog.engines.mailbox import Mailbox
     from scheduler.model.commands import (
+        CancelTask,
         ChangeCompany,
         ChangeEdition,
         ConfigureCluster,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "CancelTask",
     "ChangeCompany",
     "ChangeEdition",
     "Client",

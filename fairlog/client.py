@@ -28,7 +28,7 @@ from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.arrays import indexes
-from scheduler.model.commands import Command, KillApp, SignalApp, SubmitApp, needs_all
+from scheduler.model.commands import CancelTask, Command, KillApp, SignalApp, SubmitApp, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
@@ -376,15 +376,19 @@ class Client:
         """
         return self._do(_wait(_id(app), _within(timeout, timeout_s)))
 
-    def kill(self, app: Named, *, reason: str = "") -> Receipt:
-        """End an app; an operator states the `reason` where there are accounts.
+    def kill(self, app: Named, *, task: int | None = None, reason: str = "") -> Receipt:
+        """End an app, or one of its tasks, counted from 0; an operator states the `reason` where there are accounts.
 
         >>> app = client.submit("sleep 600", company="acme", user="ann")
         >>> receipt = client.kill(app)
         >>> client.wait(app).state
         'killed'
+        >>> app = client.submit("sh -c 'sleep $FAIRLOG_TASK_INDEX'", company="acme", user="ann", array="0,600")
+        >>> receipt = client.kill(app, task=1)
+        >>> client.wait(app).detail
+        'task 1 was cancelled'
         """
-        return self._do(_kill(_id(app), reason))
+        return self._do(_kill(_id(app), task, reason))
 
     def signal(
         self, app: Named, signal: str, *, task: int | None = None, whole: bool = False, reason: str = ""
@@ -527,8 +531,9 @@ class Client:
                 got = getattr(self.through, step.method)(*step.arguments, **step.named)
 
 
-def _kill(app: str, reason: str) -> _Steps[Receipt]:
-    receipt: Receipt = yield _Call("send", (KillApp(app=app, reason=reason),))
+def _kill(app: str, task: int | None, reason: str) -> _Steps[Receipt]:
+    command = KillApp(app=app, reason=reason) if task is None else CancelTask(app=app, task=task, reason=reason)
+    receipt: Receipt = yield _Call("send", (command,))
     return receipt
 
 
@@ -620,7 +625,7 @@ class AsyncClient:
         """
         return await self._do(_wait(_id(app), _within(timeout, timeout_s)))
 
-    async def kill(self, app: Named, *, reason: str = "") -> Receipt:
+    async def kill(self, app: Named, *, task: int | None = None, reason: str = "") -> Receipt:
         """As `Client.kill`.
 
         >>> async def main():
@@ -631,7 +636,7 @@ class AsyncClient:
         >>> asyncio.run(main())
         'killed'
         """
-        return await self._do(_kill(_id(app), reason))
+        return await self._do(_kill(_id(app), task, reason))
 
     async def signal(
         self, app: Named, signal: str, *, task: int | None = None, whole: bool = False, reason: str = ""

@@ -106,7 +106,7 @@ class Task(_Model, frozen=True, kw_only=True, rename=None):
     """A task of an app: its state, its exit code, and what its attempts used that have ended."""
 
     task: int
-    state: Literal["queued", "running", "succeeded", "failed", "stopped"]
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled", "stopped"]
     exit_code: int | None = None
     executor: str | None = None
     attempts: int = 0

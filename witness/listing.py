@@ -60,6 +60,7 @@ def detailed(state: ClusterState, app: App) -> dict[str, Any]:
         "maxRuntime": app.max_runtime_s,
         "after": dict(app.awaits) or None,
         "beginAt": app.not_before or None,
+        "cancelled": list(app.cancelled) or None,
         "readyAt": app.ready_at if app.ready else None,
         "workers": [each.worker for each in held],
         "startedAt": min([each.granted_at for each in held], default=None),

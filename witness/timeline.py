@@ -31,6 +31,7 @@ _MARKS = (
     | events.AppChanged
     | events.AppWarned
     | events.AppSignalled
+    | events.TaskCancelled
     | events.AppExpired
     | events.AppExtended
     | events.AppRemoved
@@ -50,6 +51,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppChanged: "its demand was changed",
     events.AppExtended: "it may run longer",
     events.AppSignalled: "its tasks get a signal",
+    events.TaskCancelled: "one of its tasks is cancelled",
     events.NeedBegan: "it is below its entitlement",
     events.NeedEnded: "it is not below its entitlement any more",
     events.SlotAwaited: "it is larger than its share and awaits a slot",

@@ -240,6 +240,7 @@ class Agent:
         self._tell_to_leave(held.granted)
         self._warn(held.granted)
         self._pass_signals(held.granted)
+        self._cancel_tasks(held.granted)
         for executor in self._running.keys() & set(held.visited):
             self._files.call(executor)
         self._start(held)
@@ -284,6 +285,13 @@ class Agent:
             holder = self._running.get(executor) if grant.signals else None
             if holder is not None and holder.pid and self._files.signals(executor) != list(grant.signals):
                 self._files.tell_signals(executor, grant.signals)
+
+    def _cancel_tasks(self, granted: Mapping[str, Grant]) -> None:
+        """Tell what runs which tasks of its app are cancelled (semantics X5)."""
+        for executor, grant in granted.items():
+            holder = self._running.get(executor) if grant.cancelled else None
+            if holder is not None and holder.pid and self._files.cancelled(executor) != grant.cancelled:
+                self._files.tell_cancelled(executor, grant.cancelled)
 
     def _start(self, held: Held) -> None:
         """Start what is missing, unless something is running without a grant: both may use the same cores.

@@ -26,6 +26,7 @@ import structlog
 from msgspec import structs
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.model.arrays import indexes
 from scheduler.model.grants import Grant, Leaving, RuntimeWarn
 from scheduler.service.grant_tokens import claims_of
 from scheduler.service.keyring import Keyring
@@ -38,7 +39,7 @@ from workers.processes import Wakeup, become_subreaper, started_s
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.sandbox import CellSettings, socket_folder
 from workers.store_door import StoreExecutorDoor
-from workers.task_group import TaskGroup
+from workers.task_group import TaskGroup, cancelled_why
 from workers.tasks import TaskStarter
 from workers.visits import Visits
 
@@ -114,6 +115,9 @@ class Executor:
         self._warned: RuntimeWarn | None = None
         self._signalled = max((sent.seq for sent in grant.signals), default=0)
         """The position of the last signal that was passed on."""
+        self._cancelled_text = ""
+        self._cancelled: frozenset[int] = frozenset()
+        """The tasks of the app that were cancelled, and the list as it was told."""
         self._filled = False
         self._verdict: Verdict | None = None
         self._verdict_sent = False
@@ -193,6 +197,10 @@ class Executor:
             if sent.seq > self._signalled:
                 self._signalled = sent.seq
                 self._group.send(sent)
+        cancelled = self._files.cancelled(executor) or self._spec.grant.cancelled
+        if cancelled != self._cancelled_text:
+            self._cancelled_text, self._cancelled = cancelled, frozenset(indexes(cancelled))
+            self._group.cancel(self._cancelled)
 
     def _leave(self, leaving: Leaving) -> Literal["killed"] | None:
         """End if no task runs, or when a firm deadline has come; its tasks return to the queue (semantics E5)."""
@@ -203,12 +211,13 @@ class Executor:
 
     def _exchange(self, starter: TaskStarter, want: int) -> Ending | None:
         grant = self._spec.grant
-        reported = list(self._group.ended)
+        ended = list(self._group.ended)
+        reported = [self._as_cancelled(done) for done in ended]
         if self._group.unwritten:
             self._door.keep_output({}, unwritten=self._group.unwritten, why=self._group.why_unwritten)
             self._group.unwritten = 0
         step = self._door.step(reported, want=want)
-        del self._group.ended[: len(reported)]
+        del self._group.ended[: len(ended)]
         for job in step.refused:
             _log.warning("removed a foreign job from the app's queue", job=job, app=grant.app)
         self._start(starter, step, want)
@@ -234,10 +243,20 @@ class Executor:
 
     def _start(self, starter: TaskStarter, step: Step, want: int) -> None:
         unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._group]
+        for begun in [begun for begun in unknown if begun.task in self._cancelled]:
+            unknown.remove(begun)
+            why = cancelled_why(f"task {begun.task}")
+            self._group.add(Completion(begun.task, "cancelled", None, why, attempt=begun.attempt))
         for started in starter.start(*unknown[:want]) if unknown else ():
             self._group.add(started)
             if isinstance(started, Completion) and started.outcome == "unstartable":
                 self._unstartable = started.message
+
+    def _as_cancelled(self, done: Completion) -> Completion:
+        """The completion of a task that was cancelled as what it is, unless the task has succeeded (semantics X5)."""
+        if done.task not in self._cancelled or done.outcome not in ("failed", "unstartable"):
+            return done
+        return done._replace(outcome="cancelled", message=cancelled_why(f"task {done.task}"))
 
     def _backlog_of(self, step: Step) -> Backlog:
         """The backlog to report, with the preferred hosts that this step told, or one before it that is unreported."""
@@ -290,7 +309,7 @@ class Executor:
         grant = self._spec.grant
         try:
             if self._group.ended:
-                self._door.step(self._group.ended, want=0)
+                self._door.step([self._as_cancelled(done) for done in self._group.ended], want=0)
             self._door.finish(put_back=reason != "exited")
         except AWAY as error:
             _log.warning("could not report the executor's end", executor=grant.executor, error=str(error))

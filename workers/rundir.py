@@ -158,6 +158,19 @@ class RunDir:
         except (FileNotFoundError, ValueError, TypeError):
             return []
 
+    def tell_cancelled(self, executor: str, tasks: str) -> None:
+        """Tell the executor which tasks of its app are cancelled, as a list (semantics X5)."""
+        draft = self._file(executor, "draft-cancelled")
+        write_private(draft, tasks)
+        draft.replace(self._file(executor, "cancelled"))
+
+    def cancelled(self, executor: str) -> str:
+        """The tasks of which the executor was told last that they are cancelled, as a list; "" for none."""
+        try:
+            return self._file(executor, "cancelled").read_text(encoding="utf-8")
+        except (FileNotFoundError, ValueError):
+            return ""
+
     def hand_token(self, executor: str, token: str) -> None:
         """Give the executor, if it was started, another token of its grant."""
         if self.lock_file(executor).exists():
@@ -242,7 +255,7 @@ class RunDir:
             path.unlink(missing_ok=True)
         self.remove_scratch(executor)
         remove_tree(self.told(executor))
-        for kind in ("exit", "warned", "signals", "called", "token", "lock"):
+        for kind in ("exit", "warned", "signals", "cancelled", "called", "token", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def claim_cpus(self, count: int) -> list[int]:

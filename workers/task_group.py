@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from scheduler.store.task_queue import Completion
@@ -150,6 +151,13 @@ class TaskGroup:
         pids = [each for main in mains for each in (main, *(descendants(main) if sent.whole else ()))]
         self._cell.signal(pids, number)
 
+    def cancel(self, tasks: Collection[int]) -> None:
+        """Stop those of the tasks that run and were not stopped before (semantics X5)."""
+        for index in self._tasks.keys() & set(tasks):
+            task = self._tasks[index]
+            if task.kill_at_s is None:
+                self._stop(task, cancelled_why(task.name), number=signal.SIGTERM, again_s=self._grace_s)
+
     def quiet_s(self) -> float:
         """Seconds until `enforce` is due."""
         due_s = [self._next_check_s]
@@ -269,6 +277,11 @@ class TaskGroup:
         if grant.program:
             return f"used {used_mb} MiB, above the {grant.memory_mb} MiB granted"
         return f"the tasks of {grant.role} {grant.executor} used {used_mb} MiB; {grant.memory_mb} MiB are granted"
+
+
+def cancelled_why(task: str) -> str:
+    """What is said of the end of a task that was cancelled."""
+    return f"{task} was cancelled"
 
 
 def _our_descendants() -> list[int]:

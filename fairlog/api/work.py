@@ -392,11 +392,15 @@ class Bells:
                     rung.set_result(None)
 
 
+_OF_ALL_IT_HOLDS = events.AppRemoved | events.AppExpired | events.AppWarned | events.AppSignalled | events.TaskCancelled
+"""Events that change the grants of all that an app holds."""
+
+
 def _concerned(turn: Sequence[events.Event], state: ClusterState) -> list[str]:
     """The workers whose grants, or whose place in the cluster, the events may have changed."""
     found: dict[str, None] = {}
     for event in turn:
-        if isinstance(event, events.AppRemoved | events.AppExpired | events.AppWarned | events.AppSignalled):
+        if isinstance(event, _OF_ALL_IT_HOLDS):
             app = state.apps.get(event.app)
             found |= dict.fromkeys(held.worker for held in (app.allocations() if app is not None else ()))
         elif (worker := getattr(event, "worker", None)) is not None:

@@ -53,7 +53,7 @@ VERBS = {
     "submit": ("submit", "Submit an app, which runs CMD one or more times."),
     "run": ("submit", "Submit an app, print its output as it is written, and exit with its code."),
     "resubmit": ("submit", "Submit an app again as it was submitted, under a new id."),
-    "kill": ("changes", "Kill apps, or single executors."),
+    "kill": ("changes", "Kill apps, single executors, or a task."),
     "signal": ("changes", "Send a signal to the tasks of an app that run now."),
     "scale": ("changes", "Change an app's executor count and preferred hosts."),
     "finish": ("changes", "End apps of executor programs, as their owner."),

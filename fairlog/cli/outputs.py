@@ -38,7 +38,7 @@ class RemoteTasks:
         if not states:  # its executors run programs
             return Progress(**self._api.read(f"/v1/apps/{quote(app, safe='')}/card").get("used", {}))
         number = Counter(task.state for task in states)
-        counts = {state: number[state] for state in ("queued", "running", "succeeded", "failed")}
+        counts = {state: number[state] for state in ("queued", "running", "succeeded", "failed", "cancelled")}
         cpu_ms, peak_mb = sum(task.cpu_ms for task in states), max((task.peak_mb for task in states), default=0)
         return Progress(len(states), **counts, cpu_ms=cpu_ms, peak_mb=peak_mb)
 

@@ -34,7 +34,7 @@ STYLES = {
     **dict.fromkeys(
         ("pending", "waiting", "not ready", "suspected", "draining", "leaving", "decommissioned"), "yellow"
     ),
-    **dict.fromkeys(("killed", "stopped"), "magenta"),
+    **dict.fromkeys(("killed", "cancelled", "stopped"), "magenta"),
 }
 """How a cell is coloured that is one of these states."""
 _WIDE = 100_000

@@ -309,6 +309,17 @@ class SignalApp(_Request, frozen=True):
     reason: str = ""
 
 
+class CancelTask(_Request, frozen=True):
+    """Cancel a task of an app, by its index from 0; the others go on (semantics X5).
+
+    Operators state a `reason` as for `KillApp`.
+    """
+
+    app: str
+    task: int
+    reason: str = ""
+
+
 class FinishApp(_Request, frozen=True):
     """The owner of an app without a driver, whose executors run a program, ends it (semantics G4)."""
 
@@ -515,7 +526,7 @@ AccountCommand = (
 )
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
-AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp | SignalApp | FinishApp | LoseOwner
+AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp | SignalApp | CancelTask | FinishApp | LoseOwner
 OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
@@ -566,9 +577,15 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 WITHHELD = "…"
 """What stands in the log for a text that was given and is private."""
-_SAID: dict[type[Any], str] = {KillApp: "reason", SignalApp: "reason", FinishApp: "detail", DrainWorker: "reason"}
+_SAID: dict[type[Any], str] = {
+    KillApp: "reason",
+    SignalApp: "reason",
+    CancelTask: "reason",
+    FinishApp: "detail",
+    DrainWorker: "reason",
+}
 """Command -> its field in which people say why."""
-WITH_REASON = KillApp, SignalApp
+WITH_REASON = KillApp, SignalApp, CancelTask
 """The commands for which operators state a reason."""
 _DISPLAY = frozenset({AddAccount, ChangeAccount})
 _NOTHING = Private()

@@ -669,6 +669,13 @@ class AppSignalled(_Fact, frozen=True):
     whole: bool = False
 
 
+class TaskCancelled(_Fact, frozen=True):
+    """Somebody cancelled a task of the app: it is stopped, or never begins (semantics X5)."""
+
+    app: str
+    task: int
+
+
 class AppExpired(_Fact, frozen=True):
     """The app has run for as long as it may; its executors and driver must stop (semantics X2)."""
 
@@ -836,7 +843,7 @@ WorkerEvent = (
 )
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased | AppDelayed | AppDue
-RuntimeEvent = AppWarned | AppSignalled | AppExpired | AppExtended
+RuntimeEvent = AppWarned | AppSignalled | TaskCancelled | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded | NeedBegan | NeedEnded | TargetSet | TargetEnded

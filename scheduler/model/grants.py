@@ -127,6 +127,8 @@ class Grant(BaseModel):
     outputs: Outputs | None = None
     signals: tuple[Sent, ...] = ()
     """The last ones that its tasks were to get; those that it began with it passes on to nobody."""
+    cancelled: str = ""
+    """The tasks that were cancelled, as a list of their indexes from 0 (semantics X5)."""
     script: str = ""
     """The digest of the script that is the word `script_at` of its command, if a copy of it is stored."""
     script_at: int = 0

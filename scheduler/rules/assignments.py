@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.json import Encoder
 
 from scheduler.model import events as facts
+from scheduler.model.arrays import written
 from scheduler.model.commands import Private
 from scheduler.model.grants import STOP, GrantChanges
 from scheduler.model.ids import is_driver, number_of
@@ -101,6 +102,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     grant["granted_at"] = held.granted_at
     if held.signals:
         grant["signals"] = held.signals
+    if app.cancelled and not is_driver(held.id):
+        grant["cancelled"] = written(app.cancelled)
     if held.warned_at and spec.warn is not None:
         grant["warning"] = {"signal": spec.warn.signal, "at": held.warned_at}
     return _to_json(grant).decode()
@@ -152,9 +155,13 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
                     changes.put(event.worker, name, _grant(state, held, settled_at))
             case facts.ExecutorRemoved(executor=name) | facts.DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
-            case facts.AppRemoved() | facts.AppExpired() | facts.AppWarned() | facts.AppSignalled() if (
-                event.app in state.apps
-            ):
+            case (
+                facts.AppRemoved()
+                | facts.AppExpired()
+                | facts.AppWarned()
+                | facts.AppSignalled()
+                | facts.TaskCancelled()
+            ) if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, _grant(state, held, settled_at))
             case facts.WorkerRegistered():

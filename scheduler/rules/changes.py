@@ -38,6 +38,7 @@ OF_NOBODY = frozenset(
         events.WorkerProbed,
         events.WorkerCleared,
         events.AppWarned,
+        events.TaskCancelled,
         events.AppExtended,
         events.CommandRefused,
         events.RefusalsOmitted,

@@ -55,6 +55,7 @@ from scheduler.rules.validate import (
     check_name,
     check_range,
     check_runtimes,
+    check_said,
     read_part,
     shorten,
 )
@@ -80,7 +81,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _kill(state, command)
         case commands.ScaleApp():
             return scaled(state, _living(state, command.app), command)
-        case commands.SignalApp() | commands.ExtendApp():
+        case commands.SignalApp() | commands.CancelTask() | commands.ExtendApp():
             return timed(state, _living(state, command.app), command)
         case commands.ReprioritizeApp():
             return reprioritized(_living(state, command.app), command.priority)
@@ -479,8 +480,7 @@ def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
 
 def _kill(state: ClusterState, command: commands.KillApp) -> list[Event]:
     """The app ends; its executors stop and hold their grants until they are gone (semantics A5)."""
-    if len(command.reason) > MAX_DETAIL or not command.reason.isprintable():
-        raise InvalidCommand(f"a reason must be at most {MAX_DETAIL} printable characters on one line")
+    check_said(command.reason)
     _living(state, command.app)
     return [facts.AppRemoved(app=command.app, reason="killed")]
 

@@ -464,6 +464,8 @@ class App:
     running_since: int | None
     warned: bool
     """Whether the warning of its present limit has come (semantics X2)."""
+    cancelled: tuple[int, ...]
+    """Its tasks that were cancelled, by index from 0, in order (semantics X5)."""
     expired_at: int
     """When (ms) its time was over; 0 = it is not (semantics X2)."""
     private_json: bytes
@@ -527,7 +529,7 @@ class App:
         self.demand = NO_DEMAND
         self.tries = NO_TRIES
         self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
-        self.losses = ()
+        self.losses = self.cancelled = ()
         self.lack = NO_LACK
         self.moved = 0
         self.moving = self.leaving = NOTHING

@@ -79,6 +79,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.FinishApp: "submit",
     commands.KillApp: "kill",
     commands.SignalApp: "kill",
+    commands.CancelTask: "kill",
     commands.AddAccount: "users",
     commands.ChangeAccount: "users",
     commands.RemoveAccount: "users",
@@ -125,7 +126,7 @@ def permit(state: ClusterState, command: Command, by: By, at: int) -> None:
         return
     verb, subject = asked(state, command, by)
     _allow(state, by, verb, subject, at, joining=_joins(command, by))
-    if isinstance(command, commands.KillApp | commands.SignalApp):
+    if isinstance(command, commands.KillApp | commands.SignalApp | commands.CancelTask):
         check_reason(by, verb, command.reason)
     elif isinstance(command, commands.SubmitApp):
         if f"{command.company}/{command.user}" not in state.accounts.known:

@@ -706,6 +706,15 @@ def _app_signalled(state: Facts, event: events.AppSignalled) -> Broken:
     return None
 
 
+def _task_cancelled(state: Facts, event: events.TaskCancelled) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None or app.expired_at:
+        return "X5", f"app {event.app!r} is not known, has ended, or its time is over"
+    if not 0 <= event.task < app.spec.tasks or event.task in app.cancelled:
+        return "X5", f"app {event.app!r} has no task {event.task} that is not cancelled"
+    return None
+
+
 def _app_expired(state: Facts, event: events.AppExpired) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.ended is not None or app.expired_at:
@@ -861,6 +870,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppDue: _app_due,
     events.AppWarned: _app_warned,
     events.AppSignalled: _app_signalled,
+    events.TaskCancelled: _task_cancelled,
     events.AppExpired: _app_expired,
     events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scheduler.model.commands import SignalApp
+from scheduler.model.commands import CancelTask, SignalApp
 from scheduler.model.errors import InvalidCommand, RuntimeTooLong
 from scheduler.model.events import (
     AppExpired,
     AppExtended,
+    AppRemoved,
     AppSignalled,
     AppWarned,
     CompanyRegistered,
     Event,
+    TaskCancelled,
     Warn,
 )
-from scheduler.rules.validate import SENT_SIGNALS, check_range, check_signal, shorten
+from scheduler.rules.validate import SENT_SIGNALS, check_range, check_said, check_signal, shorten
 
 if TYPE_CHECKING:
     from scheduler.model.commands import ExtendApp, SubmitApp
@@ -80,19 +82,42 @@ def expiries(state: ClusterState, at: int) -> Iterator[Event]:
             yield AppWarned(app=name, signal=warn.signal)
 
 
-def timed(state: ClusterState, app: App, command: SignalApp | ExtendApp) -> list[Event]:
-    """The events of a command about an app that runs: a signal (semantics X4) or more time (X3). Raises: as they do."""
-    return signalled(app, command) if isinstance(command, SignalApp) else extended(state, app, command)
+def timed(state: ClusterState, app: App, command: SignalApp | CancelTask | ExtendApp) -> list[Event]:
+    """The events of a command about what runs of an app: a signal (semantics X4), an end (X5) or more time (X3).
+
+    Raises: as they do.
+    """
+    if isinstance(command, SignalApp):
+        return signalled(app, command)
+    return cancelled(app, command) if isinstance(command, CancelTask) else extended(state, app, command)
+
+
+def _check_task(app: App, task: int) -> None:
+    """Raises: InvalidCommand unless the app has a task of that index from 0."""
+    if not app.spec.tasks:
+        raise InvalidCommand(f"app {app.id!r} has no tasks; leave out the task")
+    if not 0 <= task < app.spec.tasks:
+        raise InvalidCommand(f"app {app.id!r} has no task {task}; its tasks are 0 to {app.spec.tasks - 1}")
+
+
+def cancelled(app: App, command: CancelTask) -> list[Event]:
+    """The task is cancelled, and the app is killed with its last one (semantics X5). Raises: InvalidCommand."""
+    check_said(command.reason)
+    _check_task(app, command.task)
+    if command.task in app.cancelled:
+        return []
+    found: list[Event] = [TaskCancelled(app=app.id, task=command.task)]
+    if len(app.cancelled) + 1 == app.spec.tasks and app.spec.driver is None:
+        found.append(AppRemoved(app=app.id, reason="killed", detail="all its tasks were cancelled"))
+    return found
 
 
 def signalled(app: App, command: SignalApp) -> list[Event]:
     """The signal goes to what runs of the app now (semantics X4). Raises: InvalidCommand."""
     if command.signal not in SENT_SIGNALS:
         raise InvalidCommand(f"the signal must be one of {', '.join(SENT_SIGNALS)}, not {shorten(command.signal)}")
-    if command.task is not None and not app.spec.tasks:
-        raise InvalidCommand(f"app {app.id!r} has no tasks; leave out the task")
-    if command.task is not None and not 0 <= command.task < app.spec.tasks:
-        raise InvalidCommand(f"app {app.id!r} has no task {command.task}; its tasks are 0 to {app.spec.tasks - 1}")
+    if command.task is not None:
+        _check_task(app, command.task)
     if not [held for held in app.allocations() if held.status != "stopping"]:
         raise InvalidCommand(f"app {app.id!r} is {app.state}: nothing of it runs that could get a signal")
     return [AppSignalled(app=app.id, signal=command.signal, task=command.task, whole=command.whole)]

@@ -45,6 +45,7 @@ _OPERATIONS = {
     "submit": "SubmitApp",
     "kill": "KillApp",
     "signal": "SignalApp",
+    "cancel": "CancelTask",
     "extend": "ExtendApp",
     "limit": "SetLimit",
     "scale": "ScaleApp",

@@ -1067,6 +1067,11 @@ class ClusterState:
             if held.status != "stopping":
                 held.signals = (*held.signals, sent)[-SIGNALS_KEPT:]
 
+    def _task_cancelled(self, event: events.TaskCancelled) -> None:
+        """Who runs its tasks stops that one, or begins it no more (semantics X5)."""
+        app = self.apps[event.app]
+        app.cancelled = tuple(sorted((*app.cancelled, event.task)))
+
     def _app_expired(self, event: events.AppExpired) -> None:
         """The app is owed nothing more; what it holds must stop, and it stays until that is gone (semantics X2)."""
         app = self.apps[event.app]
@@ -1611,6 +1616,7 @@ class ClusterState:
             events.AppDue: cls._app_due,
             events.AppWarned: cls._app_warned,
             events.AppSignalled: cls._app_signalled,
+            events.TaskCancelled: cls._task_cancelled,
             events.AppExpired: cls._app_expired,
             events.AppExtended: cls._app_extended,
             events.AppRemoved: cls._app_removed,
@@ -1640,6 +1646,7 @@ _ASKED: dict[type[Event], str] = {
     events.AppReleased: "released",
     events.ExecutorRevoked: "executors killed",
     events.AppSignalled: "signalled",
+    events.TaskCancelled: "task cancelled",
     events.AppRemoved: "killed",
 }
 """What an account did with an app, by the first event of its command (semantics I1)."""
@@ -1661,13 +1668,14 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 _APP_LINKS = (
     *("id", "spec", "private_json", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
-    *("demand", "tries", "moved", "moving", "leaving", "not_before"),
+    *("demand", "tries", "moved", "moving", "leaving", "not_before", "cancelled"),
 )
 
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
     facts |= to_builtins({**app.demand._asdict(), **app.tries._asdict()})
-    if app.not_before:  # few wait for a time
-        facts["not_before"] = app.not_before
+    for name in ("not_before", "cancelled"):
+        if value := getattr(app, name):  # few have one
+            facts[name] = to_builtins(value)
     return {**facts, "spec": to_builtins(app.registered), "executors": list(app.executors), "driver": driver}

@@ -365,6 +365,12 @@ def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
             raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, known[name])}") from None
 
 
+def check_said(reason: str) -> None:
+    """Raises: InvalidCommand unless it is a reason in at most `MAX_DETAIL` printable characters on one line."""
+    if len(reason) > MAX_DETAIL or not reason.isprintable():
+        raise InvalidCommand(f"a reason must be at most {MAX_DETAIL} printable characters on one line")
+
+
 def shorten(value: object) -> str:
     """The value's text for an error sentence, at most 60 characters."""
     text = repr(value)

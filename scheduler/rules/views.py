@@ -101,6 +101,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "priority": found.priority,
         "after": dict(found.awaits) or None,
         "beginAt": found.not_before or None,
+        "cancelled": list(found.cancelled) or None,
         "timeLimit": spec.time_limit_s,
         "maxRuntime": found.max_runtime_s,
         "ranMs": _ran_ms(found, state.at),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scheduler.model.grants import Nearness
     from scheduler.store.inflight import StoreCommand
 
-Outcome = Literal["succeeded", "failed", "unstartable", "stopped"]
+Outcome = Literal["succeeded", "failed", "unstartable", "stopped", "cancelled"]
 """How a task ended. A failed task may be retried; one that cannot be started is tried on another worker (W9)."""
 
 FUNCTION = "workers.tasks.run"
@@ -109,7 +109,8 @@ class Step(NamedTuple):
     - `granted`: whether the executor is granted.
     - `tasks`, `succeeded`, `failed`, `running`: numbers of the app's tasks.
     - `detail`: the message of the first task that failed for good.
-      Of an app that keeps going, those that failed count as succeeded until all are over.
+      Of an app that keeps going, those that failed count as succeeded until all are over; so do cancelled ones of any,
+      and as failed then.
     - `taken`: the tasks to start now.
     - `refused`: ids of foreign jobs removed from the queue.
     - `mine`: all running tasks of the executor; only if the queue held fewer tasks than wanted, or in a repeated step.
@@ -310,24 +311,27 @@ class Worklist:
     def progress(self, app: str) -> Progress:
         """The numbers of the app's tasks by state."""
         pipeline = self._store.pipeline(transaction=True)
-        counted = ["tasks", "succeeded", "failed", "cpu_ms", "peak_mb", "output_bytes"]
+        counted = ["cancelled", "tasks", "succeeded", "failed", "cpu_ms", "peak_mb", "output_bytes"]
         pipeline.hmget(self._keys.tasks(app), counted)
         pipeline.hlen(self._keys.begun(app))
         pipeline.zcard(self._keys.later(app))
         counts, running, later = pipeline.execute()
-        tasks, succeeded, failed, *took = (int(count or 0) for count in counts)
-        return Progress(tasks, tasks - running - succeeded - failed - later, running, succeeded, failed, later, *took)
+        cancelled, tasks, succeeded, failed, *took = (int(count or 0) for count in counts)
+        queued = tasks - running - succeeded - failed - later - cancelled
+        return Progress(tasks, queued, running, succeeded, failed, later, *took)._replace(cancelled=cancelled)
 
     def verdict(self, app: str) -> Verdict | None:
         """How the app ends by its tasks, None while some are not over."""
-        counted = cast(
-            "list[Any]",
-            self._store.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed", "detail", "keep_going"]),
+        names = ["tasks", "succeeded", "failed", "cancelled", "detail", "cancelled:detail", "keep_going"]
+        *counted, detail, cancelled_detail, keeps_going = cast(
+            "list[Any]", self._store.hmget(self._keys.tasks(app), names)
         )
-        tasks, succeeded, failed = (int(count or 0) for count in counted[:3])
-        if counted[4] and succeeded + failed < tasks:
+        tasks, succeeded, failed, cancelled = (int(count or 0) for count in counted)
+        over = succeeded + failed + cancelled >= tasks
+        if keeps_going and not over:
             return None
-        return _verdict(tasks, succeeded, failed, as_text(counted[3] or b""))
+        failed += cancelled if over else 0
+        return _verdict(tasks, succeeded, failed, as_text(detail or cancelled_detail or b""))
 
     def has_finished(self, app: str, executor: str) -> bool:
         """Whether a task of the app finished in the executor (semantics W7)."""

@@ -179,6 +179,11 @@ local function complete(i, attempt, outcome, exit_code, message, cpu_ms, peak_mb
     finished = true
     redis.call('HINCRBY', tasks, 'succeeded', 1)
     redis.call('DEL', jobs .. i)
+  elseif outcome == 'cancelled' then
+    task.state = 'cancelled'
+    redis.call('HINCRBY', tasks, 'cancelled', 1)
+    redis.call('HSETNX', tasks, 'cancelled:detail', message)
+    redis.call('DEL', jobs .. i)
   elseif outcome == 'unstartable' and (task.tried or worker) == worker then
     task.state = 'queued'
     task.tried = worker
@@ -213,10 +218,17 @@ end
 if finished then redis.call('HSET', tasks, 'finished:' .. executor, 1) end
 
 local is_granted = granted(grants, executor)
-local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten', 'near', 'keep_going')
+local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten', 'near', 'keep_going',
+  'cancelled', 'cancelled:detail')
 local total, succeeded = tonumber(about[1] or 0), tonumber(about[2] or 0)
 local failed = tonumber(about[3] or 0)
-if about[7] and succeeded + failed < total then succeeded, failed = succeeded + failed, 0 end
+local cancelled = tonumber(about[8] or 0)
+if succeeded + failed + cancelled >= total then
+  failed = failed + cancelled
+else
+  succeeded = succeeded + cancelled
+  if about[7] then succeeded, failed = succeeded + failed, 0 end
+end
 local taken, refused, mine = {}, {}, nil
 local function held()
   mine = {}
@@ -341,7 +353,7 @@ if near and is_granted and not about[5] then
     end
   end
 end
-local running, detail = redis.call('HLEN', begun), about[4] or ''
+local running, detail = redis.call('HLEN', begun), about[4] or about[9] or ''
 return {is_granted and 1 or 0, total, succeeded, failed, detail, taken, refused, mine or {}, running, next_ms, told}
 """
     )

@@ -20,10 +20,11 @@ class Progress(NamedTuple):
     cpu_ms: int = 0
     peak_mb: int = 0
     output_bytes: int = 0
+    cancelled: int = 0
 
 
 class TaskState(NamedTuple):
-    """The state of a task: queued, running, succeeded, failed, or stopped because its app ended first.
+    """The state of a task: queued, running, succeeded, failed, cancelled, or stopped: its app ended first.
 
     Of a task that was stopped while it ran, executor and times are those of the attempt that was broken off.
     `attempts` counts every start. Times are ms by the store's clock; a failed task runs again at `due_at`. `tried`: the

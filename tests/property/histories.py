@@ -16,6 +16,7 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from scheduler.model.commands import (
+    CancelTask,
     ChangeCompany,
     Command,
     ConfigureCluster,
@@ -242,6 +243,8 @@ def _extended(state: ClusterState, whom: int, how: int) -> Command:
     if how % 3 == 0:
         task = (None, whom % 3)[whom % 2]
         return SignalApp(app=_one_of(list(state.waiting), whom), signal=("USR1", "KILL")[how % 2], task=task)
+    if how % 7 == 1:
+        return CancelTask(app=_one_of(list(state.apps), whom), task=whom % 3)
     return ExtendApp(app=_one_of(timed, whom), by_s=how % 5, beyond_maximum=how % 2 > 0)
 
 

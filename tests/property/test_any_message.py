@@ -76,6 +76,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "KillExecutors": {"app": "a", "executors": ["a-0"]},
     "KillApp": {"app": "a"},
     "SignalApp": {"app": "a", "signal": "USR1", "task": 0, "whole": True, "reason": "x"},
+    "CancelTask": {"app": "a", "task": 0, "reason": "x"},
     "ExtendApp": {"app": "a", "by_s": 5},
     "ReprioritizeApp": {"app": "a", "priority": 1},
     "HoldApp": {"app": "a"},

@@ -21,6 +21,7 @@ OF_AN_APP = (
     commands.FinishApp,
     commands.KillApp,
     commands.SignalApp,
+    commands.CancelTask,
 )
 OF_AN_ACCOUNT = (
     commands.AddAccount,
@@ -99,7 +100,7 @@ def why_not(  # noqa: C901, PLR0911, PLR0912 - one reason after the other
         return ""
     match by.role:
         case "operator":
-            if isinstance(command, commands.KillApp | commands.SignalApp):
+            if isinstance(command, commands.KillApp | commands.SignalApp | commands.CancelTask):
                 return "" if command.reason else "it has no reason"
             beyond = isinstance(command, commands.ExtendApp) and command.beyond_maximum
             tenants = isinstance(command, (commands.SubmitApp, *OF_AN_APP)) and not beyond

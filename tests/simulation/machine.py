@@ -142,6 +142,13 @@ class Machine:
     def tell_signals(self, _executor: str, _sent: Sequence[Sent]) -> None:
         """Nobody takes them."""
 
+    def cancelled(self, _executor: str) -> str:
+        """None, likewise."""
+        return ""
+
+    def tell_cancelled(self, _executor: str, _tasks: str) -> None:
+        """Nobody takes them."""
+
     def warning(self, _executor: str) -> None:
         """None: the tasks here take no signals."""
 

@@ -209,6 +209,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "N1": (commands.SetLimit,),
     "X3": (commands.ExtendApp,),
     "X4": (commands.SignalApp,),
+    "X5": (commands.CancelTask,),
     "G4": (commands.FinishApp, commands.LoseOwner),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),

@@ -25,6 +25,7 @@ from fairlog.cli.params import (
 from fairlog.cli.sending import send_each
 from scheduler.model.arrays import position_of
 from scheduler.model.commands import (
+    CancelTask,
     ExtendApp,
     FinishApp,
     HoldApp,
@@ -44,16 +45,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @flag("--executor", help="Kill executors, named by id. Their apps continue and get replacements.")
+@range_option(
+    "--task", 0, metavar="I", help="Cancel only this task of the app, counted from 0, or by its --array index."
+)
 @text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
 @chosen_apps()
 @on_cluster
-def kill(session: Session, *, chosen: Choice, executor: bool, reason: str) -> int:
-    """Kill apps, or single executors.
+def kill(session: Session, *, chosen: Choice, executor: bool, task: int | None, reason: str) -> int:
+    """Kill apps, single executors, or a task.
 
     The resources of a killed app or executor are free once its worker confirms that it has stopped.
 
+    With --task, the others of the app go on. It fails at their end, because a task was cancelled; an app whose tasks
+    are all cancelled is killed.
+
     Apps that are chosen by a filter are shown first, and killed after a yes or with --yes.
     """
+    if task is not None:
+        return _cancel(session, chosen, task, reason, executor=executor)
     if executor:
         if not chosen.names:
             raise click.UsageError("name the executors; --executor takes no filters")
@@ -68,6 +77,32 @@ def kill(session: Session, *, chosen: Choice, executor: bool, reason: str) -> in
         )
     names = picked(session, chosen, "kill")
     return send_each(session, names, lambda name: KillApp(app=name, reason=reason), "killed")
+
+
+def _cancel(session: Session, chosen: Choice, task: int, reason: str, *, executor: bool) -> int:
+    """Cancel a task of one app. Raises: click.UsageError; click.ClickException if it has ended."""
+    from fairlog.cli.outputs import shown_tasks  # noqa: PLC0415 (loads RQ, which most verbs do without)
+
+    if executor or len(chosen.names) != 1:
+        raise click.UsageError("--task is a task of one app; name that app, and nothing else")
+    (app,) = picked(session, chosen, "kill")
+    position = _position(session, app, task)
+    known = shown_tasks(session).states(app)[position : position + 1]
+    if known and known[0].state not in {"queued", "running"}:
+        raise click.ClickException(f"task {task} of app {app!r} has ended: it is {known[0].state}")
+    done = f"goes on without task {task}"
+    return send_each(session, [app], lambda name: CancelTask(app=name, task=position, reason=reason), done)
+
+
+def _position(session: Session, app: str, task: int) -> int:
+    """The task of that index among those of the app, from 0. Raises: click.ClickException if it has no such task."""
+    found = session.ask("app", app=app)
+    array, number = found.get("array"), found["tasks"]
+    position = position_of(array, task, number)
+    if position is None:
+        known = array or (f"0 to {number - 1}" if number else "none")
+        raise click.ClickException(f"app {app!r} has no task {task}; its tasks are {known}")
+    return position
 
 
 @click.command()
@@ -86,13 +121,7 @@ def signal(session: Session, *, app: str, sent: str, task: int | None, whole: bo
     """
     app = full_id(session, app)
     if task is not None:
-        found = session.ask("app", app=app)
-        array, number = found.get("array"), found["tasks"]
-        position = position_of(array, task, number)
-        if position is None:
-            known = array or (f"0 to {number - 1}" if number else "none")
-            raise click.ClickException(f"app {app!r} has no task {task}; its tasks are {known}")
-        task = position
+        task = _position(session, app, task)
 
     def command(name: str) -> SignalApp:
         return SignalApp(app=name, signal=sent, task=task, whole=whole, reason=reason)

@@ -50,7 +50,17 @@ _TASKS = {
     "succeeded": "COMPLETED",
     "failed": "FAILED",
     "stopped": "CANCELLED",
+    "cancelled": "CANCELLED",
+    "leaving": "COMPLETING",
 }
+_UNBEGUN = {
+    **dict.fromkeys(("exit_code", "executor", "started_at", "ended_at")),
+    "attempts": 0,
+    "cpu_ms": 0,
+    "peak_mb": 0,
+    "message": "",
+}
+"""What is known of a task that has not begun."""
 _ENDED = frozenset(STATES) - {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
 
 
@@ -82,7 +92,7 @@ class Job:
             task = self.tasks[0]
             if task["state"] == "failed":
                 return failed_as(task["message"])
-            if not (ended and task["state"] in ("queued", "running")) and task["state"] != "stopped":
+            if not (ended and task["state"] in ("queued", "running", "leaving")) and task["state"] != "stopped":
                 return _TASKS[task["state"]]
         if ended:
             return _ENDS.get(app["state"]) or failed_as(app["detail"])
@@ -239,6 +249,11 @@ def jobs_of(app: dict[str, Any], *, apart: bool) -> list[Job]:
         return [Job(app, tasks)]
     indexes = members(app["array"])
     states: list[dict[str, Any] | None] = [*tasks, *[None] * (len(indexes) - len(tasks))]
+    for place in app.get("cancelled") or ():
+        task = states[place]
+        if task is None or task["state"] in ("queued", "running"):
+            leaves = task is not None and task["state"] == "running"
+            states[place] = {**_UNBEGUN, **(task or {}), "state": "leaving" if leaves else "cancelled"}
     found: list[Job] = []
     waiting: list[int] = []
     for index, task in zip(indexes, states, strict=False):

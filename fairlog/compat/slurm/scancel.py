@@ -59,17 +59,14 @@ def _to_task(road: Road, asked: dict[str, str], app: dict[str, Any], index: int,
     job, indexes = f"{app['submittedSeq']}_{index}", members(app["array"] or "0")
     if index not in indexes:
         return _say(asked, f"Kill job error on job id {job}: Invalid job id specified", 1)
-    if signal in _KILLS:
-        return _say(asked, f"Kill job error on job id {job}: {_NOT_ALONE}", 1)
     command = _command(app, signal, whole="full" in asked)
+    if signal in _KILLS:
+        command["type"] = "CancelTask"
     try:
         road.send({**command, "task": indexes.index(index)})
     except Problem as problem:
         return _say(asked, f"Kill job error on job id {job}: {problem}", 1)
     return 0
-
-
-_NOT_ALONE = "a task of an array cannot be cancelled alone; cancel the whole array, or send the task another signal"
 
 
 def _command(app: dict[str, Any], signal: str, *, whole: bool) -> dict[str, Any]:

@@ -154,7 +154,12 @@ SCANCEL: Table = (
     Option("-w --nodelist", "HOSTS", ACTS, "jobs on these nodes"),
     Option("-Q --quiet", "", ACTS, "says nothing of jobs that cannot be cancelled"),
     Option("-R --reservation", "NAME", IDLE, "nothing is reserved by name"),
-    Option("-s --signal", "SIGNAL", ACTS, "KILL and TERM end the job; others are sent to what runs of it"),
+    Option(
+        "-s --signal",
+        "SIGNAL",
+        ACTS,
+        "KILL and TERM end the job, or the task ID_INDEX; others are sent to what runs of it",
+    ),
     Option("-t --state", "STATE", ACTS, "PENDING, RUNNING or SUSPENDED"),
     Option("-u --user", "NAME", ACTS, "jobs of this user"),
     Option("--wckey", "KEY", IDLE, "there are no such keys"),

@@ -106,6 +106,26 @@ def test_jobs_of_a_name_run_one_after_another_and_one_waits_for_a_beginning(slur
     assert times[0] + 1_000 <= times[1] <= times[2] - 1_000
 
 
+def test_tasks_of_an_array_are_cancelled_alone(slurm: Slurm) -> None:
+    command = "echo $SLURM_ARRAY_TASK_ID; [ $SLURM_ARRAY_TASK_ID -gt 2 ] || sleep 600"
+    job = slurm.ok("sbatch", "--parsable", "-c", "2", "-a", "1-5%2", "-o", "part-%a.out", "--wrap", command).strip()
+    begun = slurm.shell.home / "part-2.out"
+    wait_until(lambda: begun.exists() and begun.read_text() == "2\n", "its tasks")
+    slurm.ok("scancel", f"{job}_4", f"{job}_2")
+    shown = slurm.ok("squeue", "-h", "-r", "-t", "all", "-j", f"{job}_4", "-o", "%i %t")
+    assert shown in {f"{job}_4 CA\n", f"{job}_4 CG\n"}
+    wait_until(lambda: (slurm.shell.home / "part-5.out").read_text() == "5\n", "the others")
+    assert slurm.run("scancel", f"{job}_9").code == 1
+    slurm.ok("scancel", f"{job}_1")
+    ended = f"{job}_1|CANCELLED by 0,{job}_2|CANCELLED by 0,{job}_3|COMPLETED,{job}_4|CANCELLED by 0,{job}_5|COMPLETED"
+
+    def states() -> str:
+        return slurm.ok("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", job).strip().replace("\n", ",")
+
+    wait_until(lambda: states() == ended, "the ends")
+    assert not (slurm.shell.home / "part-4.out").exists()
+
+
 def test_a_script_of_stdin_waits_for_another_job_and_is_cancelled(slurm: Slurm) -> None:
     first = slurm.ok("sbatch", "--parsable", "-H", "-J", "held", "--wrap", "true").strip()
     waiting = slurm.ok("sbatch", "--parsable", "-d", f"afterok:{first}", "-J", "later", text="#!/bin/sh\nsleep 600\n")

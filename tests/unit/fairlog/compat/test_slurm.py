@@ -274,6 +274,16 @@ def test_states_and_reasons_are_slurms(about: dict[str, Any], state: str, reason
     assert (job.state, job.reason) == (state, reason)
 
 
+def test_a_task_of_an_array_that_was_cancelled_is_so_at_once() -> None:
+    known = app(array="1-4", tasks=4, cancelled=[1, 3], taskStates=[task("running"), *[task("queued")] * 3])
+    assert [(job.id, job.state) for job in jobs.jobs_of(known, apart=False)] == [
+        ("17_[3%1]", "PENDING"),
+        ("17_1", "RUNNING"),
+        ("17_2", "CANCELLED"),
+        ("17_4", "CANCELLED"),
+    ]
+
+
 def test_what_workers_say_of_memory_and_time_is_read_as_such() -> None:
     used = f"the tasks of executor a.0 used 107 MiB; {100} MiB are granted"
     assert [jobs.failed_as(why) for why in (used, "task 0 exceeded its time limit of 5 s", "exit code 1")] == [

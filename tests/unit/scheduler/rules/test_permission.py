@@ -12,6 +12,7 @@ from msgspec import structs
 from scheduler.model.commands import (
     AcceptLog,
     AddAccount,
+    CancelTask,
     ChangeAccount,
     ChangeCompany,
     ChangeEdition,
@@ -120,6 +121,7 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("submit", "acme/ann", FinishApp(app="ann-1")),
     ("submit", "acme/ann", ExtendApp(app="ann-1", by_s=1)),
     ("kill", "acme/ann", SignalApp(app="ann-1", signal="USR1", reason="it hangs")),
+    ("kill", "acme/ann", CancelTask(app="ann-1", task=0, reason="it hangs")),
     ("kill", "acme/ann", KillApp(app="ann-1", reason="it hangs")),
     ("tokens", "*", IssueToken(token="new00000", account="*", hash=HASH)),
     ("tokens", "*", RevokeToken(token="*")),

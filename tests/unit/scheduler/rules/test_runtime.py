@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    CancelTask,
     ChangeCompany,
     ConfigureCluster,
     EndApp,
@@ -17,13 +18,14 @@ from scheduler.model.commands import (
     KillApp,
     LoseWorker,
     RegisterCompany,
+    ReleaseApp,
     ScaleApp,
     SignalApp,
     StartedExecutor,
     SubmitApp,
 )
 from scheduler.model.errors import AppEnded, InvalidCommand, InvalidSetting, RuntimeTooLong
-from scheduler.model.events import AppExpired, AppRegistered, AppRemoved, AppSignalled, AppWarned, Event
+from scheduler.model.events import AppExpired, AppRegistered, AppRemoved, AppSignalled, AppWarned, Event, TaskCancelled
 from scheduler.model.grants import Grant, Sent
 from scheduler.model.sender import local
 from scheduler.rules.assignments import all_grants, changed_grants
@@ -307,4 +309,46 @@ def test_a_signal_that_nothing_can_get_is_refused(about: dict[str, Any], why: st
     cluster.turn(replace(submission("wait", 4), hold=True))
     with pytest.raises(InvalidCommand) as raised:
         decide(cluster.state, SignalApp(**{"app": "a1", **about}))
+    assert str(raised.value).startswith(why)
+
+
+def test_who_runs_tasks_of_an_app_is_told_which_are_cancelled() -> None:
+    """Semantics X5."""
+    cluster = shared(w1=16)
+    cluster.turn(replace(submission("wait", 4), hold=True, tasks=3))
+    plain = cluster.state.dump()["apps"]["wait"]
+    assert cluster.turn(CancelTask(app="wait", task=1)) == [TaskCancelled(app="wait", task=1)]
+    assert cluster.turn(CancelTask(app="wait", task=1)) == []
+    assert ("cancelled" in plain, list(cluster.state.dump()["apps"]["wait"]["cancelled"])) == (False, [1])
+    assert restored(lines(cluster.state)).digest() == cluster.state.digest()
+    cluster.turn(ReleaseApp(app="wait"))
+    (grant,) = [Grant.model_validate_json(text) for text in all_grants(cluster.state)["w1"].values()]
+    assert grant.cancelled == "1"
+    found = cluster.turn(CancelTask(app="wait", task=0, reason="x"), by=local(1000))
+    changes = changed_grants(found, cluster.state).by_worker["w1"]
+    assert Grant.model_validate_json(str(changes[grant.executor])).cancelled == "0-1"
+    assert view_of(cluster.state, app="wait")["cancelled"] == [0, 1]
+    last = cluster.turn(CancelTask(app="wait", task=2))
+    assert last[:2] == [
+        TaskCancelled(app="wait", task=2),
+        AppRemoved(app="wait", reason="killed", detail="all its tasks were cancelled"),
+    ]
+    with pytest.raises(AppEnded):
+        cluster.turn(CancelTask(app="wait", task=0))
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"task": 8}, "app 'a1' has no task 8; its tasks are 0 to 7"),
+        ({"task": -1}, "app 'a1' has no task -1"),
+        ({"task": 0, "app": "lone"}, "app 'lone' has no tasks; leave out the task"),
+        ({"task": 0, "reason": "a\nb"}, "a reason must be at most"),
+    ],
+)
+def test_a_task_that_cannot_be_cancelled_is_refused(about: dict[str, Any], why: str) -> None:
+    cluster = shared(w1=16)
+    cluster.turn(submission("a1", 8), SubmitApp(app="lone", company="acme", user="ann", driver=True, command=("true",)))
+    with pytest.raises(InvalidCommand) as raised:
+        decide(cluster.state, CancelTask(**{"app": "a1", **about}))
     assert str(raised.value).startswith(why)

@@ -54,6 +54,7 @@ PRIVATE = {
     "SubmitApp.comment",
     "KillApp.reason",
     "SignalApp.reason",
+    "CancelTask.reason",
     "FinishApp.detail",
     "DrainWorker.reason",
     "AddAccount.display",
@@ -124,6 +125,7 @@ COMMANDS: list[Command] = [
     asked.AddAccount(account="op/olga", display=f"Olga {MARK}"),
     asked.ChangeAccount(account="op/olga", display=f"O. {MARK}"),
     asked.SignalApp(app="app-1", signal="USR1", reason=f"for {MARK}"),
+    asked.CancelTask(app="app-3", task=0, reason=f"for {MARK}"),
     asked.KillApp(app="app-1", reason=f"for {MARK}"),
     asked.DrainWorker(worker="w1", reason=f"by {MARK}"),
 ]
@@ -132,6 +134,7 @@ COMMANDS: list[Command] = [
 def test_each_private_text_is_kept_beside_the_log_which_is_audited_without_it() -> None:
     cluster = shared(w1=8)
     cluster.turn(asked.SubmitApp(app="app-2", **RUNS, executor_command=(MARK,), command=(MARK,)))
+    cluster.turn(asked.SubmitApp(app="app-3", company="acme", user="ann", tasks=2, hold=True, command=("true",)))
     for command in COMMANDS:
         cluster.turn(command, by=NOBODY if isinstance(command, asked.SubmitApp | asked.FinishApp) else local(1000))
     public = [record._replace(private=b"") for record in cluster.records]

@@ -76,6 +76,7 @@ from scheduler.model.events import (
     SlotEnded,
     TargetEnded,
     TargetSet,
+    TaskCancelled,
     TokenIssued,
     TokenRevoked,
     Wanted,
@@ -310,6 +311,7 @@ EVENTS: list[Event] = [
     AppSignalled(app="a3", signal="USR2", task=3, whole=True),
     AppDelayed(app="a3", until=1735689900000),
     AppDue(app="a3"),
+    TaskCancelled(app="a3", task=2),
 ]
 """An event of every type, in the order of the file."""
 

@@ -328,6 +328,26 @@ def test_nothing_is_handed_out_once_a_task_has_failed_for_good(work: Worklist) -
     assert take(work, 3, "f") == []
 
 
+@pytest.mark.parametrize(("others", "detail"), [("succeeded", "task 1 was cancelled"), ("failed", "it broke")])
+def test_a_cancelled_task_leaves_the_others_to_run_and_the_app_fails_at_their_end(
+    fake: fakeredis.FakeRedis, work: Worklist, others: Outcome, detail: str
+) -> None:
+    """Semantics X5."""
+    fake.hset(KEYS.grants(WORKER), "e", '{"executor":"e","keep_going":true}')
+    fill(work, 3)
+    work.step(APP, worker=WORKER, executor="e", want=2)
+    gone = Completion(1, "cancelled", 143, "task 1 was cancelled", attempt=1)
+    step = work.step(APP, [gone], worker=WORKER, executor="e", want=1, retries=5)
+    assert (step.verdict, step.waiting, [begun.task for begun in step.taken]) == (None, 0, [2])
+    assert work.verdict(APP) is None
+    assert [each.state for each in work.states(APP)] == ["running", "cancelled", "running"]
+    assert work.progress(APP) == Progress(tasks=3, running=2, cancelled=1)
+    work.step(APP, [gone], worker=WORKER, executor="e")
+    ends = [Completion(task, others if task else "succeeded", 0, "it broke", attempt=1) for task in (0, 2)]
+    step = work.step(APP, ends, worker=WORKER, executor="e")
+    assert step.verdict == work.verdict(APP) == Verdict("failed", detail)
+
+
 def test_an_app_that_keeps_going_ends_with_the_last_of_its_tasks(fake: fakeredis.FakeRedis, work: Worklist) -> None:
     for executor in ("e", "f"):
         fake.hset(KEYS.grants(WORKER), executor, '{"executor":"e","keep_going":true}')

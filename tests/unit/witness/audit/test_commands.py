@@ -12,6 +12,7 @@ from fairlog.cli.render import log_json
 from scheduler.model.commands import (
     AcceptLog,
     AddAccount,
+    CancelTask,
     ChangeAccount,
     ChangeCompany,
     ChangeEdition,
@@ -139,6 +140,7 @@ def timed() -> list[Fact]:
     cluster.turn(StartedExecutor(executor="t1.0"))
     cluster.turn(after_s=15)
     cluster.turn(SignalApp(app="t1", signal="USR2", task=0, whole=True))
+    cluster.turn(CancelTask(app="t1", task=0))
     cluster.turn(ExtendApp(app="t1", by_s=10))
     cluster.turn(after_s=20)
     cluster.turn(after_s=20)
