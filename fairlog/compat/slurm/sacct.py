@@ -91,7 +91,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "DerivedExitCode": (15, _of_job(lambda row: f"{row.job.code[0]}:{0}")),
     "Elapsed": (10, lambda row: times.elapsed(row.job.ran_s)),
     "ElapsedRaw": (10, lambda row: row.job.ran_s),
-    "Eligible": (19, _of_job(lambda row: times.moment(row.job.app["submittedAt"], "Unknown"))),
+    "Eligible": (19, _of_job(lambda row: times.moment(row.job.eligible, "Unknown"))),
     "End": (19, lambda row: times.moment(row.job.end, "Unknown")),
     "ExitCode": (8, lambda row: f"{row.job.code[0]}:{row.job.code[1]}"),
     "Flags": (20, always("")),
@@ -178,6 +178,11 @@ def run(words: list[str]) -> int:
     units = asked.get("units", "M" if "noconvert" in asked else "").upper()
     if units not in (*_UNITS, ""):
         raise Refused(f"Invalid --units: {units[:40]}; they are K, M, G or T")
+    if "json" in asked:
+        from fairlog.compat.slurm.as_json import of_account, print_document  # noqa: PLC0415 (few ask for it)
+
+        steps_too = "allocations" not in asked
+        return print_document("jobs", [of_account(job, steps=steps_too) for job in wanted(Road(), asked)])
     steps = steps_named(jobs.split(asked.get("jobs", "")))
     rows = [
         Row(job, step, units)

@@ -109,6 +109,10 @@ def run(words: list[str]) -> int:
     asked = {option.name: value for option, value in given}
     columns, end = read_columns(_format(asked), FIELDS, "node")
     found = _wanted(nodes(Road()), asked)
+    if "json" in asked:
+        from fairlog.compat.slurm.as_json import of_node, print_document  # noqa: PLC0415 (few ask for it)
+
+        return print_document("nodes", [of_node(node) for node in found])
     groups: list[list[Node]] = []
     if "Node" in asked or "list-reasons" in asked or any(each.letter == "n" for each in columns):
         groups = [[node] for node in found]

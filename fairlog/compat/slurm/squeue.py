@@ -190,6 +190,10 @@ def run(words: list[str]) -> int:
         if len(named.indexes) == 1 and not found and not _is_known(road, next(iter(named.indexes))):
             sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
             return 1
+        if "json" in asked:
+            from fairlog.compat.slurm.as_json import of_queue, print_document  # noqa: PLC0415 (few ask for it)
+
+            return print_document("jobs", [of_queue(job) for job in sorted_by(found, asked.get("sort"))])
         lines = [] if "noheader" in asked else ["".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
         shown = sorted_by(found, asked.get("sort"))
         lines += ["".join(each.shown(FIELDS[each.letter][2](job)) for each in columns) + end for job in shown]

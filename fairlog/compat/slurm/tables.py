@@ -138,7 +138,7 @@ SQUEUE: Table = (
         "-t --states", "STATES", ACTS, "jobs in these states; all includes those that ended in the last 300 seconds"
     ),
     *_SHOWING,
-    Option("--json", "", LEFT, "the output has no such form; choose fields with --format"),
+    Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, in the fields that programs read"),
     Option("--yaml", "", LEFT, "the output has no such form; choose fields with --format"),
     *_LONG_HELP,
 )
@@ -198,7 +198,7 @@ SACCT: Table = (
     Option("--federation", "", IDLE, "there is one cluster"),
     Option("--local", "", IDLE, "there is one cluster"),
     Option("-v --verbose", "", IDLE, "there is nothing more to say"),
-    Option("--json", "", LEFT, "the output has no such form; --parsable2 is for programs"),
+    Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, in the fields that programs read"),
     *_HELP,
 )
 
@@ -268,7 +268,7 @@ SINFO: Table = (
     Option("-i --iterate", "SECONDS", LEFT, "repeat the command, as by `watch`"),
     Option("-O --Format", "FIELDS", LEFT, "choose fields with --format"),
     Option("-T --reservation", "", LEFT, "nothing is reserved by name"),
-    Option("--json", "", LEFT, "the output has no such form; choose fields with --format"),
+    Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, in the fields that programs read"),
     *_LONG_HELP,
 )
 _OF_TABLES = (

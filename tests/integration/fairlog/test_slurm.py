@@ -106,6 +106,17 @@ def test_jobs_of_a_name_run_one_after_another_and_one_waits_for_a_beginning(slur
     assert times[0] + 1_000 <= times[1] <= times[2] - 1_000
 
 
+def test_jobs_and_nodes_are_shown_as_json(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "-J", "shown", "--wrap", "exit 4").strip()
+    wait_until(lambda: slurm.state(job) == "FAILED", "its end")
+    (queued,) = json.loads(slurm.ok("squeue", "--json", "-t", "all", "-j", job))["jobs"]
+    assert (queued["job_id"], queued["name"], queued["job_state"]) == (int(job), "shown", "FAILED")
+    (told,) = json.loads(slurm.ok("sacct", "--json", "-j", job))["jobs"]
+    assert (told["exit_code"]["return_code"], told["steps"][0]["step"]["name"]) == (4, "batch")
+    nodes = json.loads(slurm.ok("sinfo", "--json"))["nodes"]
+    assert [(node["cpus"], node["partitions"]) for node in nodes] == [(4, ["main"])] * 2
+
+
 def test_tasks_of_an_array_are_cancelled_alone(slurm: Slurm) -> None:
     command = "echo $SLURM_ARRAY_TASK_ID; [ $SLURM_ARRAY_TASK_ID -gt 2 ] || sleep 600"
     job = slurm.ok("sbatch", "--parsable", "-c", "2", "-a", "1-5%2", "-o", "part-%a.out", "--wrap", command).strip()
@@ -114,7 +125,8 @@ def test_tasks_of_an_array_are_cancelled_alone(slurm: Slurm) -> None:
     slurm.ok("scancel", f"{job}_4", f"{job}_2")
     shown = slurm.ok("squeue", "-h", "-r", "-t", "all", "-j", f"{job}_4", "-o", "%i %t")
     assert shown in {f"{job}_4 CA\n", f"{job}_4 CG\n"}
-    wait_until(lambda: (slurm.shell.home / "part-5.out").read_text() == "5\n", "the others")
+    last = slurm.shell.home / "part-5.out"
+    wait_until(lambda: last.exists() and last.read_text() == "5\n", "the others")
     assert slurm.run("scancel", f"{job}_9").code == 1
     slurm.ok("scancel", f"{job}_1")
     ended = f"{job}_1|CANCELLED by 0,{job}_2|CANCELLED by 0,{job}_3|COMPLETED,{job}_4|CANCELLED by 0,{job}_5|COMPLETED"

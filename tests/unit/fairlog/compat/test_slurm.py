@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from fairlog.compat.slurm import (
+    as_json,
     batch,
     folder,
     jobs,
@@ -282,6 +284,33 @@ def test_a_task_of_an_array_that_was_cancelled_is_so_at_once() -> None:
         ("17_2", "CANCELLED"),
         ("17_4", "CANCELLED"),
     ]
+
+
+def test_json_has_a_job_as_slurm_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    held = jobs.Job(app(state="pending", reason="begin", beginAt=9_000_000, comment="c"), [])
+    ran = jobs.Job(
+        app(state="failed", endedAt=65_000, detail="task 1 failed", array="3-4", tasks=2, timeLimit=61),
+        [task("failed", exit_code=3, started_at=5_000, ended_at=65_000, cpu_ms=1_500, peak_mb=2)],
+        4,
+    )
+    shown = as_json.of_queue(held)
+    assert (shown["job_id"], shown["job_state"], shown["state_reason"]) == (17, "PENDING", "BeginTime")
+    assert (shown["start_time"], shown["end_time"], shown["time_limit"], shown["nodes"]) == (9_000, 0, 10, "")
+    array = as_json.of_queue(ran)
+    assert (array["array_job_id"], array["array_task_id"], array["exit_code"], array["time_limit"]) == (17, 4, 768, 2)
+    told = as_json.of_account(ran, steps=True)
+    assert told["state"] == {"current": "FAILED", "reason": "NonZeroExitCode"}
+    assert told["exit_code"] == {"status": "ERROR", "return_code": 3}
+    assert (told["time"]["start"], told["time"]["end"], told["time"]["elapsed"]) == (5, 65, 60)
+    assert told["time"]["total"] == {"seconds": 1, "microseconds": 500_000}
+    assert told["steps"][0]["tres"]["requested"]["max"][0]["count"] == 2 << 20
+    assert as_json.of_account(held, steps=True)["steps"] == as_json.of_account(ran, steps=False)["steps"] == []
+    stopped = jobs.Job(app(state="killed", endedAt=9_000), [task("stopped", started_at=5_000)])
+    assert as_json.of_account(stopped, steps=False)["exit_code"]["signal"] == {"signal_id": 15}
+    assert as_json.print_document("jobs", [shown]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["errors"], document["jobs"]) == ([], [shown])
+    assert document["meta"]["Slurm"] == {"version": {"major": 22, "micro": 8, "minor": 5}, "release": "22.05.8"}
 
 
 def test_what_workers_say_of_memory_and_time_is_read_as_such() -> None:

@@ -1,0 +1,197 @@
+"""What `--json` prints: jobs and nodes as Slurm 22.05 writes them, in the fields that programs read.
+
+Times are in seconds since the epoch, 0 = not yet; limits are in minutes, memory is in MiB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from fairlog.compat.slurm import jobs
+from fairlog.compat.slurm.jobs import Job
+from fairlog.compat.slurm.nodes import Node, list_of
+from fairlog.compat.slurm.sbatch import PARTITION
+
+CLUSTER = "fairlog"
+_FLAGS = {"drng": (["DRAIN"], "mixed"), "drain": (["DRAIN"], "idle"), "mix": ([], "mixed"), "alloc": ([], "allocated")}
+
+
+def print_document(kind: str, items: list[dict[str, Any]]) -> int:
+    """Print the items, which are `jobs` or `nodes`."""
+    from fairlog.compat.slurm.start import VERSION  # noqa: PLC0415 (it imports the commands)
+
+    release = VERSION.split()[-1]
+    major, minor, micro = (int(each) for each in release.split("."))
+    meta = {
+        "plugin": {"type": "openapi/v0.0.38", "name": "fairlog"},
+        "Slurm": {"version": {"major": major, "micro": micro, "minor": minor}, "release": release},
+    }
+    sys.stdout.write(json.dumps({"meta": meta, "errors": [], kind: items}, indent=3) + "\n")
+    return 0
+
+
+def of_queue(job: Job) -> dict[str, Any]:
+    """A job as squeue tells it."""
+    app, code = job.app, job.code
+    listed = None if job.indexes is None else jobs.spans(job.indexes)
+    tres = f"cpu={job.cores},mem={job.memory}M,node=1,billing={job.cores}"
+    return {
+        "account": app["company"],
+        "array_job_id": job.number if app["array"] else 0,
+        "array_task_id": job.index,
+        "array_task_string": listed or "",
+        "batch_flag": True,
+        "batch_host": job.nodes[0] if job.nodes else "",
+        "cluster": CLUSTER,
+        "command": app["name"],
+        "comment": app.get("comment") or "",
+        "cpus": job.cores,
+        "cpus_per_task": job.cores,
+        "current_working_directory": app["cwd"] or "/",
+        "dependency": jobs.after_of(app),
+        "derived_exit_code": code[0] << 8,
+        "eligible_time": _seconds(job.eligible),
+        "end_time": _seconds(job.end or _latest(job)),
+        "exit_code": code[0] << 8 | code[1],
+        "group_id": os.getgid(),
+        "job_id": job.number,
+        "job_state": job.state,
+        "memory_per_node": job.memory,
+        "name": app["name"],
+        "nice": -app["priority"],
+        "node_count": 1,
+        "nodes": list_of(job.nodes),
+        "partition": PARTITION,
+        "priority": app["priority"] + 1000,
+        "qos": "normal",
+        "requeue": True,
+        "start_time": _seconds(job.start or app["beginAt"]),
+        "state_description": "",
+        "state_reason": job.reason,
+        "submit_time": _seconds(app["submittedAt"]),
+        "tasks": 1,
+        "time_limit": _minutes(job),
+        "tres_alloc_str": tres if job.start is not None else "",
+        "tres_req_str": tres,
+        "user_id": os.getuid(),
+        "user_name": app["user"],
+    }
+
+
+def of_account(job: Job, *, steps: bool) -> dict[str, Any]:
+    """A job as sacct tells it, with its step unless the steps are left out."""
+    app = job.app
+    cpu_ms, peak_mb = sum(task["cpu_ms"] for task in job.tasks), max((task["peak_mb"] for task in job.tasks), default=0)
+    asked = [
+        _tres("cpu", 1, job.cores),
+        _tres("mem", 2, job.memory),
+        _tres("node", 4, 1),
+        _tres("billing", 5, job.cores),
+    ]
+    began = job.start is not None
+    of_step = {
+        "step": {"id": {"job_id": job.number, "step_id": "batch"}, "name": "batch"},
+        "state": job.state,
+        "exit_code": _exit_code(job),
+        "nodes": {"count": 1, "list": list(job.nodes)},
+        "time": {**_times(job), "total": _cpu(cpu_ms)},
+        "tasks": {"count": 1},
+        "tres": {"requested": {"max": [_tres("mem", 2, peak_mb << 20)]}},
+    }
+    return {
+        "account": app["company"],
+        "allocation_nodes": 1 if began else 0,
+        "array": {
+            "job_id": job.number if app["array"] else 0,
+            "task": None if job.indexes is None else jobs.spans(job.indexes),
+            "task_id": job.index,
+        },
+        "association": {"account": app["company"], "cluster": CLUSTER, "partition": None, "user": app["user"]},
+        "cluster": CLUSTER,
+        "comment": {"administrator": None, "job": app.get("comment") or None, "system": None},
+        "derived_exit_code": _exit_code(job),
+        "exit_code": _exit_code(job),
+        "group": app["company"],
+        "job_id": job.number,
+        "name": app["name"],
+        "nodes": list_of(job.nodes) or "None assigned",
+        "partition": PARTITION,
+        "priority": app["priority"] + 1000,
+        "qos": "normal",
+        "required": {"CPUs": job.cores, "memory": job.memory},
+        "state": {"current": job.state, "reason": job.reason},
+        "steps": [of_step] if steps and began else [],
+        "time": {
+            **_times(job),
+            "eligible": _seconds(job.eligible),
+            "submission": _seconds(app["submittedAt"]),
+            "limit": _minutes(job),
+            "total": _cpu(cpu_ms),
+        },
+        "tres": {"allocated": asked if began else [], "requested": asked},
+        "user": app["user"],
+        "working_directory": app["cwd"] or "/",
+    }
+
+
+def of_node(node: Node) -> dict[str, Any]:
+    """A node as sinfo tells it."""
+    flags, state = _FLAGS.get(node.state, ([], node.state))
+    return {
+        "address": node.worker["host"],
+        "alloc_cpus": node.used,
+        "alloc_memory": node.used_memory,
+        "architecture": os.uname().machine,
+        "boards": 1,
+        "cores": 1,
+        "cpus": node.cores,
+        "free_memory": node.memory - node.used_memory,
+        "hostname": node.worker["host"],
+        "idle_cpus": node.counts[1],
+        "name": node.name,
+        "partitions": [PARTITION],
+        "real_memory": node.memory,
+        "reason": node.reason,
+        "sockets": node.cores,
+        "state": state,
+        "state_flags": flags,
+        "threads": 1,
+        "tres": f"cpu={node.cores},mem={node.memory}M,billing={node.cores}",
+        "tres_used": f"cpu={node.used},mem={node.used_memory}M" if node.used else "",
+    }
+
+
+def _seconds(ms: int | None) -> int:
+    return 0 if ms is None else int(ms) // 1000
+
+
+def _minutes(job: Job) -> int | None:
+    """The time limit, rounded up; None for none."""
+    return None if job.limit_s is None else -(-job.limit_s // 60)
+
+
+def _latest(job: Job) -> int | None:
+    """When (ms) the time of a running job is over."""
+    return None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s
+
+
+def _times(job: Job) -> dict[str, Any]:
+    return {"elapsed": job.ran_s, "start": _seconds(job.start), "end": _seconds(job.end), "suspended": 0}
+
+
+def _cpu(ms: int) -> dict[str, int]:
+    return {"seconds": ms // 1000, "microseconds": ms % 1000 * 1000}
+
+
+def _tres(kind: str, number: int, count: int) -> dict[str, Any]:
+    return {"type": kind, "name": None, "id": number, "count": count}
+
+
+def _exit_code(job: Job) -> dict[str, Any]:
+    code, number = job.code
+    if number and job.state == "CANCELLED":
+        return {"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": number}}
+    return {"status": "ERROR" if code else "SUCCESS", "return_code": code}
