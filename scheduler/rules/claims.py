@@ -36,14 +36,15 @@ NEEDS = 1_000
 def usable_executors(app: App) -> int:
     """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
     spec = app.spec
-    if app.ended is not None or (spec.cores is not None and app.requested.cores <= app.granted.cores + app.done_cores):
+    held = app.granted.cores + app.done_cores
+    if app.ended is not None or (spec.cores is not None and app.requested.cores <= held and not app.moved):
         return 0
     need = app.need
     size = need.executor
     if not app.admitted or app.expired_at or not size.cores:
         return 0
-    simple = spec.driver is None and spec.cores is not None  # most apps: save the calls
-    cores = app.requested.cores - app.granted.cores - app.done_cores if simple else app.left_cores
+    simple = spec.driver is None and spec.cores is not None and not app.moved  # most apps: save the calls
+    cores = app.requested.cores - held if simple else app.left_cores
     if cores < size.cores:
         return 0
     memory_mb = app.requested.memory_mb - app.granted.memory_mb if simple else app.left_executor_memory_mb

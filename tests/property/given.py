@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from hypothesis import settings
 from msgspec.json import decode, encode
 
 from scheduler.model.commands import (
+    ChangeEdition,
     Command,
     ConfigureCluster,
     DecommissionWorker,
@@ -59,6 +61,17 @@ Watch = Callable[[ClusterState, Event], None]
 """Sees each event of a turn just before it is folded."""
 
 
+@dataclass
+class Edition:
+    """By which edition of the rules of sharing clusters decide that name none (semantics H)."""
+
+    usual: int = 3
+
+
+EDITION = Edition()
+"""2 during tests that are marked `second_edition`: what they show goes with it."""
+
+
 class Cluster:
     """A cluster under these settings that takes commands, a second apart, and remembers what the log would say.
 
@@ -73,6 +86,7 @@ class Cluster:
         before: Watch = lambda _, __: None,
         each_refusal: bool = True,
         each_event: bool = True,
+        edition: int | None = None,
     ) -> None:
         self.state = ClusterState()
         self.log: list[Logged] = []
@@ -81,6 +95,8 @@ class Cluster:
         self.before = before
         self.each_refusal = each_refusal
         self.each_event = each_event
+        if (edition or EDITION.usual) != self.state.edition:
+            self.turn(ChangeEdition(edition=edition or EDITION.usual))
         if settings:
             self.turn(ConfigureCluster(settings=settings))
 

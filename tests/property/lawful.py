@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.model.events import Event, ExecutorRevoked, RoomHeld
+from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked, RoomHeld
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.share.entitlement import entitlement, held_units
@@ -83,3 +83,19 @@ def within_part(state: ClusterState, event: ExecutorRevoked) -> None:
         assert app.spec.elastic is not None, event
         assert going_on > app.spec.elastic.least, event
         assert loser == event.claimant_company, event
+
+
+def within_cap(state: ClusterState, event: Event) -> None:
+    """A company that may not borrow is granted nothing beyond its quota, but what changes its place (H1, H6)."""
+    if not isinstance(event, ExecutorAllocated | DriverAllocated):
+        return
+    app = state.apps[event.app]
+    company = state.companies[app.spec.company]
+    if not state.by_entitlement or company.spec.may_borrow:
+        return
+    if app.moving.covers(app.granted - app.moving + event.resources):
+        return
+    theirs = (app for app in state.apps.values() if app.spec.company == company.spec.company)
+    moving = sum((app.moving for app in theirs), NOTHING)
+    quota = state.queue.companies[company.spec.company].tenant.quota
+    assert quota.covers(company.balance.granted - moving, event.resources), event

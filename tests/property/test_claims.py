@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from scheduler.model.events import Event, ExecutorRemoved
@@ -35,6 +36,7 @@ class Foretold:
             self._next = app.spec.company, rise, state.claims.of(app.spec.company).claimed
 
 
+@pytest.mark.second_edition
 @given(HISTORIES)
 @examples(100)
 def test_the_end_of_an_executor_raises_the_claim_by_what_was_foretold(history: History) -> None:

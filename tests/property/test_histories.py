@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
-from fractions import Fraction
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +25,6 @@ from scheduler.model.events import (
     AppRemoved,
     CommandRefused,
     DriverAllocated,
-    EditionChanged,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
@@ -37,21 +35,18 @@ from scheduler.model.events import (
     LogRestored,
     LogSealed,
     MasterElected,
-    NeedBegan,
-    NeedEnded,
     RefusalsOmitted,
+    ReservationLapsed,
     RoomHeld,
-    SlotAwaited,
-    SlotBegan,
-    SlotEnded,
+    RoomReserved,
     TargetEnded,
-    TargetSet,
     TokenEvent,
     WorkerChanged,
     WorkerRemoved,
 )
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.decide import admit, decide, place
+from scheduler.rules.entities import Allocation, App
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -60,11 +55,17 @@ from scheduler.store.eventlog import GENESIS
 from tests.property import reference
 from tests.property.given import Cluster, Logged, examples
 from tests.property.histories import HISTORIES, SEVEN, History, Step, command_for, played, seeded
+from tests.property.lawful import within_cap
 
 ROOT = Path(__file__).parents[2]
 
 Written = dict[str, str]
 """What is written down for one worker."""
+
+
+def staying(app: App) -> list[Allocation]:
+    """Its executors but those that change their place, each of which is granted twice for a while (semantics H6)."""
+    return [one for one in app.executors.values() if not one.moved]
 
 
 @given(HISTORIES)
@@ -82,9 +83,6 @@ def test_every_decision_respects_quotas_offers_and_requests(
                 decommissioned[event.worker] = None
             assert event.status != "alive" or event.worker not in decommissioned, f"semantics W6: {event}"
         elif isinstance(event, AppAdmitted) and state.settings.admission == "fair":
-            company = state.companies[event.company]
-            passes = reference.passes_cap(state, company, state.apps[event.app])
-            assert passes or company.spec.may_borrow, f"semantics C4, C6: {event}"
             assert reference.within(state, state.apps[event.app]), f"semantics N2: {event}"
         elif isinstance(event, ExecutorAllocated):
             app, host = state.apps[event.app], state.workers[event.worker]
@@ -92,24 +90,22 @@ def test_every_decision_respects_quotas_offers_and_requests(
             assert host.status == "alive"
             assert host.offer.cores >= event.resources.cores + sum(one.resources.cores for one in held)
             assert host.offer.memory_mb >= event.resources.memory_mb + sum(one.resources.memory_mb for one in held)
-            assert app.executor_limit is None or len(app.executors) < app.executor_limit, f"semantics P5: {event}"
+            assert app.executor_limit is None or len(staying(app)) < app.executor_limit, f"semantics P5: {event}"
             assert not app.spec.driver or app.driver is not None, f"semantics D1: {event}"
             assert not app.expired_at, f"semantics X2: {event}"
             if state.settings.admission == "fair":
-                used = [*app.executors.values(), *([app.driver] if app.driver else [])]
-                assert app.requested.cores >= event.resources.cores + sum(one.resources.cores for one in used)
-                assert app.requested.memory_mb >= event.resources.memory_mb + sum(
-                    one.resources.memory_mb for one in used
-                )
+                within_cap(state, event)
+                used = [*staying(app), *([app.driver] if app.driver else [])]
+                requested = event.requested or app.requested
+                assert requested.cores >= event.resources.cores + sum(one.resources.cores for one in used)
+                assert requested.memory_mb >= event.resources.memory_mb + sum(one.resources.memory_mb for one in used)
         elif isinstance(event, DriverAllocated):
             host, drivers = state.workers[event.worker], state.drivers.values()
             assert host.status == "alive"
             assert host.free.cores >= event.resources.cores
             assert host.free.memory_mb >= event.resources.memory_mb
             assert state.settings.max_drivers is None or len(drivers) < state.settings.max_drivers
-            there = sum(driver.resources.cores for driver in drivers if state.workers[driver.worker].status == "alive")
-            most = Fraction(state.settings.max_driver_share) * state.fleet.total.cores
-            assert not drivers or there + event.resources.cores <= most, f"semantics D4: {event}"
+            within_cap(state, event)
 
     played(history, before=before, each_event=True)
 
@@ -225,31 +221,31 @@ def test_time_never_goes_back_in_the_log() -> None:
 
 
 def test_the_histories_reach_every_kind_of_decision() -> None:
-    """A property of histories in which nothing happens would say nothing."""
+    """A property of histories in which nothing happens would say nothing.
+
+    With seed 63: an app is forgotten that the last filling turned away before others of its user.
+    """
     impatient: dict[str, object] = {"executor_idle_timeout_s": 1, "locality_wait_host_ms": 1000, "suspect_failures": 2}
-    impatient |= {
-        "hold_patience_s": 2,
-        "suspect_s": 3,
-        "exclude_after": 0,
-        "remember_lost_s": 20,
-        "quota_patience_s": 3,
-    }
-    log = [entry.event for seed in (*range(12), 35) for entry in played([*SEVEN, *seeded(seed, 200)], impatient).log]
+    impatient |= {"suspect_s": 3, "exclude_after": 0, "remember_lost_s": 20, "reclaim_patience_s": 5, "slot_s": 3}
+    log = [
+        entry.event
+        for seed in (*range(12), 16, 19, 63)
+        for entry in played([*SEVEN, *seeded(seed, 200)], impatient).log
+    ]
     kinds = Counter(type(event) for event in log)
     stated_by_a_master = {MasterElected, CommandRefused, RefusalsOmitted, KeyChanged, LogSealed}
     stated_by_a_master |= {LogRestored, LogAccepted}  # or by an operator
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
-    by_entitlement = {EditionChanged, NeedBegan, NeedEnded, TargetSet, TargetEnded}  # see test_sharing
-    by_entitlement |= {SlotAwaited, SlotBegan, SlotEnded}
-    assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - by_entitlement
+    of_the_second_edition = {RoomReserved, ReservationLapsed, RoomHeld, HoldEnded}
+    assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - of_the_second_edition
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150
     reasons = {event.reason for event in log if isinstance(event, ExecutorRemoved)}
     assert reasons == {"exited", "failed", "lost", "killed", "idle", "reclaimed"}
-    assert {event.rule for event in log if isinstance(event, ExecutorRevoked)} == {None, "E2", "E3", "E7"}
-    assert {event.reason for event in log if isinstance(event, RoomHeld)} == {"hold", "reclaim"}
-    ended = {event.reason for event in log if isinstance(event, HoldEnded)}
-    assert ended >= {"granted", "served", "part-reached", "worker-gone"}
+    told = {event.why for event in log if isinstance(event, ExecutorRevoked)}
+    assert told == {None, "surplus", "move", "plan", "cap"}
+    ended = {event.reason for event in log if isinstance(event, TargetEnded)}
+    assert ended >= {"granted", "served", "worker-gone", "stays"}
     reached = Counter(event.locality for event in log if isinstance(event, ExecutorAllocated))
     assert reached.keys() == {None, "host", "rack", "any"}
     ends = {event.reason for event in log if isinstance(event, AppRemoved)}

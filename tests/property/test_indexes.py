@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -58,6 +59,7 @@ HELD_WHILE_A_DRIVER_FAILS: History = [
 """A company's second app is held back when the driver of its first one fails and is placed again."""
 
 
+@pytest.mark.second_edition
 @example(
     # a company that holds its quota on borrowed room, whose scaled app fits where no minimum executor does
     history=seeded(781, 37),

@@ -136,10 +136,14 @@ def played(history: History, settings: dict[str, object]) -> Cluster:
 
 
 def at_rest(state: ClusterState) -> None:
-    """No admitted app is owed what a live worker has room for (Z1), and a second turn decides nothing (E6)."""
+    """No app of a company that may borrow is owed what a live worker has room for; a second turn decides nothing (H5).
+
+    A cap counts what other apps of the company are below, too (H1).
+    """
     if state.settings.admission == "fair" and not state.settings.placement.startswith("classic"):
         for app in state.waiting.values():
-            if state.wants_executors(app) and not app.demand.wanted and (size := smallest(state, app)):
+            lends = state.companies[app.spec.company].spec.may_borrow
+            if lends and state.wants_executors(app) and not app.demand.wanted and (size := smallest(state, app)):
                 trusted = (one for one in reference.live(state) if one.suspicion is None and one.id not in app.troubles)
                 assert not any(one.open_to(app.id).covers(size) for one in trusted), f"{app.id} is owed an executor"
     decides_nothing_more(state)
@@ -166,7 +170,8 @@ def smallest(state: ClusterState, app: App) -> Resources | None:
         {
             "placement": st.sampled_from(["pack", "spread", "classic-spread", "classic-pack"]),
             "admission": st.sampled_from(["fair", "fair", "open"]),
-            "reclaim": st.sampled_from(["none", "gentle", "firm"]),
+            "reclaim": st.sampled_from(["none", "firm"]),
+            "reclaim_patience_s": st.sampled_from([0, 5]),
         }
     ),
 )

@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
+import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec import convert
@@ -34,6 +35,7 @@ from tests.property.given import Cluster, examples
 from tests.property.histories import HISTORIES, History, played
 from tests.property.lawful import held_by, is_lawful
 
+pytestmark = pytest.mark.second_edition
 COMPANIES = ("a", "b", "c")
 WORKERS = ("w1", "w2", "w3")
 

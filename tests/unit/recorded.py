@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from fairlog.cli.render import log_json
 from scheduler.model.commands import Private, SubmitApp, Taken
-from scheduler.model.events import Event, ExecutorRevoked, HoldEnded, RefusalsOmitted, RoomHeld
+from scheduler.model.events import Event, ExecutorRevoked, HoldEnded, RefusalsOmitted, RoomHeld, TargetEnded, TargetSet
 from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, encode_turn, lines_of, told
 from scheduler.store.eventlog import EventLog, Position
 from tests.property.given import Cluster
@@ -63,7 +63,9 @@ def _stored(log: Iterable[Fact]) -> Iterator[Record]:
     held: dict[int, int] = {}
     for _, group in groupby(log, key=lambda fact: fact.turn):
         turn = list(group)
-        held |= {fact.seq: seq for seq, fact in enumerate(turn, start=first) if isinstance(fact.event, RoomHeld)}
+        held |= {
+            fact.seq: seq for seq, fact in enumerate(turn, start=first) if isinstance(fact.event, RoomHeld | TargetSet)
+        }
         commands = [_taken(number, turn) for number, fact in enumerate(turn) if fact.command is not None]
         entries = [(_of_hold(fact.event, held), fact.cause) for fact in turn]
         at = turn[0].at
@@ -73,7 +75,9 @@ def _stored(log: Iterable[Fact]) -> Iterator[Record]:
 
 
 def _of_hold(event: Event, held: Mapping[int, int]) -> Event:
-    """The event, which names a hold by the position that its own event has now."""
+    """The event, which names a hold or a target by the position that its own event has now."""
+    if isinstance(event, TargetEnded) and event.target in held:
+        return replace(event, target=held[event.target])
     if isinstance(event, ExecutorRevoked | HoldEnded) and event.hold in held:
         return replace(event, hold=held[event.hold])
     return event

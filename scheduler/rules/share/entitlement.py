@@ -155,7 +155,9 @@ def _is_turned_away(state: ClusterState, kept: Entitlement, app: App) -> bool:
     last = kept.turned_away.get((app.spec.company, app.spec.user), {}).get(app.need)
     if last is None or not last.cause or not (last.starts or last.units < last.least):
         return False
-    first = state.apps[last.app]
+    first = state.apps.get(last.app)
+    if first is None or first.ended is not None or not (first.admitted or first.id in state.queue.arrivals):
+        return False  # it waits no more
     if first.admitted and app.unplaced_driver is not NOTHING:
         return False
     place = queue.users[app.spec.user].by_ask[ask_of(app)].key

@@ -76,6 +76,7 @@ def test_an_app_is_explained_by_its_number_as_by_its_id() -> None:
         told(cluster, str(cluster.state.apps["b0"].submitted + 1))
 
 
+@pytest.mark.second_edition
 def test_an_app_that_is_next_waits_for_the_cluster_and_who_fills_it_is_named() -> None:
     cluster = shared_out()
     cluster.submit("b1", 8, company="bolt")
@@ -97,6 +98,7 @@ def test_an_app_that_is_next_waits_for_the_cluster_and_who_fills_it_is_named() -
     ]
 
 
+@pytest.mark.second_edition
 def test_where_memory_fills_the_cluster_companies_are_named_by_their_memory() -> None:
     """Semantics Z2: the claims on what is full; each task needs a quarter of the 65536 MiB that the worker has."""
     cluster = Cluster()
@@ -112,6 +114,7 @@ def test_where_memory_fills_the_cluster_companies_are_named_by_their_memory() ->
     )
 
 
+@pytest.mark.second_edition
 def test_the_next_of_a_users_apps_is_the_head_of_the_queue() -> None:
     """Semantics C4, F1: an app that is beyond the quota by itself stands before it, and is no head."""
     cluster = full()
@@ -122,6 +125,7 @@ def test_the_next_of_a_users_apps_is_the_head_of_the_queue() -> None:
     assert waits(cluster, "a4")[2] == "2 of ann's apps are before it; the next is a3"
 
 
+@pytest.mark.second_edition
 def test_an_app_that_its_company_is_assured_room_for_waits_for_the_workers() -> None:
     """Semantics A3: whatever others hold."""
     cluster = full()
@@ -131,6 +135,7 @@ def test_an_app_that_its_company_is_assured_room_for_waits_for_the_workers() -> 
     assert waits(cluster, "b1") == ("workers-full", "P1", text)
 
 
+@pytest.mark.second_edition
 def test_an_app_waits_for_its_companys_quota_and_both_numbers_are_told() -> None:
     cluster = full()
     cluster.submit("a2", 24)
@@ -142,6 +147,7 @@ def test_an_app_waits_for_its_companys_quota_and_both_numbers_are_told() -> None
     )
 
 
+@pytest.mark.second_edition
 def test_a_quota_that_is_not_whole_is_told_in_lowest_terms() -> None:
     """Semantics C2: a quarter of 6 cores is 3/2 of them."""
     cluster = Cluster()
@@ -151,6 +157,7 @@ def test_a_quota_that_is_not_whole_is_told_in_lowest_terms() -> None:
     assert waits(cluster, "a1")[2].endswith("company acme cannot exceed its quota of 3/2 cores and 16384 MiB")
 
 
+@pytest.mark.second_edition
 def test_an_app_waits_for_a_company_with_a_smaller_share() -> None:
     cluster = shared_out()
     cluster.submit("a2", 8)
@@ -204,6 +211,7 @@ def test_an_app_that_ends_as_unmet_says_what_it_waited_for() -> None:
     assert (found["state"], found["detail"]) == ("unmet", "it waited for a1:ok, which can no longer come")
 
 
+@pytest.mark.second_edition
 def test_an_admission_by_priority_names_it() -> None:
     """Semantics F1, Q2."""
     cluster = full()
@@ -216,6 +224,7 @@ def test_an_admission_by_priority_names_it() -> None:
     assert {"rule": "F1", "text": text} in why
 
 
+@pytest.mark.second_edition
 def test_an_app_waits_for_a_user_who_was_selected_longer_ago() -> None:
     cluster = full()
     cluster.submit("a2", 8)
@@ -287,6 +296,7 @@ def test_an_app_that_asked_for_less_than_todays_smallest_executor_is_told_so() -
     assert waits(cluster, "a2") == ("limit", "A2", text)
 
 
+@pytest.mark.second_edition
 def test_every_company_ahead_is_named() -> None:
     cluster = shared_out()
     cluster.company("cola", 64, 65536)
@@ -299,6 +309,7 @@ def test_every_company_ahead_is_named() -> None:
     assert [each["company"] for each in wait["facts"]["ahead"]] == ["bolt", "cola"]
 
 
+@pytest.mark.second_edition
 def test_companies_with_the_same_share_are_told_apart_by_their_last_turns() -> None:
     cluster = Cluster()
     cluster.company("acme", 32, 65536)
@@ -314,6 +325,7 @@ def test_companies_with_the_same_share_are_told_apart_by_their_last_turns() -> N
     )
 
 
+@pytest.mark.second_edition
 def test_under_pay_as_you_go_it_is_the_use_that_is_told() -> None:
     cluster = shared_out()
     cluster.turn(ConfigureCluster(settings={"company_policy": "pay-as-you-go"}))
@@ -324,6 +336,7 @@ def test_under_pay_as_you_go_it_is_the_use_that_is_told() -> None:
     assert "company acme is next, with a use of what it bought (core-ms a core) of 2000/1; bolt has 7500/1" in text
 
 
+@pytest.mark.second_edition
 def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() -> None:
     cluster = Cluster()
     cluster.company("acme", 8, 65536, borrow=True)
@@ -340,6 +353,7 @@ def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() ->
     )
 
 
+@pytest.mark.second_edition
 def test_a_user_with_the_smaller_share_goes_first_and_both_are_told() -> None:
     cluster = full()
     cluster.turn(ConfigureCluster(settings={"user_policy": "least-occupied"}))
@@ -350,6 +364,7 @@ def test_a_user_with_the_smaller_share_goes_first_and_both_are_told() -> None:
     assert text.endswith("; bob has a share of 0/1, ann has 1/2")
 
 
+@pytest.mark.second_edition
 def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
     cluster = full()
     cluster.turn(ConfigureCluster(settings={"quota_patience_s": 5}))
@@ -372,6 +387,7 @@ def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
         ),
     ],
 )
+@pytest.mark.second_edition
 def test_an_app_waits_for_its_driver(settings: dict[str, object], rule: str, why: str) -> None:
     cluster = Cluster({"max_driver_share": "1/1", **settings})
     cluster.company("acme", 64, 1 << 20)
@@ -386,6 +402,7 @@ def test_an_app_waits_for_its_driver(settings: dict[str, object], rule: str, why
     assert why in text
 
 
+@pytest.mark.second_edition
 def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
     cluster = Cluster({"locality_wait_host_ms": 60_000})
     cluster.company("acme")
@@ -424,6 +441,7 @@ def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
         ),
     ],
 )
+@pytest.mark.second_edition
 def test_a_demand_that_was_stated_anew_waits_for_what_keeps_it_from_rising(
     quota: int, cause: tuple[str, str], why: str
 ) -> None:
@@ -455,6 +473,7 @@ def test_a_running_app_waits_for_nothing() -> None:
     assert told(full(), "a1")["waitsFor"] is None
 
 
+@pytest.mark.second_edition
 def test_an_admission_is_told_with_every_candidate() -> None:
     cluster = shared_out()
     cluster.submit("a2", 16)
@@ -486,6 +505,7 @@ def test_executors_are_told_with_their_size_and_their_worker() -> None:
     )
 
 
+@pytest.mark.second_edition
 def test_the_waiting_time_of_an_app_splits_by_cause_to_the_millisecond() -> None:
     cluster = shared_out()
     cluster.turn(submission("b1", 8, company="bolt", user="bo"), after_s=1)
@@ -506,6 +526,7 @@ def test_the_waiting_time_of_an_app_splits_by_cause_to_the_millisecond() -> None
     }
 
 
+@pytest.mark.second_edition
 def test_an_app_that_waits_still_has_waited_until_now() -> None:
     cluster = shared_out()
     cluster.submit("b1", 8, company="bolt")
@@ -515,6 +536,7 @@ def test_an_app_that_waits_still_has_waited_until_now() -> None:
     assert said["waited"]["byCause"] == [{"cause": "cluster-full", "rule": "A3", "ms": 12_345}]
 
 
+@pytest.mark.second_edition
 def test_an_admission_says_by_which_rules_it_was_the_next() -> None:
     cluster = full()
     cluster.turn(DrainWorker(worker="w1"))
@@ -594,6 +616,7 @@ def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() 
     assert said["waited"]["ms"] == 1000
 
 
+@pytest.mark.second_edition
 def test_parts_that_cannot_all_be_had_are_told_with_how_many_executors_fit() -> None:
     """Semantics C8, Z2: a worker of little memory hosts none, though its cores count for the parts."""
     cluster = Cluster()
@@ -613,6 +636,7 @@ def test_parts_that_cannot_all_be_had_are_told_with_how_many_executors_fit() -> 
     )
 
 
+@pytest.mark.second_edition
 def test_drivers_that_leave_too_little_on_every_worker_are_named() -> None:
     """Semantics P1, E2, Z2."""
     cluster = Cluster({"max_driver_share": "1/1"})

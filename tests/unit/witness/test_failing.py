@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from recovery.replay.bounds import moment
 from scheduler.rules.views import app, suspicion
 from scheduler.store.codec import Fact, told
@@ -17,6 +19,7 @@ def facts_of(cluster: Cluster) -> list[Fact]:
     return [fact for record in cluster.records for fact in told(record)]
 
 
+@pytest.mark.second_edition
 def test_an_app_that_is_excluded_from_the_worker_with_room_is_told_so() -> None:
     cluster = shared({"exclude_after": 1}, w1=4, w2=4)
     cluster.turn(one_executor("full"), one_executor("a1"))
@@ -37,6 +40,7 @@ def test_an_app_that_is_excluded_from_the_worker_with_room_is_told_so() -> None:
     assert (story["waitsFor"]["cause"], story["excludedWorkers"]) == ("excluded", [excluded])
 
 
+@pytest.mark.second_edition
 def test_an_app_whose_command_cannot_be_started_where_there_is_room_is_told_so() -> None:
     cluster = shared(w1=4, w2=4)
     cluster.turn(one_executor("full"), one_executor("a1"))

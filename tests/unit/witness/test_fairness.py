@@ -54,6 +54,7 @@ def row(found: dict[str, Any], **who: str) -> dict[str, Any]:
     return dict(one)
 
 
+@pytest.mark.second_edition
 def test_shortfall_counts_what_is_missing_to_the_entitlement_in_core_seconds() -> None:
     found = report(two_companies())
     tiny = row(found, company="tiny")
@@ -69,6 +70,7 @@ def test_what_an_admitted_app_lacks_counts_where_grants_count_as_occupied() -> N
     assert (tiny["waitLongestMs"], tiny["shortfallCoreS"], tiny["grantShortfallCoreS"]) == (0, 0.0, 88.0)
 
 
+@pytest.mark.second_edition
 def test_waits_run_from_submission_to_admission() -> None:
     tiny = row(report(two_companies()), company="tiny")
     waits = [tiny[f"wait{which}Ms"] for which in ("P50", "P90", "P99", "Longest")]
@@ -76,11 +78,13 @@ def test_waits_run_from_submission_to_admission() -> None:
     assert (tiny["apps"], tiny["admitted"], tiny["ended"], tiny["stillWaiting"]) == (1, 1, 1, 0)
 
 
+@pytest.mark.second_edition
 def test_an_app_that_still_waits_counts_in_the_longest_wait_only() -> None:
     tiny = row(report(two_companies(), last=Bound(at=9_000)), company="tiny")
     assert (tiny["stillWaiting"], tiny["waitLongestMs"], tiny["waitP50Ms"]) == (1, 4_000, None)
 
 
+@pytest.mark.second_edition
 def test_jains_index_is_of_occupied_by_entitled_while_both_are_entitled() -> None:
     """From 5 s to 15 s: acme occupies 16 of the 8 that are its due, tiny none of its 8: (2 + 0)² / (2 * 4) = 1/2."""
     assert report(two_companies(), last=Bound(at=15_000))["cluster"]["jain"] == 0.5
@@ -92,6 +96,7 @@ def test_a_slowdown_is_time_here_by_run_time_and_short_runs_count_as_ten_seconds
     assert row(found, company="acme")["boundedSlowdown"]["mean"] == 1.0
 
 
+@pytest.mark.second_edition
 def test_finish_time_fairness_compares_with_a_cluster_of_ones_own() -> None:
     """Tiny's app held 8 cores for 21 s, acme's 16 for 12 s; on 8 cores of their own that takes 21 s and 24 s."""
     found = report(two_companies())
@@ -99,6 +104,7 @@ def test_finish_time_fairness_compares_with_a_cluster_of_ones_own() -> None:
     assert row(found, company="acme")["finishTimeFairness"]["mean"] == pytest.approx(11 / 24, abs=1e-3)
 
 
+@pytest.mark.second_edition
 def test_means_are_over_the_span_and_a_span_can_begin_at_a_time_or_a_position() -> None:
     found = report(two_companies(), first=Bound(at=5_000), last=Bound(at=15_000))
     acme = row(found, company="acme")
@@ -108,12 +114,14 @@ def test_means_are_over_the_span_and_a_span_can_begin_at_a_time_or_a_position() 
     assert report(two_companies(), first=Bound(seq=seq), last=Bound(at=15_000)) == found
 
 
+@pytest.mark.second_edition
 def test_the_course_over_time_says_who_held_what_and_how_long_the_queue_was() -> None:
     series = report(two_companies(), first=Bound(at=5_000), last=Bound(at=15_000))["series"]
     assert {point["queueLength"] for point in series} == {1.0}
     assert series[0]["shares"]["tiny"] == {"demand": 8.0, "entitled": 8.0, "occupied": 0.0, "granted": 0.0}
 
 
+@pytest.mark.second_edition
 def test_an_app_that_is_not_ready_demands_nothing_and_its_wait_begins_when_it_is() -> None:
     """Semantics J2."""
     cluster = Cluster()
@@ -132,6 +140,7 @@ def test_an_app_that_is_not_ready_demands_nothing_and_its_wait_begins_when_it_is
     assert found["waitLongestMs"] == cluster.state.apps["a2"].admitted_at - 24_000
 
 
+@pytest.mark.second_edition
 def test_users_share_what_their_company_is_entitled_to() -> None:
     cluster = Cluster()
     cluster.company("acme")
@@ -153,6 +162,7 @@ def test_a_span_that_holds_nothing_is_refused(first: Bound, last: Bound) -> None
         report(two_companies(), first=first, last=last)
 
 
+@pytest.mark.second_edition
 def test_a_statement_adds_up_by_app_user_and_company() -> None:
     usages = Accounts()
     _, span = measure(facts(two_companies()), usages)

@@ -89,6 +89,7 @@ def entered(cluster: Cluster) -> list[str]:
     return admitted(logged.event for logged in cluster.log)
 
 
+@pytest.mark.second_edition
 def test_it_decides_is_explained_and_audited_and_replayed(new: tuple[str, Any], tmp_path: Path) -> None:
     setting, policy = new
     usual, cluster = lively({}), lively({setting: policy.name})
@@ -126,6 +127,7 @@ def test_it_decides_is_explained_and_audited_and_replayed(new: tuple[str, Any], 
         ("app_policy", "ann", {"app": "ann-sql", "company": "acme", "user": "ann"}),
     ],
 )
+@pytest.mark.second_edition
 def test_what_breaks_it_is_named_by_its_rule(
     setting: str, due: str, done: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

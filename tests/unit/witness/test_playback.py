@@ -24,6 +24,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import AppChanged, AppRemoved, Computed
 from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import decision_of
 from scheduler.rules.views import shares, workers
 from scheduler.store.codec import read_export
 from tests.property.histories import DENSE, History, played
@@ -73,7 +74,7 @@ def test_json_is_an_object_for_each_turn_with_its_decisions(tmp_path: Path) -> N
     assert [frame["seq"] for frame in frames] == [record.seq for record in TURNS.values()]
     decided = [each for frame in frames for each in frame["decisions"]]
     assert [each["seq"] for each in decided] == [
-        r.seq for r in LOG if r.type in {"AppAdmitted", "DriverAllocated", "ExecutorAllocated", "ExecutorRevoked"}
+        r.seq for r in LOG if r.command is None and decision_of(r.event, r.cause) is not None
     ]
     assert list(frames[0]) == ["seq", "at", "companies", "queue", "workers", "decisions"]
 

@@ -52,6 +52,7 @@ def reclaimed(*more: Command, mode: str = "gentle", signal: str | None = None) -
     return cluster
 
 
+@pytest.mark.second_edition
 def test_a_claimant_is_told_what_was_asked_to_leave_for_it_and_until_when() -> None:
     cluster = reclaimed()
     (claim,) = explain(facts(cluster), "y")["claims"]
@@ -61,6 +62,7 @@ def test_a_claimant_is_told_what_was_asked_to_leave_for_it_and_until_when() -> N
     }
 
 
+@pytest.mark.second_edition
 def test_a_loser_is_told_for_whom_since_when_and_both_shares() -> None:
     (loss,) = explain(facts(reclaimed()), "x")["losses"]
     assert (loss["executor"], loss["claimant"], loss["claimantCompany"], loss["rule"]) == ("x.3", "y", "b", "E2")
@@ -73,6 +75,7 @@ def test_a_loser_is_told_for_whom_since_when_and_both_shares() -> None:
     }
 
 
+@pytest.mark.second_edition
 def test_a_loss_that_was_withdrawn_is_told_no_more() -> None:
     """Another executor ends first, so y is served elsewhere on w1 and x.3 goes on."""
     cluster = reclaimed(ended("x.0"))
@@ -111,6 +114,7 @@ def seized(*more: Command) -> tuple[Cluster, int]:
     ],
     ids=str,
 )
+@pytest.mark.second_edition
 def test_a_loss_that_the_rules_do_not_allow_is_named_where_it_is(changes: dict[str, object], rule: str) -> None:
     """Semantics E8."""
     cluster, seq = seized(ended("x.2"))
@@ -120,6 +124,7 @@ def test_a_loss_that_the_rules_do_not_allow_is_named_where_it_is(changes: dict[s
     assert all(str(value) in first.done for value in changes.values())
 
 
+@pytest.mark.second_edition
 def test_a_loss_for_a_claim_that_is_not_due_is_named_where_its_room_is_held() -> None:
     """Semantics E1: b has its part already."""
     cluster, seq = seized(ended("x.2"), StartedExecutor(executor="x.0"))
@@ -131,6 +136,7 @@ def test_a_loss_for_a_claim_that_is_not_due_is_named_where_its_room_is_held() ->
     assert (first.seq, first.rule) == (last.seq + 1, "E1")
 
 
+@pytest.mark.second_edition
 def test_a_statement_counts_what_was_lost_and_what_it_had_run() -> None:
     cluster = reclaimed(ended("x.3"))
     usages = Accounts()
@@ -146,11 +152,13 @@ def test_a_statement_counts_what_was_lost_and_what_it_had_run() -> None:
     assert account.lost_core_ms == 4 * (told[-1].at - granted)
 
 
+@pytest.mark.second_edition
 def test_firm_reclaiming_takes_nothing_that_was_granted_just_now() -> None:
     """Semantics E2."""
     assert not any(isinstance(logged.event, ExecutorRevoked) for logged in reclaimed(mode="firm").log)
 
 
+@pytest.mark.second_edition
 def test_a_worker_is_told_that_an_executor_leaves_and_when_it_need_not() -> None:
     cluster = reclaimed()
     leaving = Grant.model_validate_json(all_grants(cluster.state)["w1"]["x.3"]).leaving
@@ -164,6 +172,7 @@ def test_a_worker_is_told_that_an_executor_leaves_and_when_it_need_not() -> None
     assert Grant.model_validate_json(changed or "").leaving is None
 
 
+@pytest.mark.second_edition
 def test_a_worker_is_told_which_signal_the_tasks_of_an_executor_that_leaves_get() -> None:
     """Semantics E5."""
     grants = all_grants(reclaimed(signal="USR1").state)["w1"]
@@ -183,11 +192,13 @@ def waits(cluster: Cluster, app: str) -> tuple[str, str, str]:
     return wait["cause"], wait["rule"], wait["text"]
 
 
+@pytest.mark.second_edition
 def test_a_claimant_waits_for_the_executors_that_are_to_leave() -> None:
     since = "is held for it on w1 since 1970-01-01 00:00:05.000Z"
     assert waits(reclaimed(), "y") == ("claim", "E5", f"room for 4 cores and 1024 MiB {since}; x.3 is to leave for it")
 
 
+@pytest.mark.second_edition
 def test_room_that_is_held_for_another_app_is_why_one_waits() -> None:
     """Semantics P8: y claims 12 cores, and one of the two executors that leave for it is gone."""
     cluster = Cluster()
@@ -206,6 +217,7 @@ def test_room_that_is_held_for_another_app_is_why_one_waits() -> None:
     assert waits(cluster, "u") == ("held-for-others", "P8", "what is free is held on w1 for y of b")
 
 
+@pytest.mark.second_edition
 def test_a_claim_whose_losses_would_be_unlawful_in_the_end_is_told_so() -> None:
     """Semantics E4: on each worker the claim needs the cores of one app and the GPUs of another, too much to lose."""
     cluster = Cluster()
@@ -234,6 +246,7 @@ def test_a_claim_whose_losses_would_be_unlawful_in_the_end_is_told_so() -> None:
     assert waits(cluster, "y") == ("reclaim-unlawful", "E4", text)
 
 
+@pytest.mark.second_edition
 def test_a_claimant_whose_memory_is_worked_out_waits_for_its_claim() -> None:
     """Semantics S3, E5: with the room that is held for it in view, it needs 512 MiB a core, which is not there yet."""
     cluster = Cluster()

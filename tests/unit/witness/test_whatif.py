@@ -110,6 +110,7 @@ def test_under_other_rules_every_ledger_holds_at_every_turn(history: History) ->
     compared(as_logged(logged(played(history))), world)
 
 
+@pytest.mark.second_edition
 def test_more_workers_end_a_wait_and_the_app_works_as_long_as_in_the_log() -> None:
     """`small` waited 11 s and held 8 cores for 21 s; with a second worker it starts at once."""
     worker = RegisterWorker(worker="w2", node="n2", host="n2", cores=16, memory_mb=65536)
@@ -133,6 +134,7 @@ def test_the_first_decision_that_came_out_differently_is_named() -> None:
     assert (found["number"], found["log"]["worker"], found["other"]["worker"]) == (2, "w1", "w2")
 
 
+@pytest.mark.second_edition
 def test_a_smaller_quota_holds_an_app_back_and_a_too_small_one_refuses_it() -> None:
     world = other(logged(two_companies(borrowing=False)), Rules(quotas={"acme": (8, 65536)}))
     assert list(world.refused) == ["big"]

@@ -109,6 +109,7 @@ class TestScale:
         assert len(reached(cluster.ended("a1.2"))) == 1, "within the demand it is replaced"
         assert cluster.state.balance.requested.cores == 8
 
+    @pytest.mark.second_edition
     def test_a_wish_that_rises_makes_nothing_done(self) -> None:
         """Semantics L1, S6: the claim with it counts what was done before."""
         cluster = cluster_of(offer("w1", 16))
@@ -120,6 +121,7 @@ class TestScale:
         assert asked(cluster.turn(offer("w2", 8))) == [(5, 20)]
         assert cluster.state.apps["a1"].done_cores == 0
 
+    @pytest.mark.second_edition
     def test_a_demand_that_is_stated_anew_goes_behind_those_stated_before(self) -> None:
         """Semantics L1."""
         cluster = cluster_of(offer("w1", 8))
@@ -137,6 +139,7 @@ class TestScale:
         cluster.turn(scale("a1", 4))
         assert asked(cluster.turn(LoseWorker(worker="w1"))) == []
 
+    @pytest.mark.second_edition
     def test_nor_does_one_that_was_none_before(self) -> None:
         cluster = cluster_of(offer("w1", 16))
         cluster.submit("a1", 16)
@@ -181,6 +184,7 @@ class TestScale:
         assert len(cluster.state.executors) == 4
         assert cluster.state.balance.requested.cores == 8
 
+    @pytest.mark.second_edition
     def test_a_wish_beyond_the_quota_is_met_as_far_as_the_quota_goes(self) -> None:
         """Semantics L1, C4."""
         cluster = cluster_of(offer("w1", 64))
@@ -193,6 +197,7 @@ class TestScale:
         assert asked(cluster.ended("a1.0")) == [(3, 12)]
         assert cluster.state.apps["a2"].demand.target is None
 
+    @pytest.mark.second_edition
     def test_a_wish_beyond_the_cluster_is_met_once_there_is_room(self) -> None:
         """Semantics L1: within the company's part, or as far as claims do not exceed the cluster."""
         cluster = cluster_of(offer("w1", 16))
@@ -202,6 +207,7 @@ class TestScale:
         assert (cluster.state.balance.requested.cores, cluster.state.balance.granted.cores) == (16, 16)
         assert asked(cluster.turn(offer("w2", 16))) == [(7, 28)]
 
+    @pytest.mark.second_edition
     def test_wishes_are_met_in_the_order_in_which_they_were_stated(self) -> None:
         """Semantics L1."""
         cluster = cluster_of(offer("w1", 16))
@@ -317,6 +323,7 @@ class TestElastic:
         assert cluster.state.balance.requested.cores == 80
         assert cluster.state.balance.granted.cores == 80
 
+    @pytest.mark.second_edition
     def test_a_step_without_room_is_taken_again_a_step_later_and_not_when_room_appears(self) -> None:
         """Semantics L6."""
         cluster = cluster_of(offer("w1", 8))
@@ -340,6 +347,7 @@ class TestElastic:
         turn.settle()
         assert asked([entry.event for entry in turn.entries]) == [(2, 8)]
 
+    @pytest.mark.second_edition
     def test_the_time_of_steps_counts_anew_when_the_demand_falls(self) -> None:
         """Semantics L6, E7."""
         cluster = cluster_of(offer("w1", 8), priority_step_s=0)
@@ -383,6 +391,7 @@ class TestElastic:
         cluster.turn(StartedExecutor(executor="e.0"), ReportBacklog(executor="e.0", waiting=100, running=32))
         assert [asked(wait(cluster, 1000)) for _ in range(3)] == [[(9, 36)], [(11, 44)], [(15, 60)]]
 
+    @pytest.mark.second_edition
     def test_what_a_full_quota_had_kept_back_comes_back_by_steps_from_one_on(self) -> None:
         """Semantics S6, L6: the last step before was of eight."""
         cluster = cluster_of(*(offer(f"w{number}", 16) for number in range(8)))
@@ -432,6 +441,7 @@ class TestElastic:
         cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=2, idle=False))
         assert wait(cluster, 100_000) == []
 
+    @pytest.mark.second_edition
     def test_an_executor_that_was_to_leave_and_goes_on_is_idle_anew(self) -> None:
         """Semantics L6, E5, E6: it could take no task meanwhile; a second turn decides nothing."""
         cluster = cluster_of(offer("w1", 16), executor_idle_timeout_s=60)
@@ -457,6 +467,7 @@ class TestElastic:
         assert wait(cluster, 10_000) == []
         assert len(cluster.state.executors) == 2
 
+    @pytest.mark.second_edition
     def test_it_never_grows_beyond_the_cluster_or_its_companys_quota(self) -> None:
         cluster = cluster_of(offer("w1", 32))
         cluster.company("initech", 12, 32 * GIB)
@@ -469,6 +480,7 @@ class TestElastic:
             wait(cluster, 1000)
         assert cluster.state.companies["acme"].balance.requested.cores <= 20
 
+    @pytest.mark.second_edition
     def test_pending_apps_come_before_growth(self) -> None:
         cluster = cluster_of(offer("w1", 16))
         cluster.turn(elastic("e", 1, 4, tasks=100))

@@ -67,6 +67,7 @@ class TestExcluded:
         assert on(cluster.turn(failed("a1.0"))) == ["w1"]
         assert on(cluster.turn(failed("a1.1"))) == ["w2"]
 
+    @pytest.mark.second_edition
     def test_after_two_failures_an_app_gets_nothing_there_for_an_hour(self) -> None:
         cluster = shared(w1=4, w2=16)
         cluster.turn(one_executor())
@@ -93,6 +94,7 @@ class TestExcluded:
         ]
         assert on(cluster.turn(one_executor("other"))) == ["w2"]
 
+    @pytest.mark.second_edition
     def test_a_task_that_finished_there_in_between_starts_the_count_anew(self) -> None:
         cluster = shared({"exclude_after": 2}, w1=4, w2=4, w3=4)
         cluster.turn(one_executor("x"), one_executor("y"))

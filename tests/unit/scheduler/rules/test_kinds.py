@@ -303,6 +303,7 @@ def test_a_quota_limits_the_kinds_that_it_names() -> None:
     assert admitted(made.turn(of("few", "z", 1))) == []
 
 
+@pytest.mark.second_edition
 def test_who_is_beyond_its_quota_of_a_kind_may_ask_for_others() -> None:
     """Semantics C4, R4: the quota of GPUs was lowered while one app held two."""
     made = cluster(gpus("w1", "0", "1"))
@@ -342,6 +343,7 @@ def test_a_quota_is_changed_in_full() -> None:
     assert sentence == "a quota of gpu needs --cores and --memory as well"
 
 
+@pytest.mark.second_edition
 def test_claimed_gpus_keep_out_only_those_who_ask_for_gpus() -> None:
     """Semantics A3, R4."""
     made = cluster(gpus("w1", "0", "1", cores=64), reclaim="none")

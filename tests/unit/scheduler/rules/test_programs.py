@@ -232,6 +232,7 @@ def test_of_more_executors_than_are_demanded_one_that_ends_well_lowers_nothing()
     assert cluster.state.apps["a1"].executor_limit == 1
 
 
+@pytest.mark.second_edition
 def test_a_wish_that_is_not_met_yet_is_lower_too() -> None:
     """Semantics G2, L1: of 12 executors demanded, 8 fit; the one that ends well makes it 11."""
     cluster = shared(w1=16)
@@ -285,6 +286,7 @@ def test_the_size_can_be_stated_until_the_first_executor_is_granted() -> None:
     assert audited(cluster) == []
 
 
+@pytest.mark.second_edition
 def test_a_larger_size_is_a_wish() -> None:
     """Semantics G3, L1: the company claims no more than its part by it while others fill the cluster."""
     cluster = Cluster()
@@ -449,6 +451,7 @@ def test_programs_that_can_never_run_at_once_are_refused_with_both_numbers() -> 
 
 
 @pytest.mark.parametrize(("part", "most"), [("1/2", 4), (None, 3)], ids=["part", "amounts"])
+@pytest.mark.second_edition
 def test_programs_beyond_a_quota_that_may_not_be_passed_are_refused(part: str | None, most: int) -> None:
     cluster = shared(w1=16)
     amounts: dict[str, Any] = {"part": part} if part else {"cores": 7, "memory_mb": 65536}

@@ -248,6 +248,7 @@ def test_the_memory_of_an_app_with_one_executor_a_worker_follows_the_workers() -
     cluster.check_replay()
 
 
+@pytest.mark.second_edition
 def test_the_memory_follows_the_workers_within_the_quota() -> None:
     """Semantics S5, C4: what the company cannot claim waits for room in its quota."""
     cluster = shared(w1=4)

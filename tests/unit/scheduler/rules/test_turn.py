@@ -119,6 +119,7 @@ def test_an_app_that_ends_makes_room_in_the_same_turn() -> None:
     assert allocated(events) == [("w1", 8, 4096)]
 
 
+@pytest.mark.second_edition
 def test_a_killed_apps_executors_are_claimed_until_they_are_gone() -> None:
     """Semantics A5, A8: no core is ever promised twice."""
     cluster = shared(w1=8)
@@ -164,6 +165,7 @@ def test_equal_shares_go_to_the_company_selected_longest_ago_then_by_name() -> N
     assert admitted(cluster.worker("w1", 64)) == ["a1", "b1", "c1", "a2", "b2", "c2"]
 
 
+@pytest.mark.second_edition
 def test_an_app_that_would_pass_its_companys_quota_is_passed_over_until_room_appears() -> None:
     """Semantics C4: what the company claims counts, until it is gone."""
     cluster = Cluster()
@@ -197,6 +199,7 @@ def test_a_part_is_a_cap_that_moves_with_the_cluster() -> None:
     assert admitted(cluster.worker("w2", 32)) == ["a2"]
 
 
+@pytest.mark.second_edition
 def test_a_part_stops_even_a_company_that_occupies_nothing() -> None:
     """Semantics C4: the exception is for default quotas only."""
     cluster = Cluster()
@@ -215,6 +218,7 @@ def test_a_default_quota_lets_an_idle_company_have_one_app_larger_than_its_part(
     assert admitted(cluster.turn(ChangeCompany(company="acme", borrow=True))) == ["a2"]
 
 
+@pytest.mark.second_edition
 def test_a_default_quota_shrinks_when_a_company_joins() -> None:
     """Semantics C2."""
     cluster = shared(w1=32)
@@ -306,6 +310,7 @@ def test_spread_gives_each_worker_one_in_turn() -> None:
     assert [name for name, _, _ in allocated(cluster.submit("a1", 20))] == ["w3", "w3", "w2", "w2", "w1"]
 
 
+@pytest.mark.second_edition
 def test_apps_are_placed_in_order_of_admission_and_one_that_does_not_fit_is_skipped() -> None:
     """Semantics P6: large needs more memory than any worker has free, and reserves nothing."""
     cluster = Cluster()
@@ -341,6 +346,7 @@ def test_numbers_of_executors_are_never_used_again() -> None:
         assert list(cluster.state.apps["a1"].executors) == [f"a1.{number + 1}"]
 
 
+@pytest.mark.second_edition
 def test_a_done_executor_is_not_replaced_until_tasks_come_back() -> None:
     """Semantics S6."""
     cluster = shared(w1=8)

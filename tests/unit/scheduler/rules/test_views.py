@@ -32,6 +32,7 @@ def seen(cluster: Cluster, name: str, **arguments: object) -> Any:
     return json.loads(json.dumps(look(cluster.state, name, arguments)))
 
 
+@pytest.mark.second_edition
 def test_apps_are_listed_in_order_of_submission_with_what_they_ask_for_and_hold() -> None:
     apps = seen(busy(), "apps")
     assert [(app["app"], app["state"]) for app in apps] == [
@@ -86,6 +87,7 @@ def test_ended_apps_are_listed_only_when_asked_for() -> None:
     assert everything[0]["detail"] == "task 3"
 
 
+@pytest.mark.second_edition
 def test_one_app_is_shown_with_its_executors() -> None:
     app = seen(busy(), "app", app="run")
     assert [executor["executor"] for executor in app["executors"]] == ["run.0", "run.1"]
@@ -111,6 +113,7 @@ def counted(part: int, part_mb: int, claim: int = 0, claim_mb: int = 0) -> dict[
     return dict(zip(names, (part, part_mb, claim, claim_mb, 0, 0), strict=True))
 
 
+@pytest.mark.second_edition
 def test_shares_show_the_ledgers_at_all_three_levels_with_exact_fractions() -> None:
     """Semantics O1, C2, C3."""
     shares = seen(busy(), "shares")
@@ -169,6 +172,7 @@ def test_a_lost_worker_is_shown_while_it_is_remembered() -> None:
     assert [worker["status"] for worker in seen(cluster, "workers", lost=True)] == ["alive", "alive"]
 
 
+@pytest.mark.second_edition
 def test_a_claim_is_shown_at_its_worker_and_at_the_executor_that_is_to_leave() -> None:
     """Semantics E5."""
     cluster = shared(w1=16)
@@ -204,6 +208,7 @@ def test_every_setting_is_shown() -> None:
     assert seen(cluster, "settings") == asdict(cluster.state.settings)
 
 
+@pytest.mark.second_edition
 def test_the_cluster_is_shown_in_a_few_numbers() -> None:
     cluster = seen(busy(), "cluster")
     assert (cluster["cores"], cluster["memory"]) == (16, 7168)

@@ -84,6 +84,7 @@ def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypat
     assert (found.seq, found.rule) == (at, "O2")
 
 
+@pytest.mark.second_edition
 @given(HISTORIES, st.integers(1, 50))
 @settings(max_examples=40)
 def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_them(
@@ -97,6 +98,7 @@ def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_t
         ledger.post(event, state)
 
 
+@pytest.mark.second_edition
 def test_an_admission_beyond_the_cap_does_not_pass() -> None:
     cluster = Cluster()
     cluster.company("acme", cores=16, memory_mb=65536)

@@ -190,6 +190,7 @@ def test_a_user_is_passed_over_while_a_limit_is_used_up_and_others_are_not() -> 
     assert admitted(cluster.ended("a1.0", done=True)) == ["a2"]
 
 
+@pytest.mark.second_edition
 def test_an_app_behind_one_that_is_passed_over_waits_in_its_queue() -> None:
     """Semantics N2, F1."""
     cluster = shared(w1=32)
@@ -199,6 +200,7 @@ def test_an_app_behind_one_that_is_passed_over_waits_in_its_queue() -> None:
     assert [wait and wait.cause for wait in waits] == ["beyond-limit", "queue"]
 
 
+@pytest.mark.second_edition
 def test_a_company_is_passed_over_while_its_limit_is_used_up() -> None:
     """Semantics N2: the cluster is idle, and it may borrow."""
     cluster = shared(w1=16)
@@ -241,6 +243,7 @@ def test_an_app_that_exceeds_a_lowered_limit_alone_is_no_head() -> None:
     assert wait.cause == "beyond-limit"
 
 
+@pytest.mark.second_edition
 def test_who_is_passed_over_for_a_limit_is_not_held_back() -> None:
     """Semantics N2, C7: no room is reserved."""
     cluster = Cluster({"quota_patience_s": 5})
@@ -395,6 +398,7 @@ def gpu_app(app: str, number: int, user: str = "ann") -> SubmitApp:
 
 
 @pytest.mark.parametrize(("user", "holder"), [("ann", "user ann in acme"), (None, "company acme")])
+@pytest.mark.second_edition
 def test_a_further_kind_is_limited_as_cores_are(user: str | None, holder: str) -> None:
     """Semantics R4: a claim up to the limit is admitted, one beyond it waits, one alone beyond it is refused."""
     cluster = with_gpus(limited("max_gpu", 2, "acme", user))

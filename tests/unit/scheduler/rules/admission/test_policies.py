@@ -272,6 +272,7 @@ def test_a_company_that_borrows_uses_the_whole_cluster_while_it_is_alone() -> No
     assert admitted({**work[0], "borrow": False}, *work[1:]) == ["a0", "a1"]
 
 
+@pytest.mark.second_edition
 def test_what_is_borrowed_goes_to_the_other_company_as_executors_end() -> None:
     """Semantics C6, P6: a's app does not get back what its executor had while b's can use it within its part."""
     cluster = Cluster({"reclaim": "none"})

@@ -20,6 +20,7 @@ from scheduler.rules.snapshot_records import lines, restored
 from tests.property.given import Cluster, submission
 
 
+@pytest.mark.second_edition
 def test_a_reservation_lapses_whose_app_is_not_the_head_of_its_queue_any_more() -> None:
     """Semantics C7, Q1: the head that asks for as much keeps its own."""
     cluster = Cluster({"quota_patience_s": 2})
@@ -35,6 +36,7 @@ def test_a_reservation_lapses_whose_app_is_not_the_head_of_its_queue_any_more() 
     assert [(app, reserved) for app, _, reserved in cluster.state.queue.held_back()] == [("a2", True)]
 
 
+@pytest.mark.second_edition
 def test_a_reservation_lasts_when_other_settings_size_the_executors_of_its_app() -> None:
     """Semantics C7: what the app requests is the same."""
     cluster = Cluster({"quota_patience_s": 2, "min_executor_cores": 2})
@@ -49,6 +51,7 @@ def test_a_reservation_lasts_when_other_settings_size_the_executors_of_its_app()
 
 
 @pytest.mark.parametrize("read_back", [False, True])
+@pytest.mark.second_edition
 def test_of_several_reservations_of_a_turn_the_app_held_back_longest_comes_first(*, read_back: bool) -> None:
     """Semantics C7, T2: also where the state was read back from a snapshot meanwhile."""
     cluster = Cluster({"quota_patience_s": 3})
@@ -67,6 +70,7 @@ def again(cluster: Cluster) -> list[Event]:
     return cluster.turn(after_s=0)
 
 
+@pytest.mark.second_edition
 def test_a_reservation_is_renewed_once_nobody_waits_who_came_before_it_lapsed() -> None:
     """Semantics C7, E6: at once, and not in the next turn, if the app of another user is killed, admitted or held."""
     for command in (KillApp(app="b1"), HoldApp(app="b1"), EndedExecutor(executor="x.0", reason="exited", done=True)):
@@ -83,6 +87,7 @@ def test_a_reservation_is_renewed_once_nobody_waits_who_came_before_it_lapsed() 
         assert again(cluster) == []
 
 
+@pytest.mark.second_edition
 def test_neither_a_changed_request_nor_a_hold_undoes_a_lapse() -> None:
     """Semantics C7: else an app would keep its company's room for ever."""
     ways: list[list[Command]] = [[ScaleApp(app="a1", executors=3)], [HoldApp(app="a1"), ReleaseApp(app="a1")]]

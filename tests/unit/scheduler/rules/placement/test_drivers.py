@@ -86,6 +86,7 @@ def test_an_app_gets_executors_only_once_its_driver_is_placed() -> None:
     assert len(cluster.state.executors) == 1
 
 
+@pytest.mark.second_edition
 def test_one_driver_may_be_placed_beyond_the_share_while_no_other_holds_anything() -> None:
     """Semantics D4."""
     cluster = shared({"max_driver_share": "1/10"}, w1=16)
@@ -97,6 +98,7 @@ def test_one_driver_may_be_placed_beyond_the_share_while_no_other_holds_anything
 
 
 @pytest.mark.parametrize("placement", ["classic-spread", "classic-pack"])
+@pytest.mark.second_edition
 def test_classic_placements_fill_each_worker_in_the_drawn_order_with_drivers(placement: str) -> None:
     """Semantics D2: waiting drivers of 2, 3, 2 and 2 cores on workers of 4."""
     orders = set()
@@ -259,6 +261,7 @@ def test_a_draw_continues_after_the_last_worker_and_skips_workers_without_room()
     assert draw.next_worker(lambda _: False) is None
 
 
+@pytest.mark.second_edition
 def test_the_same_log_position_places_drivers_the_same_way_on_every_replay() -> None:
     def placed(position: int) -> list[tuple[str, str]]:
         cluster = Cluster(ALL)

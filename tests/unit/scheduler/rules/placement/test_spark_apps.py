@@ -212,6 +212,7 @@ def test_with_open_admission_everybody_enters_at_once_in_the_order_of_arrival() 
     assert admitted(both) == ["a1", "a2", "a3"]
 
 
+@pytest.mark.second_edition
 def test_an_app_beyond_what_was_bought_is_refused_with_fair_admission_only() -> None:
     """Semantics C4, A6."""
     cluster = Cluster()
@@ -253,6 +254,7 @@ def test_under_fair_admission_an_unlimited_app_gets_no_more_than_it_has_held() -
     assert allocated(cluster.ended("a1.0")) != []
 
 
+@pytest.mark.second_edition
 def test_fair_admission_gives_growing_executors_no_more_memory_than_was_requested() -> None:
     """Semantics A2, S5; with open admission, the grant raises the request."""
     for admission, executors in (("fair", 1), ("open", 2)):
