@@ -182,7 +182,7 @@ export const name = (text) => h("bdi", { class: String(text).length > 28 ? "name
 
 const SHAPES = {
   pending: "◷", waiting: "◔", running: "▶", finished: "✓", failed: "✕", killed: "■", unmet: "⊘", expired: "⧗",
-  queued: "◷", succeeded: "✓", stopped: "■", alive: "●", draining: "◐", leaving: "◐", decommissioned: "○", suspect: "▲", lost: "✕",
+  queued: "◷", succeeded: "✓", stopped: "■", cancelled: "■", alive: "●", draining: "◐", leaving: "◐", decommissioned: "○", suspect: "▲", lost: "✕",
 };
 
 /** A state as a word with a shape, so that colour is not needed. */

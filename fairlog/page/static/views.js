@@ -505,7 +505,7 @@ export function download(file, value) {
 const DECISIONS = 50;
 const OF_RULE = {
   AppAdmitted: "Admitted (A3, H4)", ExecutorAllocated: "Executors placed (P)", DriverAllocated: "Drivers placed (D2)", ExecutorRevoked: "Told to leave (A5, E, H7)", RoomReserved: "Room reserved (C7)",
-  ReservationLapsed: "Reservations that lapsed (C7)", RoomHeld: "Room held (P8, E5)", HoldEnded: "Holds that ended (P8)", NeedBegan: "Needs that began (H6)", NeedEnded: "Needs that ended (H6)", SlotAwaited: "Slots awaited (H10)", SlotBegan: "Slots that began (H10)", SlotEnded: "Slots that ended (H10)", TargetSet: "Targets set (H6)", TargetEnded: "Targets that ended (H7)", AppReady: "Became ready (J2)", AppExpired: "Time was over (X2)",
+  ReservationLapsed: "Reservations that lapsed (C7)", RoomHeld: "Room held (P8, E5)", HoldEnded: "Holds that ended (P8)", NeedBegan: "Needs that began (H6)", NeedEnded: "Needs that ended (H6)", SlotAwaited: "Slots awaited (H10)", SlotBegan: "Slots that began (H10)", SlotEnded: "Slots that ended (H10)", TargetSet: "Targets set (H6)", TargetEnded: "Targets that ended (H7)", AppReady: "Became ready (J2)", AppDue: "Times to begin that have come (J4)", AppExpired: "Time was over (X2)",
 };
 
 function concerned({ entries, before }, query) {
