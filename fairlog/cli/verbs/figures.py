@@ -99,6 +99,8 @@ def _measured(source: Source, first: Bound, last: Bound, by: By) -> tuple[dict[s
 def _print_fairness(report: dict[str, Any]) -> None:
     whole, log = report["cluster"], report["log"]
     render.print_verdict(report["verdict"])
+    click.echo(_in_a_sentence(report))
+    click.echo()
     click.echo(f"log       {log['from']} to {log['to']}, {render.duration(log['toAt'] - log['fromAt'])}")
     click.echo(f"digest    {log['digest']}")
     click.echo(f"Jain      {_number(whole['jain'])}")
@@ -122,6 +124,20 @@ def _print_fairness(report: dict[str, Any]) -> None:
         click.echo()
         render.print_table(("KIND", *who, *_CORES[:4], "SHORT, S"), rows, empty="")
     _print_lost((" ".join(row[name.lower()] for name in who), row) for row in report["rows"])
+
+
+def _in_a_sentence(report: dict[str, Any]) -> str:
+    """Whether everybody held what was due, and who missed the most."""
+    if not report["rows"]:
+        return "No app existed in this span, so nothing was due to anybody."
+    short = sorted((row for row in report["rows"] if row["shortfallCoreS"]), key=lambda row: -row["shortfallCoreS"])
+    if not short:
+        return "Everybody held all that was due, at every moment."
+    most, span_s = short[0], (report["log"]["toAt"] - report["log"]["fromAt"]) / 1000
+    who = f"{most['user']} of {most['company']}" if report["by"] == "user" else most["company"]
+    due, owed = (most["entitledCores"] or 0) * span_s, sum(row["shortfallCoreS"] for row in short)
+    others = "" if len(short) == 1 else f"; {len(short)} parties missed {owed:.0f} core-s in all"
+    return f"{who} missed the most of what was due: {most['shortfallCoreS']:.0f} of {due:.0f} core-s{others}."
 
 
 def _print_lost(parties: Iterable[tuple[str, dict[str, Any]]]) -> None:

@@ -68,7 +68,7 @@ def _tables(session: Session) -> Sequence[tuple[Sequence[str], Sequence[Sequence
     apps: list[dict[str, Any]] = session.ask("apps", everything=False)
     pending = Counter(app["company"] for app in apps if app["state"] == "pending")
     found = session.ask("shares")
-    companies = sorted(found["companies"], key=lambda each: -_part(each["share"]))
+    companies = sorted(found["companies"], key=lambda each: -_held(each))
     now = session.ask("cluster")["at"]
     waiting = sorted((app for app in apps if app["state"] != "running"), key=lambda app: app["submittedAt"])
     running = sorted((app for app in apps if app["state"] == "running"), key=lambda app: -app["grantedCores"])
@@ -88,7 +88,7 @@ def _tables(session: Session) -> Sequence[tuple[Sequence[str], Sequence[Sequence
             [
                 (
                     each["company"],
-                    f"{_bar(_part(each['share']))} {render.percent(each['share']):>6}",
+                    f"{_bar(_held(each))} {100 * _held(each):>5.1f}%",
                     each["demandCores" if "demandCores" in each else "claimCores"],
                     each["grantedCores"],
                     str(each["quotaCores"]),
@@ -146,9 +146,10 @@ def _picture(session: Session) -> RenderableType:
     return Group(*parts)
 
 
-def _part(share: str) -> float:
-    numerator, denominator = (int(part) for part in share.split("/"))
-    return numerator / denominator if denominator else 0.0
+def _held(company: dict[str, Any]) -> float:
+    """What is granted to the company, as a part of its quota: of cores or of memory, whichever is larger."""
+    parts: list[float] = [company[f"granted{what}"] / (company[f"quota{what}"] or 1) for what in ("Cores", "Memory")]
+    return max(parts)
 
 
 def _of(granted: int, cores: int) -> str:

@@ -28,6 +28,18 @@ function axis(from, to, x, top, bottom) {
     h("text", { x: x(at), y: bottom + 16, "text-anchor": x(to) - x(at) < EDGE ? "end" : "middle" }, format.format(new Date(at)))));
 }
 
+const STEPS = [1, 2, 5]; // times a power of ten
+
+/** Round values for a vertical axis, from 0 to the first that is not below `most`. */
+export function levels(most) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(most, 1e-6) / 4));
+  const step = power * ([...STEPS, 10].find((each) => most / (power * each) <= 4) ?? 10);
+  return Array.from({ length: Math.max(1, Math.ceil(most / step - 1e-9)) + 1 }, (_, index) => Number((index * step).toPrecision(12)));
+}
+
+/** The lines of a vertical axis. */
+const scaled = (values, left, right, y) => values.map((value) => h("g", { class: "tick", key: value }, h("line", { x1: left, x2: right, y1: y(value), y2: y(value) }), h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, decimal(value))));
+
 // The life of an app: its waits, its marks, and its executors, worker by worker.
 
 const LANES = 40;
@@ -75,12 +87,13 @@ export function timeline(value, now, query) {
 
 /** Two courses of {at, value} over each other: the first as an area, the second as a dashed line. */
 export function overlaid(label, first, second, from, to, most) {
-  const [width, height, left] = [480, 150, 40];
+  const [width, height, left] = [480, 150, 48];
   const bottom = height - 24;
+  const values = levels(most);
   const x = (at) => left + ((width - left - 8) * (at - from)) / Math.max(1, to - from);
-  const y = (value) => bottom - ((bottom - 10) * value) / Math.max(1, most);
+  const y = (value) => bottom - ((bottom - 10) * value) / values.at(-1);
   const steps = (points) => points.map((point, index) => `${index ? "L" : "M"}${x(point.at).toFixed(1)} ${y(point.value).toFixed(1)}L${x(points[index + 1]?.at ?? to).toFixed(1)} ${y(point.value).toFixed(1)}`).join("");
-  const scale = [0, most / 2, most].map((value) => h("g", { class: "tick", key: value }, h("line", { x1: left, x2: width - 8, y1: y(value), y2: y(value) }), h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, decimal(value))));
+  const scale = scaled(values, left, width - 8, y);
   return h("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart overlaid", role: "img", "aria-label": label }, scale, axis(from, to, x, 10, bottom),
     h("path", { d: first.length ? `${steps(first)}L${x(to).toFixed(1)} ${bottom}L${x(first[0].at).toFixed(1)} ${bottom}Z` : "", class: "held-area" }), h("path", { d: steps(first), class: "held-line" }), h("path", { d: steps(second), class: "entitled-line" }));
 }
@@ -91,16 +104,17 @@ export function overlaid(label, first, second, from, to, most) {
 export function shares(label, points, from, to, most) {
   const height = 150;
   const width = 480;
-  const left = 40;
+  const left = 48;
   const bottom = height - 24;
+  const values = levels(most);
   const x = (at) => left + ((width - left - 8) * (at - from)) / Math.max(1, to - from);
-  const y = (value) => bottom - ((bottom - 10) * value) / Math.max(1, most);
+  const y = (value) => bottom - ((bottom - 10) * value) / values.at(-1);
   const ends = points.map((point, index) => points[index + 1]?.at ?? to);
   const line = (field) => points.map((point, index) => `${index ? "L" : "M"}${x(point.at).toFixed(1)} ${y(point[field]).toFixed(1)}L${x(ends[index]).toFixed(1)} ${y(point[field]).toFixed(1)}`).join("");
   const area = points.length ? `${line("held")}L${x(to).toFixed(1)} ${bottom}L${x(points[0].at).toFixed(1)} ${bottom}Z` : "";
   const short = points.map((point, index) => (point.entitled > point.held + 1e-6
     ? `M${x(point.at).toFixed(1)} ${y(point.entitled).toFixed(1)}L${x(ends[index]).toFixed(1)} ${y(point.entitled).toFixed(1)}L${x(ends[index]).toFixed(1)} ${y(point.held).toFixed(1)}L${x(point.at).toFixed(1)} ${y(point.held).toFixed(1)}Z` : "")).join("");
-  const scale = [0, most / 2, most].map((value) => h("g", { class: "tick", key: value }, h("line", { x1: left, x2: width - 8, y1: y(value), y2: y(value) }), h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, decimal(value))));
+  const scale = scaled(values, left, width - 8, y);
   return h("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart shares", role: "img", "aria-label": label },
     h("defs", {}, h("pattern", { id: "short", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, h("rect", { width: 5, height: 5, class: "short-tone" }), h("line", { x1: 0, y1: 0, x2: 0, y2: 5, class: "short-stripe" }))),
     scale, axis(from, to, x, 10, bottom), h("path", { d: area, class: "held-area" }), h("path", { d: short, fill: "url(#short)", class: "short" }), h("path", { d: line("held"), class: "held-line" }), h("path", { d: line("entitled"), class: "entitled-line" }));

@@ -23,7 +23,7 @@ export const fairness = {
       h("h1", {}, short.length
         ? ["Of what was due, ", name(party(short[0])), ` missed the most: ${coreTime(short[0].shortfallCoreS)} of ${coreTime(((short[0].entitledCores ?? 0) * span) / 1000)}; altogether ${coreTime(owed)} were due and not held`, beyond > 0 ? `, ${coreTime(beyond)} of them because quotas allow no more.` : "."]
         : "Everybody held all that was due at every moment of this log."),
-      h("p", { class: "faint" }, `Over ${duration(span)}, up to position ${number(value.log.to)}`, cluster.jain !== null && cluster.jain !== undefined ? `; Jain's index ${cluster.jain.toFixed(2)} (1 = all equally well served)` : "", ". Entitled: weighted max-min by quota and demand. Held: by the setting ", h("code", {}, "occupancy"), "."),
+      h("p", { class: "faint" }, `Over ${duration(span)}, up to position ${number(value.log.to)}`, cluster.jain !== null && cluster.jain !== undefined ? `; Jain's index ${cluster.jain.toFixed(2)} (1 = all equally well served)` : "", ". Entitled: what everybody would have if all shares rose together until each demand is met or the cluster is full. Held: what counts as occupied."),
       h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, h("label", {}, "By", h("select", { value: by, onchange: (event) => context.go(address("/fairness", { ...context.query, by: event.target.value })) }, ["company", "user"].map((each) => h("option", { value: each, key: each }, each))))),
       h("h2", {}, "Over time ", h("span", { class: "legend" }, h("span", { class: "key entitled" }), "entitled ", h("span", { class: "key granted" }), "held ", h("span", { class: "key short" }), "short")),
       series.length ? [h("div", { class: "multiples" }, shown.map((row) => {

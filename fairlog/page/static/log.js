@@ -83,7 +83,7 @@ function auditPart(checked, query, context) {
     checked ? outcome(checked) : page.at === null ? h("p", {}, "Every decision of this log can be worked out again. ", h("a", { class: "button", href: address("/log", { ...query, audit: "yes" }) }, "Audit now")) : null,
     h("div", { class: "drop", ondragover: (event) => { event.preventDefault(); event.currentTarget.classList.add("over"); }, ondragleave: (event) => event.currentTarget.classList.remove("over"),
       ondrop: (event) => { event.preventDefault(); event.currentTarget.classList.remove("over"); file(event.dataTransfer.files[0]); } },
-    h("label", {}, "Drop a file of ", h("code", {}, "fairlog log --json"), " here, or choose one: ", h("input", { type: "file", accept: ".jsonl,.json,.ndjson", onchange: (event) => file(event.target.files[0]) })),
+    h("label", {}, "Drop a file with an exported log here, or choose one: ", h("input", { type: "file", accept: ".jsonl,.json,.ndjson", onchange: (event) => file(event.target.files[0]) })),
     verdict ? h("div", { role: "status" }, h("p", {}, h("strong", {}, name(verdict.name)), verdict.busy ? " is being audited …" : ""), verdict.problem ? h("p", { class: "bad" }, name(verdict.problem)) : verdict.busy ? null : outcome(verdict)) : null),
   ];
 }

@@ -174,7 +174,7 @@ function drawTop(path = location.pathname) {
     session ? h("nav", { "aria-label": "Views" }, h("ul", {}, views.filter((view) => view.nav && !view.hidden?.(session)).map((view) =>
       h("li", { key: view.path }, h("a", {
         href: view.home ? view.home(session) : address(view.path),
-        "aria-current": path === view.path ? "page" : null,
+        "aria-current": path === view.path ? "page" : views.some((each) => each.path === path && each.under === view.path) ? "true" : null,
       }, view.nav))))) : null,
     h("div", { class: "who" },
       session ? h("span", { class: "account", title: session.role }, h("bdi", {}, session.account), h("span", { class: "role" }, ` ${session.role}`)) : null,

@@ -174,7 +174,7 @@ const nowView = {
           h("th", { scope: "row" }, companyLink(each.company)), h("td", { class: "wide" }, companyBar(each, total)),
           numCell(cores(each.grantedCores)), numCell(cores(each.claimCores)), numCell(cores(each.partCores)), numCell(cores(each.quotaCores)),
           numCell(link("/apps", { company: each.company, state: "pending" }, plural(each.pending, "app"))), cell(waiter(each)))),
-        "No company is registered: run `fairlog company add NAME`.", { class: "companies" })),
+        "No company is registered yet; an operator adds one.", { class: "companies" })),
       h("section", {}, h("h2", { id: "decisions" }, "Last decisions"),
         value.decisions.length ? h("ol", { class: "decisions", "aria-label": "The last decisions, the newest first" }, value.decisions.slice(0, 20).map(decided))
           : h("p", { class: "empty" }, "Nothing was decided yet.")),
@@ -255,7 +255,7 @@ function filtersText(query) {
 // 3. One app
 
 const appView = {
-  path: "/app", name: "app", title: (query) => query.id || "App", topics: ["apps"], app: true, still: true, ticks: true, polls: (query) => query.task !== undefined,
+  path: "/app", name: "app", under: "/apps", title: (query) => query.id || "App", topics: ["apps"], app: true, still: true, ticks: true, polls: (query) => query.task !== undefined,
   async load(context) {
     if (!context.query.id) throw new Problem(400, "BadRequest", "name an app, as in /app?id=report-7");
     const at = path("/v1/apps/", context.query.id);
@@ -273,11 +273,11 @@ const appView = {
     const waits = card.waitsFor;
     const executors = paged([...(timeline?.executors || [])].reverse(), "/app", context.query, "executors", ROWS);
     const asked = paged([...(timeline?.asked || [])].reverse(), "/app", context.query, "asked", ROWS);
-    const waited = (card.admittedAt ?? card.endedAt ?? now()) - card.submittedAt;
     return [
       h("h1", {}, name(card.app), " ", state(card.state)),
+      h("p", { class: "happened" }, happened(card, timeline)),
       h("p", { class: "lead" }, card.name !== card.app ? [name(card.name), " · "] : null, companyLink(card.company), " / ",
-        link("/apps", { company: card.company, user: card.user }, name(card.user)), " · submitted ", time(card.submittedAt), ` · waited ${duration(waited)}`,
+        link("/apps", { company: card.company, user: card.user }, name(card.user)), " · submitted ", time(card.submittedAt),
         card.endedAt ? [" · ended ", time(card.endedAt)] : null, actions(context, card)),
       card.detail ? h("p", { class: "detail" }, name(card.detail)) : null,
       card.standing ? h("p", {}, name(card.standing.text)) : null,
@@ -313,6 +313,22 @@ const appView = {
     ];
   },
 };
+
+/** What happened to the app, in a sentence. */
+function happened(card, timeline) {
+  const admitted = card.admittedAt ?? null;
+  const waited = duration((admitted ?? card.endedAt ?? now()) - card.submittedAt);
+  const many = timeline?.executors ? `, on ${plural(timeline.executors.length, "executor")}` : "";
+  if (card.endedAt) {
+    const end = ENDS[card.state] ?? `ended as ${card.state}`;
+    return admitted === null ? `It ${end} after ${waited}, before it was admitted.` : `It waited ${waited}, ran for ${duration(card.endedAt - admitted)}${many}, and ${end}.`;
+  }
+  if (card.state === "running") return `It waited ${waited} and has run for ${duration(now() - admitted)}${many}.`;
+  if (card.state === "waiting") return `It was admitted after ${waited}, and has no executor that runs.`;
+  return card.ready ? `It has waited for ${waited} to be admitted.` : `It was submitted ${waited} ago and is not ready to start.`;
+}
+
+const ENDS = { finished: "finished", failed: "failed", killed: "was killed", expired: "was stopped at its maximum runtime", unmet: "ended, because what it was to start after ended otherwise" };
 
 const unlessGone = (error) => {
   if (error.name === "AbortError" || error.status === 401) throw error;
@@ -431,7 +447,7 @@ const companyView = {
     if (value.companies) {
       return [h("h1", {}, "Companies"), value.companies.length ? legend() : null, h("ul", { class: "choices" }, value.companies.map((each) => h("li", { key: each.company },
         h("p", {}, h("strong", {}, companyLink(each.company)), ` ${cores(each.grantedCores)} granted of ${cores(each.quotaCores)} quota, ${plural(each.pending, "app")} pending`), companyBar(each, value.total)))),
-        value.companies.length ? null : h("p", { class: "empty" }, "No company is registered: run `fairlog company add NAME`.")];
+        value.companies.length ? null : h("p", { class: "empty" }, "No company is registered yet; an operator adds one.")];
     }
     const { card, statement, audit } = value;
     const quota = card.quota === "amounts" ? "amounts" : card.quota === "default" ? "an equal part of the cluster" : `${card.quota} of the cluster`;
@@ -449,7 +465,7 @@ const companyView = {
         card.byUser.map((each) => h("tr", { key: each.user }, h("th", { scope: "row" }, link("/apps", { company: card.company, user: each.user }, name(each.user))), numCell(cores(each.grantedCores ?? 0)), numCell(cores(each.occupiedCores ?? 0)),
           numCell(plural(each.admitted, "app")), numCell(plural(each.pending, "app")), numCell(each.since ? duration(now() - each.since) : "–"))), "Nobody of it has submitted an app."),
       Object.keys(card.causes).length ? h("p", { class: "chips" }, "Waiting because: ", Object.entries(card.causes).map(([word, count]) => h("a", { class: "chip", key: word, href: address("/apps", { company: card.company, reason: word }) }, cause(word), ` ${number(count)}`))) : null),
-      page.at === null ? h("section", {}, h("h2", { id: "fair" }, "Was I treated fairly?"), audit ? fairly(card, audit, value.fairness) : h("p", {}, "Every decision can be worked out again from the log. ",
+      page.at === null ? h("section", {}, h("h2", { id: "fair" }, page.session.company === card.company ? "Was I treated fairly?" : ["Was ", name(card.company), " treated fairly?"]), audit ? fairly(card, audit, value.fairness) : h("p", {}, "Every decision can be worked out again from the log. ",
         h("a", { class: "button", href: address("/company", { ...context.query, name: card.company, audit: "yes" }) }, "Check now"))) : null,
       value.mine && page.at === null ? h("section", {}, h("h2", { id: "statement" }, "Statement"), statementPart(card, statement, context)) : null,
       h("section", {}, h("h2", { id: "concerned" }, "Decisions that concerned it"), concerned(value.decisions, context.query)),

@@ -241,6 +241,8 @@ def test_apps_are_filtered_and_sorted_by_the_address(page: Page, rig: Rig) -> No
 
 def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> None:
     show(page, rig, "/app?id=waits")
+    has(page.locator("h1 + p"), re.compile(r"^It has waited for .+ to be admitted\.$"))
+    has(page.locator("nav [aria-current]"), "Apps")
     has(page.locator(".why"), "Rule H1")
     has(page.locator(".why"), "What would help: Wait until apps of its company end")
     has(page.locator(".kinds"), "its company's quota is used up")
@@ -248,6 +250,7 @@ def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> N
     page.get_by_text("In words").click()
     has(page.locator(".timeline .decisions"), "waits submitted by ann at acme, 8 cores")
     show(page, rig, "/app?id=runs")
+    has(page.locator("h1 + p"), re.compile(r"^It waited .+ and has run for .+, on \d+ executors\.$"))
     has(page.get_by_role("region", name="Executors"), "runs.1")
     has(page.get_by_role("region", name="Who asked for what"), "Submit app")
 
@@ -338,6 +341,7 @@ def test_a_company_sees_its_queue_its_statement_and_whether_it_was_treated_fairl
     has(page.locator(".facts").first, "8 cores, 16 GiB")
     has(page.get_by_role("region", name="Queue by user"), "ann")
     page.get_by_role("link", name="Check now").click()
+    has(page.locator("#fair"), re.compile("^Was acme treated fairly\\?$", re.IGNORECASE))
     has(page.locator("main"), "The log follows its rules")
     has(page.locator("main"), re.compile(r"Audited up to position \d+: "))
     page.get_by_role("button", name="Show", exact=True).click()
@@ -448,6 +452,37 @@ def test_fairness_tells_it_in_a_sentence_and_draws_each_company(page: Page, rig:
     playwright.expect(drawn).to_have_count(1, timeout=PATIENCE_MS)
     page.get_by_role("combobox", name="By").select_option("user")
     has(page.get_by_role("region", name="Figures by party"), "acme ann")
+    assert page.locator("main code").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("most", "values"),
+    [
+        (1, [0, 0.5, 1]),
+        (7, [0, 2, 4, 6, 8]),
+        (16, [0, 5, 10, 15, 20]),
+        (24, [0, 10, 20, 30]),
+        (200, [0, 50, 100, 150, 200]),
+    ],
+)
+def test_an_axis_has_round_values(page: Page, rig: Rig, most: int, values: list[float]) -> None:
+    show(page, rig, "/fairness")
+    assert page.evaluate("most => import('/page/charts.js').then((charts) => charts.levels(most))", most) == values
+
+
+@pytest.mark.parametrize("where", ["/fairness", "/app?id=runs"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_label_of_a_chart_is_smaller_than_eleven_pixels(rig: Rig, where: str, width: int) -> None:
+    page = rig.visit(viewport={"width": width, "height": 844})
+    page.goto(rig.link())
+    heading(page).wait_for()
+    show(page, rig, where)
+    page.locator("svg.chart text").first.wait_for()
+    sizes = page.locator("svg.chart text").evaluate_all(
+        "all => all.map((each) => parseFloat(getComputedStyle(each).fontSize) * each.getScreenCTM().a)"
+    )
+    assert min(sizes) >= 11
+    page.context.close()
 
 
 def test_both_worlds_of_a_what_if_are_laid_over_each_other(page: Page, rig: Rig) -> None:
@@ -529,7 +564,7 @@ BAD = {
     "/company?name=nobody": "nobody",
     "/company?name=%00": "company",
     "/company?name=acme&month=2026-13": "month",
-    "/company?name=acme&month=1970-01": "span",
+    "/company?name=acme&month=1970-01": "the log has no entry in 1970-01",
     "/company?name=acme&at=1": "acme",
     "/apps?state=dancing": "state is",
     "/apps?reason=boredom": "reason is",
@@ -711,6 +746,8 @@ def test_each_role_sees_and_does_what_it_may_and_a_revoked_token_ends_its_sessio
     ann.goto(f"{rig.url}/app?id=of-bob")
     has(heading(ann), "of-bob")
     assert "secret-of-bob" not in ann.inner_text("main")
+    globex.goto(f"{rig.url}/company?name=globex")
+    has(globex.locator("#fair"), re.compile("^Was I treated fairly\\?$", re.IGNORECASE))
     globex.goto(f"{rig.url}/")
     has(row(globex, "acme"), "8 cores")
     assert not re.search("ann|bob|of-", row(globex, "acme").inner_text())
