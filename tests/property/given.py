@@ -96,7 +96,7 @@ class Cluster:
         self.each_refusal = each_refusal
         self.each_event = each_event
         if (edition or EDITION.usual) != self.state.edition:
-            self.turn(ChangeEdition(edition=edition or EDITION.usual))
+            self.turn(ChangeEdition(edition=edition or EDITION.usual), after_s=0)
         if settings:
             self.turn(ConfigureCluster(settings=settings))
 

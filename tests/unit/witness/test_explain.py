@@ -402,7 +402,6 @@ def test_an_app_waits_for_its_driver(settings: dict[str, object], rule: str, why
     assert why in text
 
 
-@pytest.mark.second_edition
 def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
     cluster = Cluster({"locality_wait_host_ms": 60_000})
     cluster.company("acme")

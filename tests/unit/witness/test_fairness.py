@@ -104,7 +104,6 @@ def test_finish_time_fairness_compares_with_a_cluster_of_ones_own() -> None:
     assert row(found, company="acme")["finishTimeFairness"]["mean"] == pytest.approx(11 / 24, abs=1e-3)
 
 
-@pytest.mark.second_edition
 def test_means_are_over_the_span_and_a_span_can_begin_at_a_time_or_a_position() -> None:
     found = report(two_companies(), first=Bound(at=5_000), last=Bound(at=15_000))
     acme = row(found, company="acme")

@@ -110,7 +110,6 @@ def test_under_other_rules_every_ledger_holds_at_every_turn(history: History) ->
     compared(as_logged(logged(played(history))), world)
 
 
-@pytest.mark.second_edition
 def test_more_workers_end_a_wait_and_the_app_works_as_long_as_in_the_log() -> None:
     """`small` waited 11 s and held 8 cores for 21 s; with a second worker it starts at once."""
     worker = RegisterWorker(worker="w2", node="n2", host="n2", cores=16, memory_mb=65536)

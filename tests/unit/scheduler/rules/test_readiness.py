@@ -145,8 +145,8 @@ class TestPriority:
         cluster.turn(app("small", 8, priority=9))
         assert emptied(cluster) == ["big"]
 
-    @pytest.mark.second_edition
     @pytest.mark.parametrize(("low", "loser"), [("x", "x"), ("x2", "x2"), (None, "x2")])
+    @pytest.mark.second_edition
     def test_reclaiming_takes_from_the_lowest_priority_first(self, low: str | None, loser: str) -> None:
         """Semantics E4: among equals from the app admitted last."""
         cluster = Cluster({"reclaim": "gentle"})

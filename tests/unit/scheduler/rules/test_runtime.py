@@ -54,7 +54,6 @@ def kinds(events: list[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-@pytest.mark.second_edition
 def test_an_app_expires_when_it_has_run_for_so_long_and_goes_with_its_last_executor() -> None:
     """Semantics X1, X2: until then it keeps its request, claims what it holds and is owed nothing."""
     cluster = running()
@@ -190,7 +189,6 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     assert cluster.state.apps["a1"].max_runtime_s == 30
 
 
-@pytest.mark.second_edition
 def test_what_runs_is_warned_once_before_the_end() -> None:
     """Semantics X2: an executor that starts later is not warned."""
     cluster = running(warn=("USR1", 10))
@@ -233,7 +231,6 @@ def test_the_executors_of_an_expired_app_are_told_to_stop_with_the_grace() -> No
     assert changed_grants(turn, cluster.state).by_worker["w1"] == grants
 
 
-@pytest.mark.second_edition
 def test_an_app_is_extended_up_to_the_maximum_and_beyond_by_operators() -> None:
     """Semantics X3: it is warned anew."""
     cluster = running(warn=("USR1", 10))

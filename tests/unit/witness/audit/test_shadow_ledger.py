@@ -84,9 +84,9 @@ def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypat
     assert (found.seq, found.rule) == (at, "O2")
 
 
-@pytest.mark.second_edition
 @given(HISTORIES, st.integers(1, 50))
 @settings(max_examples=40)
+@pytest.mark.second_edition
 def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_them(
     history: History, cores: int
 ) -> None:
