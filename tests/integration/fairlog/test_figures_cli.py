@@ -46,13 +46,10 @@ def test_fairness_prints_a_line_a_company_and_its_json_the_figures(store: Embedd
     table = run(store, "fairness").output
     assert re.search(r"^tiny .* 88 core-s  11\.0s", table, re.MULTILINE)
     assert found["log"]["digest"] in table
-    assert re.match(r"tiny missed the most of what was due: 88 of \d+ core-s\.\n\n", table)
 
 
 def test_fairness_by_user_names_both(store: EmbeddedStore) -> None:
-    table = run(store, "fairness", "--by", "user").output
-    assert re.search(r"^tiny +tim ", table, re.MULTILINE)
-    assert table.startswith("tim of tiny missed the most of what was due: 88 of ")
+    assert re.search(r"^tiny +tim ", run(store, "fairness", "--by", "user").output, re.MULTILINE)
 
 
 def test_a_span_can_be_given_by_times_and_by_positions(store: EmbeddedStore) -> None:
