@@ -28,8 +28,9 @@ def two_companies(*, borrowing: bool = True) -> Cluster:
 
     If they are `borrowing`, both are beyond what their companies bought, so `small` is not admitted before. Otherwise
     the companies bought nothing in particular, and `small` is admitted at once, for its company's part (semantics A3).
+    By the second edition.
     """
-    cluster = Cluster()
+    cluster = Cluster(edition=2)
     bought = (4, 16384) if borrowing else (None, None)
     for company in ("acme", "tiny"):
         cluster.company(company, *bought, borrow=borrowing or None)
