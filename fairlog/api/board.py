@@ -112,7 +112,7 @@ class Board:
             seen, value = self._replica.read(tell, at=at, after=after)
             if around is not None:
                 store, keys = self._handlers.store, self._handlers.keys
-                value["health"] = since_when(store, keys, value["health"], around.now)
+                value["health"] = since_when(store, keys, value["health"], around)
             value["health"] = as_json(value["health"])
             value["decisions"] = self._decisions(seen.seq)
             value |= {"head": self._replica.head, "cluster": self._handlers.keys.cluster}

@@ -792,7 +792,7 @@ class Handlers:
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
         around = self.look_around()
         holding, election = self.replica.read(lambda state: (found(state, around), elected(state, around)))[1]
-        holding = since_when(self.store, self.keys, holding, around.now)
+        holding = since_when(self.store, self.keys, holding, around)
         agents = {
             name.decode(): _plain(text)
             for name, text in cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents)).items()
@@ -837,7 +837,7 @@ class Handlers:
     def note_conditions(self) -> None:
         """Take note of what needs attention, so that later looks can tell since when. Raises: as `keep_watch`."""
         around = self.look_around()
-        since_when(self.store, self.keys, self.replica.read(lambda state: found(state, around))[1], around.now)
+        since_when(self.store, self.keys, self.replica.read(lambda state: found(state, around))[1], around)
 
     def sign(self, *, stopping: bool = False) -> None:
         """Give a sign that this server answers, or that it was told to stop. Raises: NotReady, redis-py's errors."""

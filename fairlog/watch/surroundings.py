@@ -186,14 +186,17 @@ def look_around(
     )
 
 
-def since_when(store: Redis, keys: Keys, holding: Sequence[Found], now: int) -> list[Found]:
+def since_when(store: Redis, keys: Keys, holding: Sequence[Found], around: Around) -> list[Found]:
     """The conditions, each with since when it holds: what its look does not tell is as it was first seen by anybody.
 
-    Whoever may write notes what is new at `now` (ms), and forgets what has ended. Raises: redis-py's errors.
+    Whoever may write notes what is new by the look `around`, and forgets what has ended. Who expects no standby says
+    nothing of them. Raises: redis-py's errors.
     """
     known = {as_text(key): int(at) for key, at in cast("dict[bytes, bytes]", store.hgetall(keys.noticed)).items()}
-    seen = {each.key: known.get(each.key, now) for each in holding if not each.since}
+    seen = {each.key: known.get(each.key, around.now) for each in holding if not each.since}
     new, gone = {key: at for key, at in seen.items() if key not in known}, known.keys() - seen.keys()
+    if not around.standbys:
+        gone -= {"no_standby"}
     with suppress(ResponseError):  # it is full, or read-only for this user
         if gone:
             store.hdel(keys.noticed, *gone)

@@ -36,6 +36,7 @@ _PARTS = {
 _OF_TASKS = (
     "<who> ended with exit code <code>",
     "<who> was ended by <signal>",
+    "<who> was cancelled",
     "<who> exceeded its time limit of <time> s",
     "used <number> MiB, above the <number> MiB granted",
     "the tasks of <role> <executor> used <number> MiB; <number> MiB are granted",

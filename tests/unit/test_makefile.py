@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,7 +21,10 @@ def made(folder: Path, target: str, code: int) -> subprocess.CompletedProcess[st
     python.parent.mkdir(parents=True)
     python.write_text(PIP.format(code=code))
     python.chmod(0o755)
-    return subprocess.run(["make", f".venv/{target}"], cwd=folder, capture_output=True, text=True, check=False)
+    alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    return subprocess.run(
+        ["make", f".venv/{target}"], cwd=folder, env=alone, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")

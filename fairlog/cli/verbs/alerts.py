@@ -114,7 +114,7 @@ class Eyes:
         pages = self._pages
         pages.short_since, pages.master, pages.failover = seen.since, seen.master, seen.failover
         holding = found(state, around._replace(unreadable=unreadable))
-        return since_when(session.store, session.keys, holding, around.now)
+        return since_when(session.store, session.keys, holding, around)
 
 
 def _by_api(api: ApiClient) -> list[Found]:

@@ -121,7 +121,7 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
     said = {
         "cluster": session.cluster,
         "head": head,
-        "health": conditions.as_json(since_when(session.store, session.keys, holding, around.now)),
+        "health": conditions.as_json(since_when(session.store, session.keys, holding, around)),
         "master": around.serving and around.serving._asdict(),
         "standbys": [member._asdict() for member in around.standing_by],
         "election": election and election.as_json(),

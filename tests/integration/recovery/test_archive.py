@@ -38,7 +38,8 @@ def history() -> Cluster:
     for number in range(12):
         cluster.submit(f"a{number}", 16, company=("acme", "umbrella")[number % 2])
     for number in range(11):
-        cluster.ended(f"a{number}.0", done=True)
+        for executor in list(cluster.state.apps[f"a{number}"].executors):
+            cluster.ended(executor, done=True)
         cluster.turn(EndApp(app=f"a{number}", reason="finished"))
     return cluster
 

@@ -118,7 +118,7 @@ def test_an_app_is_shown_as_it_was_without_its_tasks(written: EmbeddedStore) -> 
 
 
 def test_the_status_of_the_past_names_the_workers_of_then(written: EmbeddedStore) -> None:
-    assert [said(written, "status", "--at", seq)["workers"] for seq in (1, 2)] == [
+    assert [said(written, "status", "--at", seq)["workers"] for seq in (2, 3)] == [
         [],
         [{"worker": "w1", "pid": None, "host": "w1.example", "status": "alive", "suspicion": None}],
     ]
@@ -128,7 +128,7 @@ def test_the_status_of_the_past_names_the_workers_of_then(written: EmbeddedStore
 def test_explain_tells_what_an_app_waits_for_and_what_it_waited_for_then(written: EmbeddedStore) -> None:
     registered = next(record.seq for record in LOG if record.type == "AppRegistered" and stated(record)["app"] == "a2")
     then = said(written, "explain", "a2", "--at", registered)
-    assert (then["head"], then["waitsFor"]["rule"]) == (registered, "A3")
+    assert (then["head"], then["waitsFor"]["rule"]) == (registered, "H4")
     now = said(written, "explain", "a2")
     assert (now["state"], now["waitsFor"], now["waited"]["ms"]) == ("waiting", None, 1000)
     told = run(written, "explain", "a2").output

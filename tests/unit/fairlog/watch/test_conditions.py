@@ -364,7 +364,7 @@ def every_condition() -> list[Found]:
 def test_each_says_what_it_is_since_when_what_to_do_and_what_it_costs(fake: fakeredis.FakeRedis) -> None:
     holding = every_condition()
     assert {each.condition for each in holding} == {condition.name for condition in CONDITIONS}
-    for each in since_when(fake, KEYS, holding, NOW):
+    for each in since_when(fake, KEYS, holding, Around(now=NOW, serving=None)):
         assert all((each.sentence, each.do, each.cost)), each
         assert 0 < each.since <= NOW, each
         assert "{}" not in each.cost + each.do
@@ -375,14 +375,16 @@ def test_since_when_is_told_by_whoever_saw_it_first_until_it_has_ended(fake: fak
     assert [each.since for each in alone] == [0]
 
     def seen(holding: list[Found], now: int) -> list[int]:
-        return [each.since for each in since_when(fake, KEYS, holding, now)]
+        return [each.since for each in since_when(fake, KEYS, holding, Around(now=now, serving=None))]
 
     assert [seen(alone, now) for now in (5, 7)] == [[5], [5]]
-    assert seen([], 8) == []
-    assert seen(alone, 9) == [9]
+    since_when(fake, KEYS, [], Around(now=8, serving=None, standbys=0))
+    assert seen(alone, 9) == [5], "who expects no standby says nothing of them"
+    assert seen([], 10) == []
+    assert seen(alone, 11) == [11]
     lost = a_state()
     lost.apply(WorkerRemoved(worker="w0", reason="lost"), NOW)
-    assert seen(found(lost, GOOD), 10) == [NOW], "the log tells it"
+    assert seen(found(lost, GOOD), 12) == [NOW], "the log tells it"
     assert fake.hgetall(KEYS.noticed) == {}
 
 

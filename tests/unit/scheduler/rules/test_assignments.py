@@ -83,6 +83,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "number",
         "outputs",
         "signals",
+        "cancelled",
         "script",
         "script_at",
     ]
