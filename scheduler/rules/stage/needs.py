@@ -114,14 +114,19 @@ def having_needs(state: ClusterState) -> list[App]:
 
 
 def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
-    """The admitted apps that are below their entitlement by a unit that fits nowhere now (semantics H6)."""
+    """The admitted apps that are below their entitlement by a unit that fits nowhere now (semantics H6).
+
+    Not those whose driver waits because there are `max_drivers` (D4).
+    """
+    most = state.settings.max_drivers
+    full = most is not None and len(state.drivers) >= most
     return [
         app
         for app in state.wanting()
         if not app.over
         and entitled.below(app) > 0
         and (
-            app.tries.driver_after <= at
+            app.tries.driver_after <= at and not full
             if app.unplaced_driver is not NOTHING
             else app.driver_runs and (is_capped(state, app, app.need.executor) or not has_room_now(state, app, at))
         )

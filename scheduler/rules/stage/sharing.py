@@ -18,6 +18,7 @@ from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
 from scheduler.rules.failures import has_room_now, left_out
 from scheduler.rules.kinds import with_addresses
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement, held_units, wanted_units
 from scheduler.rules.share.fill import level_of, may_start
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
@@ -62,7 +63,14 @@ def _entering(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitte
     due = [app for name in names if not (app := state.apps[name]).admitted]
     due += state.queue.wanting_nothing()
     for app in state.queue.entering(due):
-        yield admission(state, app)
+        if _within_limits(state, app):
+            yield admission(state, app)
+
+
+def _within_limits(state: ClusterState, app: App) -> bool:
+    """Whether no limit keeps the app out, now that others have entered (semantics N2)."""
+    limit = state.queue.companies[app.spec.company].limit
+    return not limit.limited or limit.broken(app.spec.user, app.requested) is None
 
 
 def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
@@ -164,7 +172,7 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
     if not (state.holds or state.fleet.most_free_cores()):
         return
     below = [app for app in state.owed.apps() if app.need.executor.cores and _missing(app, entitled) > 0]
-    whole = len(below) == 1 or entitled.whole
+    whole = len(below) == 1 or entitled.whole or _takes_all_at_once(state)
     order = _lowest_first(state, below)
     in_vain: set[int] = set()
     while (app := order.pop()) is not None:
@@ -177,6 +185,11 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
             order.push(app)
         elif not placed and plain and not state.fleet.has_room(app.need.least):
             in_vain.add(id(app.need))
+
+
+def _takes_all_at_once(state: ClusterState) -> bool:
+    """Whether an app gets one executor a worker, which cannot grow by a second one there (semantics P7)."""
+    return PLACEMENTS[state.settings.placement].one_a_worker
 
 
 def _missing(app: App, entitled: Entitlement) -> int:
@@ -218,9 +231,12 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
             if not (within_cap(state, app.spec.company, app.need.executor, others) and has_room_now(state, app, at)):
                 continue
             if not app.admitted:
+                if not _within_limits(state, app):
+                    continue
                 again = True
                 yield admission(state, app)
-            number = wanted_units(app) - held_units(app) if len(wanting) == 1 or app.need.growing else 1
+            whole = len(wanting) == 1 or app.need.growing or _takes_all_at_once(state)
+            number = wanted_units(app) - held_units(app) if whole else 1
             placed = yield from _place(state, app, at, number, others)
             if placed and app.owed and wanted_units(app) > held_units(app):
                 order.push(app)

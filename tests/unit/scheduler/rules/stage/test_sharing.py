@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from scheduler.model.commands import ChangeEdition, EndedExecutor, KillApp, RegisterCompany, SubmitApp
+from scheduler.model.commands import (
+    ChangeEdition,
+    ConfigureCluster,
+    EndApp,
+    EndedExecutor,
+    KillApp,
+    RegisterCompany,
+    SetLimit,
+    SubmitApp,
+)
 from scheduler.model.errors import InvalidCommand, QuotaExceeded
 from scheduler.model.events import (
+    AppAdmitted,
     DriverAllocated,
     ExecutorAllocated,
     ExecutorRevoked,
@@ -243,3 +254,45 @@ def test_a_submission_to_a_full_cluster_that_gets_nothing_needs_no_filling() -> 
     assert shared.state.changes.kept is before is not None
     submit(shared, "other", "b", 8, 2)
     assert shared.state.changes.kept is not before
+
+
+def test_a_limit_of_the_company_holds_among_users_that_enter_together() -> None:
+    """Semantics N2."""
+    shared = cluster("a", w0=16, w1=16)
+    shared.turn(SetLimit(scope="company", name="max_running_apps", company="a", value=1))
+    for number in range(3):
+        submit(shared, f"x{number}", "a", 4, 4, user=f"u{number}", after_s=0)
+    assert list(shared.state.waiting) == ["x0"]
+    events = shared.turn(
+        EndedExecutor(executor="x0.0", reason="exited", done=True), EndApp(app="x0", reason="finished")
+    )
+    assert [event.app for event in events if isinstance(event, AppAdmitted)] == ["x1"]
+
+
+def test_apps_of_one_executor_a_worker_share_workers_without_leaving_cores_idle() -> None:
+    """Semantics P7, Z1."""
+    shared = cluster("a", "b", w0=8, w1=8)
+    shared.turn(ConfigureCluster(settings={"placement": "classic-spread"}))
+    apps = [
+        SubmitApp(app=company, company=company, user="ann", cores=16, executor_memory_mb=512, command=("true",))
+        for company in ("a", "b")
+    ]
+    shared.turn(*[replace(app, sizing="one-per-worker") for app in apps])
+    assert held(shared) == {"a": 8, "b": 8}
+    assert {(one.app, one.worker) for one in shared.state.executors.values()} == {
+        (app, worker) for app in ("a", "b") for worker in ("w0", "w1")
+    }
+
+
+def test_no_room_is_made_for_a_driver_beyond_the_number_that_may_run() -> None:
+    """Semantics D4."""
+    shared = cluster("a", w0=16)
+    shared.turn(ConfigureCluster(settings={"max_drivers": 1}))
+    drivers = [
+        SubmitApp(app=name, company="a", user="ann", cores=4, driver=True, driver_cores=1, command=("true",))
+        for name in ("d1", "d2")
+    ]
+    shared.turn(*drivers)
+    assert list(shared.state.drivers) == ["d1.driver-0"]
+    assert not shared.state.holds
+    assert not shared.state.needy
