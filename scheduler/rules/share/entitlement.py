@@ -129,9 +129,19 @@ def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
     if leaf is None:
         return now is None or (not app.admitted and _is_turned_away(state, kept, app))
     entered = app.admitted > 0 and leaf.rank[0] > 0
-    if entered and (leaf.cause or name in kept.overtaking):
+    if entered and (leaf.cause or name in kept.overtaking or _others_enter(state, kept, app)):
         return False
     return now is not None and _is_handed_the_same(leaf, now)
+
+
+def _others_enter(state: ClusterState, kept: Entitlement, app: App) -> bool:
+    """Whether other pending apps of its company are handed something: since it was selected, they lose ties (H3)."""
+    for leaf in kept.leaves.values():
+        if leaf.rank[0] > 0 and (leaf.units or leaf.driven) and leaf.app != app.id:
+            other = state.apps.get(leaf.app)
+            if other is None or other.spec.company == app.spec.company:
+                return True
+    return False
 
 
 def _is_handed_the_same(leaf: Leaf, now: Leaf) -> bool:
