@@ -10,10 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from recovery.replay.window import Span
+from recovery.replay.bounds import Bound
+from recovery.replay.window import Span, measure
+from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.resources import NOTHING
+from scheduler.store.codec import Fact
+from witness.audit.audit import Audited
 from witness.hours import AMOUNTS, hours
 from witness.usage import Account, Accounts
+
+
+def of_month(facts: Iterable[Fact], company: str, month: str, span: tuple[Bound, Bound]) -> dict[str, Any]:
+    """The statement of the month, which is `span`, from the log, and the first verdict on the log.
+
+    Raises: UnknownCompany; InvalidCommand if the log has no entry in the month; as `fold`.
+    """
+    (first, last), accounts, audited = span, Accounts(), Audited(facts)
+    try:
+        _, held = measure(audited, accounts, first=first, last=last)
+    except InvalidCommand:
+        raise InvalidCommand(f"the log has no entry in {month}") from None
+    if company not in accounts.companies:
+        raise UnknownCompany(company)
+    return {"verdict": audited.verdict, **statement(accounts, held, company=company, month=month)}
 
 
 def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from recovery.replay.rebuild import rebuild, unhindered
 from recovery.replay.window import measure
 from scheduler.model import errors
 from scheduler.model.commands import RegisterWorker, SubmitApp
-from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, UnknownCompany, refusal_of
+from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, refusal_of
 from scheduler.model.sender import By
 from scheduler.service.child import run_module
 from scheduler.store.codec import told
@@ -41,9 +41,8 @@ from witness.audit.audit import Audit, Audited
 from witness.explain import explain as explained
 from witness.fairness import Fairness
 from witness.plan import plan as planned
-from witness.statement import statement as stated
+from witness.statement import of_month
 from witness.timeline import Timeline
-from witness.usage import Accounts
 from witness.whatif import Rules, replayed
 
 if TYPE_CHECKING:
@@ -160,15 +159,7 @@ def statement(source: Source, company: str, month: str) -> object:
 
     Raises: UnknownCompany; InvalidCommand if the log has no entry in the month.
     """
-    first, last = month_of(month)
-    accounts, audited = Accounts(), Audited(source.facts())
-    try:
-        _, span = measure(audited, accounts, first=first, last=last)
-    except InvalidCommand:
-        raise InvalidCommand(f"the log has no entry in {month}") from None
-    if company not in accounts.companies:
-        raise UnknownCompany(company)
-    return {"verdict": audited.verdict, **stated(accounts, span, company=company, month=month)}
+    return of_month(source.facts(), company, month, month_of(month))
 
 
 def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as JSON values)

@@ -37,7 +37,6 @@ HOUR_S = 3600
 @examples(120)
 def test_a_history_keeps_every_ledger_and_a_second_turn_decides_nothing(history: History) -> None:
     cluster = Cluster({"reclaim_patience_s": 5, "slot_s": 3}, before=within_cap, each_refusal=False)
-    cluster.turn(ChangeEdition(edition=3))
     for steps in (*BUILD_UP, *history):
         commands = [command_for(cluster.state, step) for step in steps]
         with suppress(CommandRejected):
@@ -53,7 +52,8 @@ def test_a_history_keeps_every_ledger_and_a_second_turn_decides_nothing(history:
 @given(HISTORIES, HISTORIES)
 @examples(60)
 def test_an_edition_that_changes_leaves_nothing_of_the_one_before(history: History, more: History) -> None:
-    cluster = Cluster({"reclaim": "firm", "hold_patience_s": 5, "quota_patience_s": 1}, each_refusal=False)
+    settings: dict[str, object] = {"reclaim": "firm", "hold_patience_s": 5, "quota_patience_s": 1}
+    cluster = Cluster(settings, each_refusal=False, edition=2)
     for number, steps in enumerate((*BUILD_UP, *history, (), *more)):
         commands = [command_for(cluster.state, step) for step in steps]
         if number == len(BUILD_UP) + len(history):
@@ -78,7 +78,6 @@ class Obedient:
         self.cluster = Cluster({"reclaim_patience_s": 300}, before=within_cap, each_event=False, each_refusal=False)
         self.deadlines: dict[str, int] = {}
         self.losses = 0
-        self.turn(ChangeEdition(edition=3))
         for command in commands:
             with suppress(CommandRejected):
                 self.turn(command)

@@ -17,7 +17,6 @@ from fairlog.cli.params import as_json, check_extra, file_option, flag, matched,
 from fairlog.cli.reached import check_reached
 from fairlog.cli.whose import company_option
 from recovery.replay.bounds import OPEN, Bound
-from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.text import cell
 from witness.hours import AMOUNTS, hours, kind_hours, kinds_of
 
@@ -198,7 +197,9 @@ def statement(source: Source, *, company: str | None, span: tuple[Bound, Bound],
         path = f"/v1/companies/{quote(company, safe='')}/statement"
         said = source.session.worked_out(path, view="shares", month=month)
     if said is None:
-        said = _stated(source, company, span)
+        from witness.statement import of_month  # noqa: PLC0415 (as in `_measured`)
+
+        said = of_month(render.counted(source), company, month, span)
     if as_json:
         render.print_json(said)
     elif as_csv:
@@ -215,24 +216,6 @@ def _own_company(source: Source) -> str:
     if not company:
         raise click.UsageError("name the company with --company; your commands are sent by no account of a company")
     return company
-
-
-def _stated(source: Source, company: str, span: tuple[Bound, Bound]) -> dict[str, Any]:
-    """The statement, worked out here from the log."""
-    from recovery.replay.window import measure  # noqa: PLC0415 (as in `_measured`)
-    from witness.audit.audit import Audited  # noqa: PLC0415 (likewise)
-    from witness.statement import statement as stated  # noqa: PLC0415 (likewise)
-    from witness.usage import Accounts  # noqa: PLC0415 (likewise)
-
-    (first, last), month = span, str(span[0])[:7]
-    accounts, audited = Accounts(), Audited(source)
-    try:
-        _, held = measure(render.counted(audited), accounts, first=first, last=last)
-    except InvalidCommand:
-        raise InvalidCommand(f"the log has no entry in {month}") from None
-    if company not in accounts.companies:
-        raise UnknownCompany(company)
-    return {"verdict": audited.verdict, **stated(accounts, held, company=company, month=month)}
 
 
 def _lines(said: dict[str, Any]) -> list[tuple[str, str, str, dict[str, Any]]]:

@@ -82,6 +82,10 @@ class QuotaLimit:
             return None
         return "", broken
 
+    def lets_in(self, app: App) -> bool:
+        """Whether no limit keeps the pending app out now (semantics N2)."""
+        return self.broken(app.spec.user, app.requested) is None
+
     def passes_over(self, request: Resources) -> bool:
         """Whether the company's limits keep every app of that request out now (semantics N2)."""
         return self.ceiling is not None and self.ceiling.broken(self.tenant.standing, request) is not None

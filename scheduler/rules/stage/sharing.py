@@ -63,14 +63,8 @@ def _entering(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitte
     due = [app for name in names if not (app := state.apps[name]).admitted]
     due += state.queue.wanting_nothing()
     for app in state.queue.entering(due):
-        if _within_limits(state, app):
+        if state.queue.companies[app.spec.company].limit.lets_in(app):  # now that others have entered
             yield admission(state, app)
-
-
-def _within_limits(state: ClusterState, app: App) -> bool:
-    """Whether no limit keeps the app out, now that others have entered (semantics N2)."""
-    limit = state.queue.companies[app.spec.company].limit
-    return not limit.limited or limit.broken(app.spec.user, app.requested) is None
 
 
 def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
@@ -224,6 +218,7 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
     again = True
     while again and state.fleet.most_free_cores():
         wanting = _wanting(state, at)
+        whole = len(wanting) == 1 or _takes_all_at_once(state)
         order = _lowest_first(state, wanting)
         again = False
         while (app := order.pop()) is not None:
@@ -231,12 +226,11 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
             if not (within_cap(state, app.spec.company, app.need.executor, others) and has_room_now(state, app, at)):
                 continue
             if not app.admitted:
-                if not _within_limits(state, app):
+                if not state.queue.companies[app.spec.company].limit.lets_in(app):
                     continue
                 again = True
                 yield admission(state, app)
-            whole = len(wanting) == 1 or app.need.growing or _takes_all_at_once(state)
-            number = wanted_units(app) - held_units(app) if whole else 1
+            number = wanted_units(app) - held_units(app) if whole or app.need.growing else 1
             placed = yield from _place(state, app, at, number, others)
             if placed and app.owed and wanted_units(app) > held_units(app):
                 order.push(app)

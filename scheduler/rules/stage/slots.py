@@ -180,8 +180,7 @@ def takes_part(state: ClusterState, app: App) -> bool:
     """Whether the app takes part in the filling (semantics H2)."""
     if app.over or not app.need.hostable or not (app.admitted or app.ready):
         return False
-    limit = state.queue.companies[app.spec.company].limit
-    if not app.admitted and limit.limited and limit.broken(app.spec.user, app.requested) is not None:
+    if not (app.admitted or state.queue.companies[app.spec.company].limit.lets_in(app)):
         return False
     return wanted_units(app) > 0 or app.unplaced_driver is not NOTHING
 

@@ -179,18 +179,23 @@ def test_a_master_that_knows_nothing_heeds_the_one_that_has_served(
     assert noted(connection, keys) is None
 
 
+def knowing(store: EmbeddedStore, keys: Keys, name: str) -> Master:
+    """A master in this process that notes how far it has known the log."""
+    log = EventLog(Redis.from_url(store.url), keys)
+    return Master(log, Member(name, 1, "here"), known=Known(log, f"master {name}"))
+
+
 def test_a_standby_knows_what_it_has_folded_however_soon_it_takes_over(
     start: Callable[[], Forked], store: EmbeddedStore, connection: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
     active = start()
     Client(connection, keys.cluster, timeout_s=HOPELESS_S).send(RegisterCompany(company="acme"))
-    log = EventLog(Redis.from_url(store.url), keys)
-    standby = Master(log, Member("m2", 1, "here"), known=Known(log, "master m2"))
+    standby = knowing(store, keys, "m2")
     thread = threading.Thread(target=standby.run)
     thread.start()
     try:
-        wait_until(lambda: standby.follower.position == log.head(), "the standby to fold the log")
+        wait_until(lambda: standby.follower.position == standby.log.head(), "the standby to fold the log")
         active.kill()
         connection.flushall()
         end = wait_until(lambda: noted(connection, keys), "the standby to say what it has known")
@@ -207,8 +212,7 @@ def test_a_turn_that_was_refused_is_not_known(
 ) -> None:
     """Neither to the master that decided it, when another one was elected, nor to those that heed its notes."""
     monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
-    log = EventLog(Redis.from_url(store.url), keys)
-    deposed = Master(log, Member("m1", 1, "here"), known=Known(log, "master m1"))
+    deposed = knowing(store, keys, "m1")
     deposed.scheduler.take_over()
     client = Client(connection, keys.cluster)
     client.notify(RegisterCompany(company="acme"))
@@ -227,9 +231,9 @@ def test_a_turn_whose_commit_the_store_did_not_take_is_not_known(
     store: EmbeddedStore, connection: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
-    log = EventLog(Redis.from_url(store.url), keys)
-    master = Master(log, Member("m1", 1, "here"), known=Known(log, "master m1"))
+    master = knowing(store, keys, "m1")
     master.scheduler.take_over()
+    log = master.log
     begin_commit, refused = log.begin_commit, []
 
     def lose_the_first(*arguments: Any, **options: Any) -> CommitInFlight:

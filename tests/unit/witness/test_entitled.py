@@ -57,7 +57,7 @@ def ended(executor: str) -> EndedExecutor:
 
 def played(*commands: Command, first: int = 3, borrow: bool = True) -> Cluster:
     """Two companies on a worker of 16 cores; the third edition comes before the command of number `first`, from 0."""
-    cluster = Cluster({"reclaim": "firm", "reclaim_patience_s": 60, "min_runtime_s": 0})
+    cluster = Cluster({"reclaim": "firm", "reclaim_patience_s": 60, "min_runtime_s": 0}, edition=2)
     begin: list[Command] = [
         RegisterCompany(company="a", borrow=borrow),
         RegisterCompany(company="b", borrow=borrow),
@@ -206,7 +206,6 @@ def test_shares_tell_weight_cap_demand_and_entitlement_at_both_levels() -> None:
     assert "partCores" not in a
 
 
-@pytest.mark.second_edition
 def test_shares_are_as_before_under_the_second_edition() -> None:
     found = shares(lent(first=99).state)
     assert not found["byEntitlement"]
@@ -220,7 +219,6 @@ def test_the_page_shows_what_is_entitled_in_the_place_of_parts() -> None:
     assert company(state, "b")["shortCores"] == 8
 
 
-@pytest.mark.second_edition
 def test_which_edition_is_in_force_and_since_when() -> None:
     assert edition(lent(first=99).state) | {"admission": ""} == {
         "edition": 2,
@@ -244,7 +242,6 @@ def test_the_audit_derives_a_log_of_the_third_edition_and_one_that_crosses_to_it
     cluster.check_replay()
 
 
-@pytest.mark.second_edition
 def test_holds_of_the_second_edition_end_with_it() -> None:
     cluster = played(submit("x", "a", 16), submit("y", "b", 8), submit("z", "a", 4), first=5)
     assert of_type(cluster, HoldEnded)

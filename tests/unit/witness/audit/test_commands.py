@@ -15,7 +15,6 @@ from scheduler.model.commands import (
     CancelTask,
     ChangeAccount,
     ChangeCompany,
-    ChangeEdition,
     Command,
     DecommissionWorker,
     EndedDriver,
@@ -205,7 +204,6 @@ def restored() -> list[Fact]:
 def entitled() -> list[Fact]:
     """A cluster that shares by entitlement, where room is made for one company and no longer needed then."""
     cluster = Cluster({"reclaim_patience_s": 60})
-    cluster.turn(ChangeEdition(edition=3))
     for company in ("acme", "globex"):
         cluster.company(company)
     cluster.worker("w1", 16)
@@ -218,7 +216,6 @@ def entitled() -> list[Fact]:
 def in_slots() -> list[Fact]:
     """A cluster of one executor of globex, which awaits a slot, has it, obeys nobody, and awaits another one."""
     cluster = Cluster({"reclaim_patience_s": 60, "slot_s": 60, "never_fits": "wait"})
-    cluster.turn(ChangeEdition(edition=3))
     for company in ("acme", "globex"):
         cluster.company(company)
     cluster.worker("w1", 16)

@@ -38,7 +38,6 @@ PATIENCE_S = 300
 def cluster(*companies: str, **workers: int) -> Cluster:
     """A cluster that shares by entitlement, with companies of default quotas and workers of so many cores."""
     found = Cluster({"reclaim_patience_s": PATIENCE_S, "min_runtime_s": 0})
-    found.turn(ChangeEdition(edition=3))
     for company in companies:
         found.company(company)
     for name, cores in workers.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler.model.commands import (
-    ChangeEdition,
     Command,
     ConfigureCluster,
     EndedExecutor,
@@ -42,7 +41,6 @@ def cluster(*companies: str, slot_s: int = SLOT_S, **workers: int) -> Clocked:
     """A cluster that shares by entitlement and gives slots, with workers of so many cores."""
     settings = {"reclaim_patience_s": PATIENCE_S, "min_runtime_s": 600, "reclaim": "firm", "slot_s": slot_s}
     found = Clocked({**settings, "never_fits": "wait"}, each_event=False, each_refusal=False)
-    found.turn(ChangeEdition(edition=3))
     for company in companies:
         found.company(company)
     for name, cores in workers.items():
