@@ -44,6 +44,7 @@ _PRINTED = re.compile(r"\bprint\(.*\)  # (.+)$", re.MULTILINE)
 _URL = "redis://store:6379/0"
 """The store of the cluster, in a page's Python."""
 _APP = re.compile(r"\bapp-[0-9a-f]{12}\b")
+_PROGRESS = re.compile(rf"{_APP.pattern} (pending|running)(, \d+ of \d+ tasks done)?")
 _ASIDE = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
     (re.compile(r"\b[0-9a-f]{32,64}\b"), "DIGEST"),
@@ -108,8 +109,8 @@ def read(path: Path) -> Page:
 
 
 def plain(text: str) -> list[str]:
-    """The lines, without what differs from run to run."""
-    lines = text.rstrip().splitlines()
+    """The lines without what differs from run to run, and without how far an app has come: quick ones print none."""
+    lines = [line for line in text.rstrip().splitlines() if not _PROGRESS.fullmatch(line.strip())]
     for pattern, word in _ASIDE:
         lines = [pattern.sub(word, line) for line in lines]
     return [line.strip() for line in lines]
