@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
+from typing import Any
 
 import click
 
@@ -79,58 +81,145 @@ ELSEWHERE = {
 
 
 OPTIONS_ELSEWHERE = {
-    "--account": "--company",
-    "-A": "--company",
-    "--cpus-per-task": "--cores-per-task",
-    "--dependency": "--after",
-    "--endtime": "--until",
-    "--format": "--columns",
-    "--gpus": "--task-resource",
-    "-G": "--task-resource",
-    "--gres": "--task-resource",
-    "--job-name": "--name",
-    "--jobname": "--name",
-    "--me": "--user",
-    "--mem": "--memory-per-task",
-    "--mem-per-cpu": "--memory-per-task",
-    "--nice": "--priority",
-    "--nodelist": "--prefer",
-    "-w": "--prefer",
-    "--noheader": "--no-header",
-    "--ntasks": "--tasks",
-    "--requeue": "--retries",
-    "--signal": "--warn",
-    "--starttime": "--since",
-    "--states": "--state",
-    "--test-only": "--plan",
-    "--time": "--max-runtime",
-    "-u": "--user",
+    "account": ("--company",),
+    "accounts": ("--company",),
+    "cpus-per-task": ("--cores-per-task",),
+    "dependency": ("--after",),
+    "endtime": ("--until",),
+    "format": ("--columns",),
+    "Format": ("--columns",),
+    "gpus": ("--task-resource",),
+    "gpus-per-node": ("--task-resource",),
+    "gpus-per-task": ("--task-resource",),
+    "gres": ("--task-resource",),
+    "iterate": ("--watch",),
+    "job-name": ("--name",),
+    "jobname": ("--name",),
+    "kill-on-bad-exit": ("--keep-going",),
+    "label": ("--prefix",),
+    "me": ("--user",),
+    "mem": ("--memory-per-task",),
+    "mem-per-cpu": ("--memory-per-task",),
+    "nice": ("--priority",),
+    "nodelist": ("--prefer",),
+    "noheader": ("--no-header",),
+    "ntasks": ("--tasks",),
+    "pty": ("--tty",),
+    "requeue": ("--retries",),
+    "signal": ("--warn",),
+    "starttime": ("--since",),
+    "state": ("--state",),
+    "states": ("--state",),
+    "test-only": ("--plan",),
+    "time": ("--max-runtime",),
+    "uid": ("--user",),
+    "users": ("--user",),
 }
-"""Options of Slurm, and what the verbs that have it call it."""
+"""Options of Slurm by their long names, and what verbs call them that have them."""
+_ONE_LINE = "an app is one line; `fairlog app APP` shows its tasks"
+_BY_SCRIPTS = "scripts read --json"
 NOT_HERE = {
-    "--constraint": "workers have no features",
-    "-C": "workers have no features",
-    "--exclude": "executors are placed by the setting placement",
-    "-x": "executors are placed by the setting placement",
-    "--exclusive": "a task has its cores for itself, and not its worker",
-    "--mail-type": "nobody is told by mail; `fairlog submit --wait` in a script tells anybody",
-    "--mail-user": "nobody is told by mail; `fairlog submit --wait` in a script tells anybody",
-    "--nodes": "an app has as many executors as its tasks need",
-    "-N": "an app has as many executors as its tasks need",
-    "--partition": "there are no partitions; companies have quotas",
-    "--qos": "companies have quotas, and users have limits",
-    "--wrap": "a command is given as it is: `fairlog submit -- CMD`",
+    "allocations": _ONE_LINE,
+    "allusers": "what you may see is listed of all users; --user NAME chooses",
+    "array": _ONE_LINE,
+    "array-unique": _ONE_LINE,
+    "brief": "-o app,state,reason chooses columns",
+    "constraint": "workers have no features",
+    "dead": "all workers are listed with their states",
+    "delimiter": _BY_SCRIPTS,
+    "exclude": "executors are placed by the setting placement",
+    "exclusive": "a task has its cores for itself, and not its worker",
+    "full": "`fairlog signal APP SIGNAL --all-processes` sends a signal to all processes",
+    "input": "let CMD read the file: `fairlog submit -- sh -c 'CMD < FILE'`",
+    "interactive": "a filter asks in any case; --yes answers",
+    "jobid": "`fairlog exec APP -- CMD` runs a command beside a running app",
+    "jobs": "`fairlog app APP` shows one app",
+    "list-reasons": "reasons are below the table in any case",
+    "long": "-o COLUMN,... chooses columns, and `fairlog app APP` shows all of one",
+    "mail-type": "nobody is told by mail; `fairlog submit --wait` in a script tells anybody",
+    "mail-user": "nobody is told by mail; `fairlog submit --wait` in a script tells anybody",
+    "nodes": "an app has as many executors as its tasks need",
+    "ntasks-per-node": "tasks are placed by the setting placement; --tasks N says how many there are",
+    "parsable": _BY_SCRIPTS,
+    "parsable2": _BY_SCRIPTS,
+    "partition": "there are no partitions; companies have quotas",
+    "qos": "companies have quotas, and users have limits",
+    "quiet": "the id alone is printed, and nothing by a verb that has nothing to say",
+    "signal": "`fairlog signal APP SIGNAL` sends a signal",
+    "start": "nobody knows when an app starts; `fairlog explain APP` tells for what it waits",
+    "test-only": "`fairlog submit --plan` tells whether and where an app would start",
+    "unbuffered": "output is printed as it comes",
+    "wait": "the end is waited for in any case",
+    "wrap": "a command is given as it is: `fairlog submit -- CMD`",
 }
-"""Options of Slurm for which no verb has one, and why."""
+"""Options of Slurm, by their long names, for which a verb may have none, and why."""
+_LIKE = {
+    "submit": ("SBATCH", "SRUN"),
+    "run": ("SBATCH", "SRUN"),
+    "exec": ("SRUN",),
+    "apps": ("SQUEUE", "SACCT"),
+    "app": ("SCONTROL", "SACCT"),
+    "top": ("SQUEUE",),
+    "kill": ("SCANCEL",),
+    "signal": ("SCANCEL",),
+    "workers": ("SINFO",),
+    "shares": ("SSHARE",),
+}
+"""The verbs, and the commands of Slurm whose tables of options people may have in mind."""
 
 
 def option_elsewhere(error: click.NoSuchOption) -> str:
     """What Slurm's option of that name is called by the verb, or why it has none; "" if Slurm has no such option."""
-    name = error.option_name
-    here = {each for param in error.ctx.command.params for each in param.opts} if error.ctx is not None else set()
-    if (ours := OPTIONS_ELSEWHERE.get(name)) in here:
-        return f"what Slurm calls {name} is {ours} here"
-    return NOT_HERE.get(name, "")
+    if error.ctx is None:
+        return ""
+    from fairlog.compat.slurm import tables  # noqa: PLC0415 (few options are wrong)
+    from fairlog.compat.slurm.words import ACTS  # noqa: PLC0415 (likewise)
+
+    name, verb = error.option_name, error.ctx.command.name or ""
+    here = {each for param in error.ctx.command.params for each in (*param.opts, *param.secondary_opts)}
+    meant = [
+        option
+        for command in _LIKE.get(verb, ("SBATCH", "SQUEUE", "SACCT"))
+        for option in getattr(tables, command)
+        if name in (f"-{option.letter}", f"--{option.name}")
+    ]
+    named = [each for option in meant for each in OPTIONS_ELSEWHERE.get(option.name, (f"--{option.name}",))]
+    if ours := [each for each in dict.fromkeys(named) if each in here]:
+        return f"what Slurm calls {name} is {' or '.join(ours)} here"
+    if verb not in _LIKE:
+        return ""
+    whys = [NOT_HERE.get(option.name) or (option.note if option.effect != ACTS else "") for option in meant]
+    return next((why for why in whys if why), "there is nothing like Slurm's option of that name" if meant else "")
+
+
+def beside_slurm(letter: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What reads a value as `read`, and says of one that Slurm's option of that letter takes what it is called here."""
+
+    def value(text: str) -> Any:  # noqa: ANN401 (as `read`)
+        try:
+            return read(text)
+        except (click.BadParameter, ValueError) as error:
+            said = error.message if isinstance(error, click.BadParameter) else f"{text[:40]!r} is not a whole number"
+            raise click.BadParameter(f"{said}{_meant_for_slurm(letter, text.strip())}") from None
+
+    value.__name__ = "value"
+    return value
+
+
+def _meant_for_slurm(letter: str, text: str) -> str:
+    if letter == "p" and text and not text.strip("-+0123456789."):
+        return ""
+    if letter == "p":
+        return "; -p is --priority here, and there are no partitions"
+    if letter == "e" and text and "=" not in text:
+        return f"; -e is --env here, and a file for errors is --error {text[:40]}"
+    if letter == "a" and "%" in text:
+        return "; how many run at once is --cores here"
+    kind, colon, jobs = text.partition(":")
+    ours = {"afterok": "ok", "afterany": "any", "afternotok": "not-ok", "after": "began"}.get(kind)
+    if letter == "d" and colon and ours:
+        return f"; what Slurm calls {text[:40]} is {jobs.partition(':')[0][:30]}:{ours} here"
+    return ""
 
 
 class VerbGroup(click.Group):

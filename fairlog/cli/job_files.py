@@ -25,6 +25,7 @@ from scheduler.model.staged import MOST_SCRIPT_BYTES, script_value
 from scheduler.model.text import of_bytes
 
 DIRECTIVE = "#FAIRLOG"
+_OF_SLURM = "#SBATCH"
 STDIN = "<stdin>"
 """As the name of a script: standard input."""
 _STDIN_READ = "fairlog.stdin"
@@ -48,6 +49,7 @@ _INTERPRETERS = {
 _INTERPRETER = re.compile(rf"{_SHELL.pattern}|(?:python|pypy|perl|ruby|Rscript|julia|node|lua)[0-9.]*")
 _OPTIONS = re.compile(r"#([ \t]*)(FAIRLOG|fairlog|Fairlog|SBATCH|PBS|BSUB|COBALT|MSUB|OAR|\$|flux:)[ \t]+-")
 """A line that looks as if it stated options of a scheduler."""
+_VARIABLES_OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+")
 _VARIABLE = re.compile(r"(?:export\s+)?([^\s=]+)=(.*)", re.DOTALL)
 _OF_THE_SHELL = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 
@@ -84,8 +86,41 @@ class JobCommand(click.Command):
         for sentence in unheeded(command) if command else ():
             say(f"note: {sentence}")
         if command and (script := script_of(command)) is not None:
-            yield from self._directed(ctx, script)
+            own = [*self._directed(ctx, script)]
+            yield from self._of_slurm(ctx, script, [*own, *args])
+            yield from own
         yield from args
+
+    def _of_slurm(self, ctx: click.Context, script: str, stronger: Sequence[str]) -> Sequence[str]:
+        """What the lines `#SBATCH` of the script mean, besides `stronger` options.
+
+        Raises: click.UsageError naming the line.
+        """
+        head = _head(script)
+        if not any(_is_of_slurm(line) for line in _leading(head)):
+            return ()
+        from fairlog.compat.slurm.as_options import translated  # noqa: PLC0415 (few scripts have such lines)
+        from fairlog.compat.slurm.words import Refused  # noqa: PLC0415 (likewise)
+
+        said: dict[str, Any] = self.make_parser(ctx).parse_args([*stronger])[0]
+        named = {option.name: option.opts for option in self.params}
+        given = {each for name, value in said.items() if isinstance(value, str) for each in named[name]}
+        try:
+            words, idle = translated(head, {each for names in named.values() for each in names}, given)
+        except Refused as refusal:
+            raise click.UsageError(f"{script}, {refusal}", ctx) from None
+        where = f"the lines {_OF_SLURM} of {script}"
+        for taken in _taken(self._read(ctx, words, where)):
+            say(f"note: {where} take {taken} along for the tasks")
+        if idle:
+            say(f"note: without effect in {where}: {', '.join(idle)}")
+        if read := sorted(set(_VARIABLES_OF_SLURM.findall(head))):
+            more = " and others" if len(read) > 3 else ""
+            say(
+                f"note: {script} names {', '.join(read[:3])}{more}; variables of Slurm are set for jobs of the sbatch "
+                "in `fairlog slurm path`"
+            )
+        return words
 
     def _directed(self, ctx: click.Context, script: str) -> Iterator[str]:
         """The options in the leading comments of the script. Raises: click.UsageError naming the line."""
@@ -208,6 +243,16 @@ def directives(program: str) -> Iterator[tuple[int, list[str]]]:
             raise click.UsageError(f"line {number} of {program} cannot be read: {error}") from None
 
 
+def _is_of_slurm(line: str) -> bool:
+    """Whether a line of the leading comments has options as sbatch reads them."""
+    return line.startswith((f"{_OF_SLURM} ", f"{_OF_SLURM}\t"))
+
+
+def _has_options(program: str) -> bool:
+    """Whether the program is a script of the present folder with lines of options that count."""
+    return any(map(_is_of_slurm, _leading(_head(program)))) or any(directives(program))
+
+
 def script_of(command: Sequence[str]) -> str | None:
     """The script that the command runs, whose options count: its first word, or the one after an interpreter.
 
@@ -219,7 +264,7 @@ def script_of(command: Sequence[str]) -> str | None:
         program = "".join(command[1 + len(options) : 2 + len(options)])
         return program if _head(program) and "-c" not in options else None
     found = None if "/" in program else shutil.which(program)
-    path = program if found is None or any(directives(program)) else found
+    path = program if found is None or _has_options(program) else found
     return path if _head(path) else None
 
 
@@ -237,12 +282,15 @@ def unheeded(command: Sequence[str]) -> Iterator[str]:
     script = script_of(command)
     for path in dict.fromkeys([*([] if script is None else [script]), *command[:_MOST_WORDS]]):
         head = _head(path)
+        leading = [*_leading(head)]
         heeded = {number for number, _ in directives(path)} if path == script else set()
-        first = len(list(_leading(head)))
+        heeded |= {number for number, line in enumerate(leading, 1) if path == script and _is_of_slurm(line)}
         found: dict[str, list[int]] = {}
         for number, line in enumerate(head.splitlines(), 1):
             if number not in heeded and (said := _OPTIONS.match(line)) is not None:
-                found.setdefault(_why_unheeded(said, late=number > first, counts=path == script), []).append(number)
+                found.setdefault(_why_unheeded(said, late=number > len(leading), counts=path == script), []).append(
+                    number
+                )
         for why, numbers in found.items():
             lines = ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
             verb = "s {} of {} do" if len(numbers) > 1 else " {} of {} does"
@@ -251,10 +299,10 @@ def unheeded(command: Sequence[str]) -> Iterator[str]:
 
 def _why_unheeded(said: re.Match[str], *, late: bool, counts: bool) -> str:
     name = said[2]
-    if name.upper() != "FAIRLOG":
+    if name.upper() not in ("FAIRLOG", "SBATCH"):
         return f"#{name} is of another scheduler; write {DIRECTIVE} and options of `fairlog submit --help`"
-    if said[1] or name != "FAIRLOG":
-        return f"write {DIRECTIVE}, in capitals and without a blank"
+    if said[1] or name != name.upper():
+        return f"write #{name.upper()}, in capitals and without a blank"
     if not counts:
         return "the command does not begin with this script; name it first, or give its options on the command line"
     return "options stand before the first command" if late else "its options cannot be told"
@@ -299,7 +347,7 @@ def as_command(command: Sequence[str]) -> tuple[str, ...]:
     if ending in _INTERPRETERS:
         by = _INTERPRETERS[ending]
         raise click.UsageError(f"{program} does not say by `#!` what runs it; type `fairlog submit -- {by} {path} …`")
-    if executable or any(directives(program)) or ending == ".sh":
+    if executable or _has_options(program) or ending == ".sh":
         return ("sh", path, *command[1:])
     raise click.UsageError(
         f"{program} is a text that cannot be executed; begin it with `#!` and its interpreter, or name that: "

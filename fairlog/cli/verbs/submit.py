@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id, full_ids
 from fairlog.cli.decorators import on_cluster
+from fairlog.cli.groups import beside_slurm
 from fairlog.cli.job_files import STDIN, Copy, JobCommand, exported, in_folder, read_variables, with_copy
 from fairlog.cli.params import (
     FILE,
@@ -104,7 +105,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option(
         "--array",
         "-a",
-        type=read_array,
+        type=beside_slurm("a", read_array),
         metavar="LIST",
         help="Run CMD once for each index of a list such as 1-10,15,20-30:5, which FAIRLOG_TASK_INDEX holds. Instead "
         "of --tasks.",
@@ -246,7 +247,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option(
         "--env",
         "-e",
-        type=read_pair,
+        type=beside_slurm("e", read_pair),
         multiple=True,
         metavar="K=V",
         help="Environment variable for the tasks. Can be repeated.",
@@ -276,6 +277,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     number_option(
         "--priority",
         "-p",
+        type=beside_slurm("p", int),
         default=0,
         show_default=True,
         help="Place among the user's own apps, from -1000 to 1000; higher goes first. `fairlog reprioritize` changes "
@@ -284,7 +286,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option(
         "--after",
         "-d",
-        type=read_dependency,
+        type=beside_slurm("d", read_dependency),
         multiple=True,
         metavar="APP[:ok|any|not-ok|began]",
         help="Start after that app of the company has finished (ok, the default), ended (any), ended otherwise than "
@@ -495,8 +497,9 @@ def submit(
 
     A script can hold its own options, in lines `#FAIRLOG --cores 4` of its leading comments, and a TOML file all of
     them: `fairlog submit --file job.toml`. Options of the command line are stronger. A script is the first word of CMD,
-    or the one after its interpreter, as in `bash job.sh`. Of lines that do not count, such as #SBATCH, stderr says so,
-    and so it does of lines that take variables or files of yours along.
+    or the one after its interpreter, as in `bash job.sh`. Lines `#SBATCH` mean what they mean to Slurm, as far as there
+    is the like here, and give way to lines `#FAIRLOG`. Of lines and options that do not count, stderr says so, and so
+    it does of lines that take variables or files of yours along.
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
 

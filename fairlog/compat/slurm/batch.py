@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from fairlog.compat.slurm.words import Refused
 
@@ -81,15 +82,21 @@ def wrapped(command: str) -> bytes:
 
 def directives(script: bytes) -> list[str]:
     """The words of the lines `#SBATCH` before the first command of the script. Raises: Refused."""
-    found: list[str] = []
-    for number, line in enumerate(os.fsdecode(script).split("\n"), 1):
+    return [word for _, words in lines(os.fsdecode(script)) for word in words]
+
+
+def lines(script: str) -> Iterator[tuple[int, list[str]]]:
+    """The words of each line `#SBATCH` before the first command of the script, with its number from 1.
+
+    Raises: Refused for words that cannot be told apart.
+    """
+    for number, line in enumerate(script.split("\n"), 1):
         if not line.strip():
             continue
         if not line.startswith("#"):
             break
         if line.startswith(DIRECTIVE) and line[len(DIRECTIVE) : len(DIRECTIVE) + 1] in (" ", "\t"):
-            found += _words(line[len(DIRECTIVE) :], number)
-    return found
+            yield number, _words(line[len(DIRECTIVE) :], number)
 
 
 def _words(line: str, number: int) -> list[str]:

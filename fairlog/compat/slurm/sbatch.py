@@ -403,11 +403,16 @@ def outputs(asked: Asked, indexes: str, cwd: str) -> dict[str, Any]:
     found: dict[str, Any] = {"output": os.path.join(start, pattern(output, "output")), "numbered": True}  # noqa: PTH118 (as above)
     if (error := asked.get("error")) is not None:
         found["error"] = os.path.join(start, pattern(error, "error"))  # noqa: PTH118 (as above)
+    found["open_mode"] = open_mode(asked)
+    return found
+
+
+def open_mode(asked: Asked) -> str:
+    """Whether files of output are emptied before they are written to. Raises: Refused."""
     mode = (asked.get("open-mode") or "truncate").lower()
     if mode not in ("append", "a", "truncate", "t"):
         raise Refused("Invalid --open-mode specification", CODE)
-    found["open_mode"] = "append" if mode.startswith("a") else "truncate"
-    return found
+    return "append" if mode.startswith("a") else "truncate"
 
 
 def pattern(text: str, name: str) -> str:
