@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-compiled test-spark spark-python properties simulate explore chaos lint bench lock clean
+.PHONY: demo demo-spark test test-compiled test-spark spark-python properties simulate explore chaos hosts lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
@@ -73,6 +73,11 @@ explore: $(VENV)/.test
 # Random kills, stops and restarts for five minutes or SECONDS=60. SEED=7 repeats a run, REPLICATED=1 uses three stores.
 chaos: $(VENV)/.test
 	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICATED),--replicated)
+
+# The hosts of a cluster as network namespaces, as root: cut off, stopped and killed for 20 minutes or SECONDS=300.
+# FAULT='primary deaf': this one alone. SERVER=redis: the system's redis-server instead of Valkey. SEED=7 repeats a run.
+hosts: $(VENV)/.test
+	$(BIN)/python -m tests.hosts $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER)) $(if $(FAULT),--fault '$(FAULT)')
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -10,14 +10,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fairlog.cli.render import print_json, print_table
-from tests.chaos.checker import PROMISES, Evidence, Violation, check
+from tests.chaos.checker import Evidence, Violation, check
+from tests.chaos.decisions import PROMISES
 from tests.chaos.faults import draw
 from tests.chaos.rig import Rig
 from tests.unit.recorded import exported
@@ -26,7 +27,7 @@ _LINE_EVERY_S = 10.0
 _SHOWN = 20
 
 
-def _progress() -> Callable[[str], None]:
+def progress_teller() -> Callable[[str], None]:
     """A function that reports progress: one changing line on a terminal, otherwise a line every ten seconds."""
     terminal, said_s = sys.stderr.isatty(), 0.0
 
@@ -79,17 +80,22 @@ def _print(report: dict[str, Any]) -> None:
     click.echo()
     print_table(["fault", "times"], list(report["faults"].items()), empty="no faults")
     click.echo()
-    broken = dict.fromkeys(PROMISES, 0)
-    for violation in report["violations"]:
+    print_violations(report["violations"], PROMISES)
+
+
+def print_violations(violations: Sequence[Mapping[str, str]], promises: Iterable[str]) -> None:
+    """How often each promise was broken, and by what."""
+    broken = dict.fromkeys(promises, 0)
+    for violation in violations:
         broken[violation["promise"]] += 1
     print_table(["promise", "broken"], list(broken.items()), empty="")
-    for violation in report["violations"][:_SHOWN]:
+    for violation in violations[:_SHOWN]:
         click.echo(f"BROKEN: {violation['promise']}: {violation['what']}")
-    if len(report["violations"]) > _SHOWN:
-        click.echo(f"… and {len(report['violations']) - _SHOWN} more")
+    if len(violations) > _SHOWN:
+        click.echo(f"… and {len(violations) - _SHOWN} more")
 
 
-def _last_words(folder: Path) -> None:
+def last_words(folder: Path) -> None:
     """Say what each process of the cluster printed last."""
     for log in sorted((folder / "logs").iterdir()):
         lines = log.read_text(errors="replace").rstrip().splitlines()
@@ -118,7 +124,7 @@ def main(*, seconds: float, seed: int | None, replicated: bool, as_json: bool, k
     folder = keep or Path(tempfile.mkdtemp(prefix="fairlog-chaos-"))
     folder.mkdir(exist_ok=True)
     faults = draw(drawn, seconds, replicated=replicated)
-    progress = _progress()
+    progress = progress_teller()
     began_s = time.monotonic()
     with (folder / "faults.log").open("w") as told:
 
@@ -130,7 +136,7 @@ def main(*, seconds: float, seed: int | None, replicated: bool, as_json: bool, k
             rig.run(faults, seconds, progress)
             rig.settle(progress)
             evidence = rig.evidence()
-    violations = check(evidence)
+    violations = check(evidence, PROMISES)
     run = {"seed": drawn, "seconds": seconds, "replicated": replicated, "took_s": round(time.monotonic() - began_s, 1)}
     report = _report(evidence, violations, rig, run)
     if sys.stderr.isatty():
@@ -141,7 +147,7 @@ def main(*, seconds: float, seed: int | None, replicated: bool, as_json: bool, k
         _print(report)
     if violations:
         _keep(evidence, folder)
-        _last_words(folder)
+        last_words(folder)
         click.echo(
             f"{len(violations)} violations; histories, traces and logs lie in {folder}; again: {again}", err=True
         )

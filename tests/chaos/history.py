@@ -28,6 +28,8 @@ class Line(NamedTuple):
 
 
 DRIVER = -1
+REFUSED = "refused"
+"""The name of an app whose submission must be refused."""
 
 
 class Trace(NamedTuple):

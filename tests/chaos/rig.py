@@ -77,11 +77,13 @@ SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "stop": signal.SIGTE
 class Rig:
     """The cluster in `folder`; a context manager that leaves no process behind. `say` receives each fault."""
 
+    clients = CLIENTS
+
     def __init__(self, folder: Path, seed: int, *, replicated: bool, say: Callable[[str], None]) -> None:
         self.inflicted: Counter[str] = Counter()
         self._folder = folder
         self._archive = (folder / "archive").as_uri()
-        self._say = say
+        self.say = say
         self._traces = folder / "traces"
         self._histories = folder / "histories"
         self._logs = folder / "logs"
@@ -90,17 +92,14 @@ class Rig:
         shutil.copy(TASK, self._traces)
         self._keys = folder / "keys.json"
         self._ring = Keyring.create(self._keys)
-        self._store: Store = Replicated(folder / "store") if replicated else Single(folder / "store")
+        self._store: Store = self._new_store(folder / "store", replicated=replicated)
         self._masters = [
             self._fairlog(f"master-{n}", ["master", "--archive-allow", self._archive, *self._master_options()])
             for n in range(MASTERS)
         ]
-        sockets = [folder / "api" / str(n) for n in range(APIS)]
-        (folder / "api").mkdir(mode=0o700)
-        self._apis = [self._fairlog(f"api-{n}", ["api", "--socket", str(path)]) for n, path in enumerate(sockets)]
-        self._servers = tuple(f"http+unix:{path}" for path in sockets)
+        self._apis, self._servers = self._new_apis()
         self._agents = [self._agent(n) for n in range(AGENTS)]
-        self._clients = [self._client(number, seed) for number in range(CLIENTS)]
+        self._clients = [self._client(number, seed) for number in range(self.clients)]
         self._held: dict[str, float] = {}
         self._paused: dict[int, float] = {}
         self._state = ClusterState()
@@ -124,14 +123,27 @@ class Rig:
         for child in self._masters:
             child.start()
         with connect(self._store.url) as store:
-            client = Client(store, CLUSTER, keyring=self._ring, timeout_s=HOPELESS_S)
-            client.send(ConfigureCluster(settings=SETTINGS | {"archive_url": self._archive}))
-            client.send(RegisterKind(kind=KIND))
-            for company in COMPANIES:
-                client.send(RegisterCompany(company=company, borrow=True))
-                client.send(SetLimit("user", "max_running_apps", MOST_OF_A_USER, company=company, user="*"))
+            self._set_up(Client(store, CLUSTER, keyring=self._ring, timeout_s=HOPELESS_S))
         for child in (*self._agents, *self._apis, *self._clients):
             child.start()
+
+    def _new_store(self, folder: Path, *, replicated: bool) -> Store:
+        return Replicated.here(folder) if replicated else Single(folder)
+
+    def _new_apis(self) -> tuple[list[Child], tuple[str, ...]]:
+        """The API servers, and their URLs."""
+        sockets = [self._folder / "api" / str(n) for n in range(APIS)]
+        (self._folder / "api").mkdir(mode=0o700)
+        servers = [self._fairlog(f"api-{n}", ["api", "--socket", str(path)]) for n, path in enumerate(sockets)]
+        return servers, tuple(f"http+unix:{path}" for path in sockets)
+
+    def _set_up(self, client: Client) -> None:
+        """Make the cluster what workers and clients expect."""
+        client.send(ConfigureCluster(settings=SETTINGS | {"archive_url": self._archive}))
+        client.send(RegisterKind(kind=KIND))
+        for company in COMPANIES:
+            client.send(RegisterCompany(company=company, borrow=True))
+            client.send(SetLimit("user", "max_running_apps", MOST_OF_A_USER, company=company, user="*"))
 
     def run(self, faults: Sequence[Fault], seconds: float, progress: Callable[[str], None]) -> None:
         """Inflict `faults` when their time comes; return after `seconds`, with everything well again.
@@ -172,11 +184,13 @@ class Rig:
         """The records of the run."""
         with connect(self._store.url) as store:
             records: list[Record] = list(open_log(store, Keys(CLUSTER)).read())
+        lines = read_history(sorted(self._histories.iterdir()))
+        return Evidence(lines, records, list(read_traces(self._traces)), self._left(records))
+
+    def _left(self, records: Sequence[Record]) -> list[str]:
+        """The processes of tasks that still run."""
         apps = {fact.event.app for record in records for fact in told(record) if isinstance(fact.event, AppRegistered)}
-        running = [f"process {pid} of {app}" for app, pid in _task_processes() if app in apps]
-        return Evidence(
-            read_history(sorted(self._histories.iterdir())), records, list(read_traces(self._traces)), running
-        )
+        return [f"process {pid} of {app}" for app, pid in _task_processes() if app in apps]
 
     def _inflicted_so_far(self) -> str:
         return f"{self.inflicted.total()} faults"
@@ -196,7 +210,7 @@ class Rig:
         else:
             self._held[name] = until
         self.inflicted[str(fault)] += 1
-        self._say(f"{fault}: {name} (process {pid}) for {fault.hold_s:.1f} s")
+        self.say(f"{fault}: {name} (process {pid}) for {fault.hold_s:.1f} s")
         return True
 
     def _victims(self, kind: str) -> Mapping[str, int]:

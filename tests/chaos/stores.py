@@ -7,10 +7,10 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -22,7 +22,9 @@ from scheduler.service.child import Child, dies_with_us
 from tests.waiting import wait_until
 
 _ANSWER_S = 1.0
-_SERVICE = "fairlog"
+SERVICE = "fairlog"
+Place = tuple[str, int]
+"""An address and a port."""
 
 
 class Store(Protocol):
@@ -73,7 +75,7 @@ class Single:
 
 
 class Replicated:
-    """One primary, two replicas, three sentinels on ports of this machine. A commit counts once one replica has it.
+    """One primary, two replicas, three sentinels, each at a place. A commit counts once one replica has it.
 
     A server is only hit while all three are in sync and every sentinel reports so: the copy of one replica does not
     survive two faults at once.
@@ -81,29 +83,35 @@ class Replicated:
 
     replicas = 1
 
-    def __init__(self, folder: Path) -> None:
-        self._program = shutil.which("redis-server") or str(bundled_server())
+    def __init__(self, folder: Path, program: str, servers: Sequence[Place], sentinels: Sequence[Place]) -> None:
+        self._program = program
         self._folder = folder
-        self._servers = {f"store-{number}": _free_port() for number in (1, 2, 3)}
-        self._sentinels = {f"sentinel-{number}": _free_port() for number in (1, 2, 3)}
-        self._first = next(iter(self._servers.values()))
-        places = ",".join(f"127.0.0.1:{port}" for port in self._sentinels.values())
-        self.url = f"redis+sentinel://{places}/{_SERVICE}"
+        self._servers = {f"store-{number}": place for number, place in enumerate(servers, start=1)}
+        self._sentinels = {f"sentinel-{number}": place for number, place in enumerate(sentinels, start=1)}
+        self._first = servers[0]
+        places = ",".join(f"{host}:{port}" for host, port in sentinels)
+        self.url = f"redis+sentinel://{places}/{SERVICE}"
         self._children: dict[str, Child] = {}
+
+    @classmethod
+    def here(cls, folder: Path) -> Self:
+        """All six on ports of this machine."""
+        places: list[Place] = [("127.0.0.1", _free_port()) for _ in range(6)]
+        return cls(folder, shutil.which("redis-server") or str(bundled_server()), places[:3], places[3:])
 
     def start(self) -> None:
         """Return once all three servers are in sync and the sentinels know each other."""
-        for name, port in self._servers.items():
-            self._launch(name, port, self._durable(port))
-        for name, port in self._sentinels.items():
-            self._launch(name, port, self._watch(), "--sentinel")
-        wait_until(self._primary, "the replicated store")
+        for name, place in self._servers.items():
+            self._launch(name, place, self._durable(place))
+        for name, place in self._sentinels.items():
+            self._launch(name, place, self._watch(), "--sentinel")
+        wait_until(self.primary, "the replicated store")
 
     def victims(self, kind: str) -> Mapping[str, int]:
         """The primary, the replicas or the sentinels; no server while one of them is out of sync."""
         if kind == "sentinel":
             return self._pids(self._sentinels)
-        primary = self._primary()
+        primary = self.primary()
         if primary is None:
             return {}
         pids = self._pids(self._servers)
@@ -125,20 +133,29 @@ class Replicated:
         for child in self._children.values():
             child.wait(time.monotonic() + 5)
 
-    def _pids(self, names: Mapping[str, int]) -> dict[str, int]:
+    def _pids(self, names: Iterable[str]) -> dict[str, int]:
         return {name: pid for name in names if (pid := self._children[name].pid) is not None}
 
-    def _launch(self, name: str, port: int, settings: str, *options: str) -> None:
+    def _launch(self, name: str, place: Place, settings: str, *options: str) -> None:
         folder = self._folder / name
         folder.mkdir(parents=True)
         config = folder / "server.conf"
-        config.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n{settings}")
-        command = [self._program, str(config), *options]
+        config.write_text(f"port {place[1]}\nbind {place[0]}\ndir {folder}\n{settings}")
+        command = self._command(name, [self._program, str(config), *options])
         self._children[name] = Child(name, dies_with_us(command), folder / "log")
         self._children[name].start()
 
-    def _durable(self, port: int) -> str:
-        follow = "" if port == self._first else f"replicaof 127.0.0.1 {self._first}\n"
+    def _command(self, name: str, command: list[str]) -> list[str]:  # noqa: ARG002 - for others
+        """The command line that runs this server or sentinel."""
+        return command
+
+    def _asking(self, place: Place) -> Redis:
+        """A connection to a server or a sentinel, by which the rig looks at it."""
+        host, port = place
+        return Redis(host=host, port=port, socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0))
+
+    def _durable(self, place: Place) -> str:
+        follow = "" if place == self._first else f"replicaof {self._first[0]} {self._first[1]}\n"
         return (
             "appendonly yes\nappendfsync always\nno-appendfsync-on-rewrite no\nmaxmemory-policy noeviction\n"
             f'save ""\nrepl-diskless-sync-delay 0\nrepl-timeout 5\n{follow}'
@@ -146,52 +163,49 @@ class Replicated:
 
     def _watch(self) -> str:
         return (
-            f"sentinel monitor {_SERVICE} 127.0.0.1 {self._first} 2\n"
-            f"sentinel down-after-milliseconds {_SERVICE} 1000\nsentinel failover-timeout {_SERVICE} 6000\n"
+            f"sentinel monitor {SERVICE} {self._first[0]} {self._first[1]} 2\n"
+            f"sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 6000\n"
         )
 
-    def _primary(self) -> str | None:
+    def primary(self) -> str | None:
         """The name of the primary, if both others follow it, are in sync, and all sentinels agree."""
-        roles = {name: self._asked(port) for name, port in self._servers.items()}
+        roles = {name: self._asked(place) for name, place in self._servers.items()}
         primaries = [name for name, role in roles.items() if role.get("role") == "master"]
         if len(primaries) != 1:
             return None
-        port, offset = self._servers[primaries[0]], roles[primaries[0]]["master_repl_offset"]
-        followers = [self._asked(other) for other in self._servers.values() if other != port]
+        place, offset = self._servers[primaries[0]], roles[primaries[0]]["master_repl_offset"]
+        followers = [self._asked(other) for other in self._servers.values() if other != place]
         well = all(
             role.get("master_link_status") == "up"
-            and role.get("master_port") == port
+            and (role.get("master_host"), role.get("master_port")) == place
             and role["slave_repl_offset"] >= offset
             for role in followers
         )
-        return primaries[0] if well and self._sentinels_agree(port) else None
+        return primaries[0] if well and self._sentinels_agree(place) else None
 
-    def _sentinels_agree(self, primary: int) -> bool:
+    def _sentinels_agree(self, primary: Place) -> bool:
         """Whether every sentinel reports this server as the primary and the two others as its replicas."""
-        for port in self._sentinels.values():
+        host, port = primary
+        for place in self._sentinels.values():
             try:
-                with _asking(port) as sentinel:
-                    seen: Any = sentinel.sentinel_master(_SERVICE)
-                    replicas: Any = sentinel.sentinel_slaves(_SERVICE)
+                with self._asking(place) as sentinel:
+                    seen: Any = sentinel.sentinel_master(SERVICE)
+                    replicas: Any = sentinel.sentinel_slaves(SERVICE)
             except RedisError:
                 return False
-            if (seen["port"], seen["flags"], int(seen["num-other-sentinels"])) != (primary, "master", 2):
+            if (seen["ip"], seen["port"], seen["flags"], int(seen["num-other-sentinels"])) != (host, port, "master", 2):
                 return False
-            if [(replica["flags"], replica["master-port"]) for replica in replicas] != [("slave", primary)] * 2:
+            if [(replica["flags"], replica["master-port"]) for replica in replicas] != [("slave", port)] * 2:
                 return False
         return True
 
-    def _asked(self, port: int) -> dict[str, Any]:
+    def _asked(self, place: Place) -> dict[str, Any]:
         try:
-            with _asking(port) as server:
+            with self._asking(place) as server:
                 found: dict[str, Any] = server.info("replication")
                 return found
         except RedisError:
             return {}
-
-
-def _asking(port: int) -> Redis:
-    return Redis(port=port, socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0))
 
 
 def _free_port() -> int:

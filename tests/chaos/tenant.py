@@ -19,10 +19,8 @@ from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, 
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.service.child import die_with_parent
 from scheduler.service.keyring import Keyring
-from tests.chaos.history import History, Line
+from tests.chaos.history import REFUSED, History, Line
 
-REFUSED = "refused"
-"""The name of an app whose submission must be refused."""
 OPEN_APPS = 4
 """The number of apps that a client has open at once."""
 ANSWER_S = 4.0
@@ -59,6 +57,11 @@ class Tenancy(NamedTuple):
     servers: tuple[str, ...] = ()
     keys: str = ""
     """The file of the keys by which it signs what it sends to the store."""
+    token: str | None = None
+    """The token that it shows to API servers."""
+    users: tuple[str, ...] = ("ann", "bob")
+    """For whom it submits."""
+    timeout_s: float = ANSWER_S
 
 
 class Tenant:
@@ -70,13 +73,13 @@ class Tenant:
         self._life = uuid4().hex[:6]
         self._draw = random.Random(f"{tenancy.seed} {tenancy.number} {self._life}")
         self._client: ApiClient | StoreClient = (
-            ApiClient(tenancy.servers, timeout_s=ANSWER_S)
+            ApiClient(tenancy.servers, token=tenancy.token, timeout_s=tenancy.timeout_s)
             if tenancy.servers
             else StoreClient(
                 tenancy.url,
                 tenancy.cluster,
                 keyring=Keyring.load(Path(tenancy.keys)) if tenancy.keys else None,
-                timeout_s=ANSWER_S,
+                timeout_s=tenancy.timeout_s,
             )
         )
         self._apps = 0
@@ -118,7 +121,7 @@ class Tenant:
         return SubmitApp(
             app=f"app-{self._tenancy.number}-{self._life}-{self._apps}",
             company=company,
-            user=self._draw.choice(("ann", "bob")),
+            user=self._draw.choice(self._tenancy.users),
             name=how,
             command=("/bin/sh", TASK.name, how, seconds),
             cwd=self._tenancy.traces,

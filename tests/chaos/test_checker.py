@@ -38,10 +38,10 @@ from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.store.codec import GENESIS_DIGEST, Fact, encode_turn, told
-from tests.chaos.checker import PROMISES, Evidence, check
+from tests.chaos.checker import Evidence, check
+from tests.chaos.decisions import PROMISES
 from tests.chaos.faults import SINGLE, draw
-from tests.chaos.history import DRIVER, History, Line, Trace, read_history, read_traces
-from tests.chaos.tenant import REFUSED
+from tests.chaos.history import DRIVER, REFUSED, History, Line, Trace, read_history, read_traces
 from tests.unit.recorded import stored
 
 
@@ -312,14 +312,14 @@ PLANTED: dict[Callable[[Run], None], str] = {
 
 
 def test_a_run_in_which_all_went_well_contradicts_no_promise() -> None:
-    assert check(Run().evidence()) == []
+    assert check(Run().evidence(), PROMISES) == []
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_broken_promise_is_found(plant: Callable[[Run], None]) -> None:
     run = Run()
     plant(run)
-    assert PLANTED[plant] in {violation.promise for violation in check(run.evidence())}
+    assert PLANTED[plant] in {violation.promise for violation in check(run.evidence(), PROMISES)}
 
 
 def test_every_promise_has_been_broken_once_here() -> None:
@@ -329,10 +329,10 @@ def test_every_promise_has_been_broken_once_here() -> None:
 def test_a_command_without_word_may_have_been_carried_out_or_not() -> None:
     run = Run()
     run.lines.append(Line("lost", "invoke", to_builtins(submission("x"))))
-    assert check(run.evidence()) == []
+    assert check(run.evidence(), PROMISES) == []
     done = run.lines[1]
     run.lines[1] = done._replace(phase="unknown", error="ConnectionError: closed")
-    assert check(run.evidence()) == []
+    assert check(run.evidence(), PROMISES) == []
 
 
 def test_a_history_goes_on_where_the_life_before_left_it(tmp_path: Path) -> None:

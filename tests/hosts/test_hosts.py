@@ -1,0 +1,43 @@
+"""A short run of `make hosts`: a cluster of several hosts loses its master, is cut in two, and keeps its promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.bed import LEASE_S
+from tests.hosts.network import missing
+
+ROOT = Path(__file__).parents[2]
+AT_MOST_S = 1800
+"""A run that has not ended by then hangs."""
+CHOSEN = ("active master killed", "primary and active master cut off")
+HOLD_S = 6.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "this machine can have several hosts")
+def test_nothing_acknowledged_is_lost_when_hosts_are_cut_off(tmp_path: Path) -> None:
+    chosen = [word for name in CHOSEN for word in ("--fault", name)]
+    options = ["--seed", "1", "--hold", str(HOLD_S), "--json", "--keep", str(tmp_path / "kept"), *chosen]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hosts", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=AT_MOST_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["violations"] == []
+    assert report["commands"]["acknowledged"] > 0
+    assert report["commands"]["unknown"] == 0
+    nobody_s = {each["fault"]: each["nobody_s"] for each in report["pauses"]}
+    assert nobody_s.keys() == set(CHOSEN)
+    assert nobody_s["active master killed"] > LEASE_S / 2, "its lease has to run out first"
