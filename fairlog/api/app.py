@@ -317,7 +317,7 @@ class Door:
             return _json(description())
         if route.name in {"provider", "signIn"}:
             return await self._sign_in(route, request)
-        self.handlers.replica.check()
+        self.handlers.replica.check_fresh()
         return _json({"seq": self.handlers.replica.head})
 
     async def _work_of(self, route: Route, request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -12,19 +13,23 @@ from urllib.parse import quote
 import httpx
 
 from fairlog.api.addresses import UNIX
-from fairlog.api.client import LATER_S, RETRY_S, Base, Pause, Steps, error_of, event_of
-from fairlog.api.connections import Answer, Lost, Request
+from fairlog.api.client import LATER_S, RETRY_S, Base, Pause, Send, Steps, error_of, event_of
+from fairlog.api.connections import CONNECT_S, HEALTH, HEALTH_S, LOOK_S, Answer, Lost, Request
 from scheduler.model.sender import By
 from scheduler.model.versions import HEADER, MESSAGES
+from scheduler.store.lost import signs_of_life
 
 if TYPE_CHECKING:
-    from fairlog.api.client import Send
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.model.errors import CommandRejected
     from scheduler.service.receipts import Receipt
     from scheduler.store.tails import Stream, Tail
 
 T = TypeVar("T")
+_SIGNS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *((socket.IPPROTO_TCP, option, value) for option, value in signs_of_life().items()),
+]
 
 
 class AsyncApiClient(Base):
@@ -36,7 +41,7 @@ class AsyncApiClient(Base):
         super().__init__(urls, token, timeout_s)
         self._transports = [httpx.AsyncHTTPTransport(**each) for each in self._ways()]
         self._bases = ["http://fairlog" if url.startswith(UNIX) else url.rstrip("/") for url in self._urls]
-        self._extensions = {"timeout": httpx.Timeout(timeout_s + LATER_S).as_dict()}
+        self._extensions = {"timeout": httpx.Timeout(timeout_s + LATER_S, connect=CONNECT_S).as_dict()}
 
     def _ways(self) -> Iterator[dict[str, Any]]:
         """The arguments of each server's transport.
@@ -44,9 +49,9 @@ class AsyncApiClient(Base):
         Only https:// gets the certificate authorities, which take 40 ms to load; other connections trust none.
         """
         for url in self._urls:
-            socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+            path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
             trusted = True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            yield {"uds": socket, "verify": trusted, "trust_env": False}
+            yield {"uds": path, "verify": trusted, "trust_env": False, "socket_options": None if path else _SIGNS}
 
     def _built(self, step: Send) -> httpx.Request:
         """The request for a transport. An httpx client would add what needs more time than the server's answer."""
@@ -169,8 +174,31 @@ class AsyncApiClient(Base):
                 await asyncio.sleep(step.seconds)
                 continue
             try:
-                said = await self._transports[step.server].handle_async_request(self._built(step))
-                async with aclosing(said):
-                    got = Answer(said.status_code, await said.aread(), said.headers.get("retry-after"))
-            except httpx.TransportError as error:
+                got = await self._answered(step)
+            except (httpx.TransportError, Lost) as error:
                 got = Lost(str(error))
+
+    async def _answered(self, step: Send) -> Answer:
+        """The server's answer. Raises: Lost once another one is better off, as `ApiClient`; httpx's errors."""
+        answering = asyncio.ensure_future(self._told(step))
+        try:
+            while len(self._transports) > 1 and not (await asyncio.wait({answering}, timeout=LOOK_S))[0]:
+                others = [number for number in range(len(self._transports)) if number != step.server]
+                if not await self._is_well(step.server) and any([await self._is_well(each) for each in others]):
+                    raise Lost("it gives no sign of life, and another one does")
+            return await answering
+        finally:
+            answering.cancel()
+
+    async def _told(self, step: Send) -> Answer:
+        said = await self._transports[step.server].handle_async_request(self._built(step))
+        async with aclosing(said):
+            return Answer(said.status_code, await said.aread(), said.headers.get("retry-after"))
+
+    async def _is_well(self, server: int) -> bool:
+        """Whether the server says so, within `HEALTH_S`."""
+        try:
+            async with asyncio.timeout(HEALTH_S):
+                return (await self._told(Send(server, Request("GET", HEALTH)))).status_code < 400
+        except (httpx.TransportError, TimeoutError):
+            return False

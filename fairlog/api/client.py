@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from base64 import b64decode
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
@@ -230,7 +230,8 @@ class ApiClient(Base):
     """Speaks to API servers at `urls`: http://, https:// or http+unix:PATH, several separated by commas.
 
     Without `urls` and `token` it uses those of FAIRLOG_API and FAIRLOG_TOKEN. A server that does not answer is followed
-    by the next one. A command is repeated under its id, which is safe.
+    by the next one, also one that hangs or is cut off, while another one is well. A command is repeated under its id,
+    which is safe.
 
     Raises: CommandRejected for what the rules refuse, Refused for other refusals, NoMaster or Unreachable without an
     answer within `timeout_s`.
@@ -386,9 +387,16 @@ class ApiClient(Base):
                 time.sleep(step.seconds)
                 continue
             try:
-                got = self._servers[step.server].ask(step.request, self._headers)
+                got = self._servers[step.server].ask(step.request, self._headers, self._may_leave(step.server))
             except Lost as error:
                 got = error
+
+    def _may_leave(self, server: int) -> Callable[[], bool] | None:
+        """Whether the server gives no sign that it can answer while another one does; None if there is no other."""
+        others = [other for number, other in enumerate(self._servers) if number != server]
+        if not others:
+            return None
+        return lambda: not self._servers[server].is_well() and any(other.is_well() for other in others)
 
 
 def error_of(answer: Answer) -> FairlogError:

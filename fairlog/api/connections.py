@@ -5,8 +5,9 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -14,6 +15,14 @@ from urllib.parse import urlencode, urlsplit
 from fairlog.api.addresses import UNIX
 from fairlog.errors import Refused
 from scheduler.model.versions import HEADER, MESSAGES
+from scheduler.store.lost import LOST_MS, signs_of_life
+
+LOOK_S = 2.0
+"""After so long without an answer, and then as often, a client looks whether another server is better off."""
+HEALTH_S = 2.0
+"""How long a server may take to say how it is."""
+CONNECT_S = LOST_MS / 1000
+HEALTH = "/v1/health"
 
 
 class Lost(Exception):
@@ -56,10 +65,31 @@ class _Local(HTTPConnection):
         self.sock.connect(self._path)
 
 
+class _Remote(HTTPConnection):
+    """A connection over the network, which is lost once the server's machine gives no sign of life."""
+
+    def connect(self) -> None:
+        """Connect. Raises: OSError."""
+        timeout, self.timeout = self.timeout, min(self.timeout or CONNECT_S, CONNECT_S)
+        try:
+            super().connect()
+        finally:
+            self.timeout = timeout
+        self.sock.settimeout(timeout)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in signs_of_life().items():
+            self.sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _RemoteByTls(HTTPSConnection, _Remote):
+    """As `_Remote`, with TLS."""
+
+
 class Connections:
     """The connections to the server at `url`, one for each request that is open; threads may share them.
 
-    A call on the network takes at most `timeout_s`. Raises: Refused if the URL cannot be read.
+    A call on the network takes at most `timeout_s`; to connect takes at most `CONNECT_S`. Raises: Refused if the URL
+    cannot be read.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -83,14 +113,26 @@ class Connections:
         while self._idle:
             self._idle.pop().close()
 
-    def ask(self, request: Request, headers: Mapping[str, str]) -> Answer:
-        """The answer. Raises: Lost."""
-        with self.open(request, headers) as answer:
+    def ask(self, request: Request, headers: Mapping[str, str], is_left: Callable[[], bool] | None = None) -> Answer:
+        """The answer. Raises: Lost, also once `is_left`, which is asked while no answer begins, says so."""
+        with self.open(request, headers, is_left) as answer:
             return Answer(answer.status, answer.read(), answer.headers.get("retry-after"))
 
+    def is_well(self) -> bool:
+        """Whether the server says so, within `HEALTH_S`."""
+        probe = Connections(self._url, HEALTH_S)
+        try:
+            return probe.ask(Request("GET", HEALTH), {}).status_code < 400
+        except Lost:
+            return False
+        finally:
+            probe.close()
+
     @contextmanager
-    def open(self, request: Request, headers: Mapping[str, str]) -> Iterator[HTTPResponse]:
-        """The answer, to be read as it comes; what is left unread costs the connection. Raises: Lost."""
+    def open(
+        self, request: Request, headers: Mapping[str, str], is_left: Callable[[], bool] | None = None
+    ) -> Iterator[HTTPResponse]:
+        """The answer, to be read as it comes; what is left unread costs the connection. Raises: Lost, as `ask`."""
         connection = self._taken()
         whole = False
         try:
@@ -100,7 +142,9 @@ class Connections:
                 request.content,
                 {HEADER: str(MESSAGES), **headers, **request.headers},
             )
-            with connection.getresponse() as answer:
+            with _watched(connection, is_left):
+                answer = connection.getresponse()
+            with answer:
                 yield answer
                 whole = answer.isclosed()
         except (OSError, HTTPException) as error:
@@ -121,8 +165,8 @@ class Connections:
         if self._url.startswith(UNIX):
             return _Local(self._url.removeprefix(UNIX), self._timeout_s)
         if self._url.startswith("https:"):
-            return HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._authorities())
-        return HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+            return _RemoteByTls(self._host, self._port, timeout=self._timeout_s, context=self._authorities())
+        return _Remote(self._host, self._port, timeout=self._timeout_s)
 
     def _authorities(self) -> ssl.SSLContext:
         """The certificate authorities, which take 40 ms to load."""
@@ -132,6 +176,32 @@ class Connections:
             self._trusted = ssl.create_default_context()
             self._trusted.load_verify_locations(cafile=certifi.where())
         return self._trusted
+
+
+@contextmanager
+def _watched(connection: HTTPConnection, is_left: Callable[[], bool] | None) -> Iterator[None]:
+    """While an answer is waited for: end the connection once `is_left` says so, which is asked every `LOOK_S`.
+
+    Whoever waits is in a call of the system, and TLS has no other way to be woken; so a thread looks.
+    """
+    over, ending = threading.Event(), threading.Lock()
+
+    def look(is_left: Callable[[], bool]) -> None:
+        while not over.wait(LOOK_S):
+            if is_left():
+                with ending:
+                    if not over.is_set() and connection.sock is not None:
+                        with suppress(OSError):
+                            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+                return
+
+    if is_left is not None:
+        threading.Thread(target=look, args=(is_left,), daemon=True).start()
+    try:
+        yield
+    finally:
+        with ending:
+            over.set()
 
 
 def _is_readable(idle: socket.socket) -> bool:

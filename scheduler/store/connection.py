@@ -27,6 +27,7 @@ from redis.utils import SENTINEL as ITS_OWN
 
 from scheduler.model.errors import UnsuitableStore
 from scheduler.store.known_holes import known_holes, server_of
+from scheduler.store.lost import signs_of_life
 
 SENTINEL, SENTINEL_TLS = "redis+sentinel://", "rediss+sentinel://"
 PASSWORD_FILE = "FAIRLOG_STORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
@@ -34,12 +35,6 @@ PASSWORD_FILE = "FAIRLOG_STORE_PASSWORD_FILE"  # noqa: S105 - the name of a vari
 _TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 ANSWER_S = 10
 """Answer timeout, on top of a command's own blocking time; after that the store counts as unavailable."""
-LOST_MS = 3_000
-"""After so long without a sign of life from the store's machine, a connection over the network is lost.
-
-The machine's kernel gives it, so a server that only works for long is not taken for lost; a machine that is down, or
-cut off, is not waited for until `ANSWER_S`.
-"""
 LOOK_S = 1.0
 """After so long without an answer, and then as often, sentinels are asked whether the server is still the primary."""
 AT_ONCE_BYTES = 1024 * 1024
@@ -71,7 +66,7 @@ def connect(url: str) -> Redis:
 
     The client never retries a command. The log shows whether a commit with a lost answer took place; callers repeat
     everything else. A server that does not answer within `ANSWER_S` counts as unavailable, one whose machine gives no
-    sign of life within `LOST_MS`, and one that hangs once another is the primary.
+    sign of life within `lost.LOST_MS`, and one that hangs once another is the primary.
 
     Raises: UnsuitableStore if the URL has none of these forms, or the file cannot be read.
     """
@@ -83,7 +78,7 @@ def connect(url: str) -> Redis:
         "max_connections": MOST_CONNECTIONS,
     }
     if not url.startswith("unix://"):
-        options |= {"socket_keepalive": True, "socket_keepalive_options": _signs_of_life()}
+        options |= {"socket_keepalive": True, "socket_keepalive_options": signs_of_life()}
     if url.startswith("rediss"):
         _refuse_unchecked(url)
         options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
@@ -102,12 +97,6 @@ def connect(url: str) -> Redis:
         raise UnsuitableStore(
             f"the store's URL must begin with redis://, rediss://, unix:// or {SENTINEL}, not {url!r}"
         ) from error
-
-
-def _signs_of_life() -> dict[int, int]:
-    """Options of TCP by which this machine's kernel asks the other one for them, as far as it has the options."""
-    due = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": LOST_MS // 1000, "TCP_USER_TIMEOUT": LOST_MS}
-    return {getattr(socket, name): value for name, value in due.items() if hasattr(socket, name)}
 
 
 def _refuse_unchecked(url: str) -> None:

@@ -1,0 +1,124 @@
+"""A client goes on to the next API server when one hangs or cannot answer, and waits for one that works."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from fairlog.api import async_client, connections
+from fairlog.api.async_client import AsyncApiClient
+from fairlog.api.client import ApiClient
+from tests.waiting import HOPELESS_S, wait_until
+
+NEVER_S = 100_000.0
+"""So long does the client wait for an answer."""
+
+
+class Server:
+    """An API server that says of itself that it is `health` (a status, 0 = nothing), and answers once it may."""
+
+    def __init__(self, health: int, *, answers: bool) -> None:
+        self.health, self.may_answer, self.over = health, threading.Event(), threading.Event()
+        self.asked: list[str] = []
+        if answers:
+            self.may_answer.set()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @contextmanager
+    def serving(self) -> Iterator[Server]:
+        """While it serves."""
+        ours = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                ours.asked.append(self.path)
+                status = ours.health if self.path == connections.HEALTH else 200
+                if not status or (self.path != connections.HEALTH and not ours.may_answer.wait(HOPELESS_S)):
+                    ours.over.wait(HOPELESS_S)
+                    return
+                body = json.dumps({"value": {"server": ours.port}}).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ExitStack() as stack:
+            server.daemon_threads = True
+            self.port = server.server_address[1]
+            threading.Thread(target=server.serve_forever).start()
+            stack.callback(server.shutdown)
+            stack.callback(self.over.set)
+            stack.callback(self.may_answer.set)
+            yield self
+
+
+Ask = Callable[[list[str]], Any]
+
+
+def by_thread(urls: list[str]) -> Any:
+    with ApiClient(urls, token="t", timeout_s=NEVER_S) as client:
+        return client.read("/v1/whoami")["server"]
+
+
+def by_asyncio(urls: list[str]) -> Any:
+    async def ask() -> Any:
+        async with AsyncApiClient(urls, token="t", timeout_s=NEVER_S) as client:
+            return (await client.read("/v1/whoami"))["server"]
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture(params=[by_thread, by_asyncio])
+def ask(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    for module in (connections, async_client):
+        monkeypatch.setattr(module, "LOOK_S", 0.05)
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("health", [0, 503], ids=["hangs", "cannot answer"])
+def test_a_server_that_does_not_answer_is_left_for_one_that_is_well(
+    ask: Ask, health: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (connections, async_client):
+        monkeypatch.setattr(module, "HEALTH_S", 0.5)
+    with (
+        Server(health, answers=False).serving() as hangs,
+        Server(200, answers=True).serving() as well,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert pool.submit(ask, [hangs.url, well.url]).result(timeout=HOPELESS_S) == well.port
+
+
+def test_a_server_that_works_for_long_is_waited_for(ask: Ask) -> None:
+    with Server(200, answers=False).serving() as slow, Server(200, answers=True).serving() as other:
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(ask, [slow.url, other.url])
+            wait_until(lambda: slow.asked.count(connections.HEALTH) > 2, "the client to look twice")
+            slow.may_answer.set()
+            assert asked.result(timeout=HOPELESS_S) == slow.port
+        assert other.asked == []
+
+
+def test_a_server_is_not_left_while_no_other_one_is_well(ask: Ask) -> None:
+    with Server(503, answers=False).serving() as first, Server(503, answers=True).serving() as other:
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(ask, [first.url, other.url])
+            wait_until(lambda: other.asked.count(connections.HEALTH) > 2, "the client to look twice")
+            first.may_answer.set()
+            assert asked.result(timeout=HOPELESS_S) == first.port
+        assert set(other.asked) == {connections.HEALTH}
