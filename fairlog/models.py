@@ -118,6 +118,8 @@ class Task(_Model, frozen=True, kw_only=True, rename=None):
     output_bytes: int = 0
     locality: str | None = None
     """How near its last attempt ran to a host that it prefers: `host`, `rack`, `any`; None if it prefers none."""
+    worker: str | None = None
+    """The worker on which its last attempt ran."""
 
 
 class Wait(_Model, frozen=True, kw_only=True):

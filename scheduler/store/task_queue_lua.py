@@ -316,6 +316,7 @@ if is_granted and not about[5] and failed == 0 then
         task.state = 'running'
         task.attempts = task.attempts + 1
         task.executor = executor
+        task.worker = worker
         task.started_at = at
         task.ended_at = nil
         task.due_at = nil
@@ -399,10 +400,12 @@ for _, number in ipairs(found) do
   local readable, task = pcall(cjson.decode, redis.call('HGET', tasks, i))
   if not readable or type(task) ~= 'table' then task = {attempts = 0, failures = 0} end
   if task.started_at then
-    task.last = {executor = task.executor, started_at = task.started_at, ended_at = at, locality = task.locality}
+    task.last = {executor = task.executor, worker = task.worker, started_at = task.started_at, ended_at = at}
+    task.last.locality = task.locality
   end
   task.state = 'queued'
   task.executor = nil
+  task.worker = nil
   task.locality = nil
   task.started_at = nil
   task.broken = broken[number] and (tonumber(task.broken) or 0) + 1 or nil

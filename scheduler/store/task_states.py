@@ -31,7 +31,8 @@ class TaskState(NamedTuple):
     worker on which its command could not be started. `cpu_ms` and `output_bytes` are the sums over the attempts that
     ended, `peak_mb` is the largest of them: the CPU time of the task's process and of the processes that it waited for,
     their memory in MiB, and the length of the output. `locality`: how near its last attempt ran to a host that it
-    prefers: `host`, `rack` or `any`; None if it prefers none or has not started.
+    prefers: `host`, `rack` or `any`; None if it prefers none or has not started. `worker`: the one on which it runs or
+    has run.
     """
 
     task: int
@@ -48,3 +49,4 @@ class TaskState(NamedTuple):
     peak_mb: int = 0
     output_bytes: int = 0
     locality: str | None = None
+    worker: str | None = None

@@ -1,4 +1,4 @@
-"""What `--json` prints: jobs and nodes as Slurm 22.05 writes them, in the fields that programs read.
+"""What `--json` prints: jobs and nodes as Slurm 22.05 writes them.
 
 Times are in seconds since the epoch, 0 = not yet; limits are in minutes, memory is in MiB.
 """
@@ -17,6 +17,51 @@ from fairlog.compat.slurm.sbatch import PARTITION
 
 CLUSTER = "fairlog"
 _FLAGS = {"drng": (["DRAIN"], "mixed"), "drain": (["DRAIN"], "idle"), "mix": ([], "mixed"), "alloc": ([], "allocated")}
+
+_TEXTS = (
+    "admin_comment batch_features burst_buffer burst_buffer_state cluster_features container cpus_per_tres "
+    "excluded_nodes features federation_origin federation_siblings_active federation_siblings_viable "
+    "het_job_id_set licenses mcs_label memory_per_tres prefer required_nodes resv_name standard_error "
+    "standard_output system_comment tres_bind tres_freq tres_per_job tres_per_node tres_per_socket "
+    "tres_per_task wckey"
+)
+_NUMBERS = (
+    "accrue_time array_max_tasks association_id deadline delay_boot het_job_id het_job_offset "
+    "last_sched_evaluation max_cpus max_nodes minimum_tmp_disk_per_node pre_sus_time preempt_time resize_time "
+    "sockets_per_board suspend_time tasks_per_board tasks_per_node time_minimum"
+)
+_UNSET = (
+    "core_spec thread_spec cores_per_socket billable_tres cpu_frequency_minimum cpu_frequency_maximum "
+    "cpu_frequency_governor memory_per_cpu tasks_per_core tasks_per_socket profile shared sockets_per_node "
+    "threads_per_core"
+)
+_OF_JOBS: dict[str, Any] = {
+    **dict.fromkeys(_TEXTS.split(), ""),
+    **dict.fromkeys(_NUMBERS.split(), 0),
+    **dict.fromkeys(_UNSET.split()),
+    "contiguous": False,
+    "flags": [],
+    "gres_detail": [],
+    "minimum_cpus_per_node": 1,
+    "reboot": False,
+    "show_flags": ["SHOW_ALL", "SHOW_DETAIL", "SHOW_LOCAL"],
+    "standard_input": "/dev/null",
+}
+"""What Slurm tells of every job and fairlog knows nothing of."""
+_TEXTS_OF_NODES = "active_features burstbuffer_network_address comment extra features gres gres_used mcs_label"
+_NUMBERS_OF_NODES = "boot_time cpu_binding cpu_load last_busy port reason_changed_at slurmd_start_time temporary_disk"
+_OF_NODES: dict[str, Any] = {
+    **dict.fromkeys(_TEXTS_OF_NODES.split(), ""),
+    **dict.fromkeys(_NUMBERS_OF_NODES.split(), 0),
+    "gres_drained": "N/A",
+    "next_state_after_reboot": "invalid",
+    "next_state_after_reboot_flags": [],
+    "owner": None,
+    "reason_set_by_user": None,
+    "tres_weighted": 0.0,
+    "weight": 1,
+}
+"""Likewise, of every node."""
 
 
 def print_document(kind: str, items: list[dict[str, Any]]) -> int:
@@ -38,7 +83,9 @@ def of_queue(job: Job) -> dict[str, Any]:
     app, code = job.app, job.code
     listed = None if job.indexes is None else jobs.spans(job.indexes)
     tres = f"cpu={job.cores},mem={job.memory}M,node=1,billing={job.cores}"
+    restarts = max([task["attempts"] - 1 for task in job.tasks if task["attempts"]], default=0)
     return {
+        **_OF_JOBS,
         "account": app["company"],
         "array_job_id": job.number if app["array"] else 0,
         "array_task_id": job.index,
@@ -57,6 +104,7 @@ def of_queue(job: Job) -> dict[str, Any]:
         "end_time": _seconds(job.end or _latest(job)),
         "exit_code": code[0] << 8 | code[1],
         "group_id": os.getgid(),
+        "group_name": app["company"],
         "job_id": job.number,
         "job_state": job.state,
         "memory_per_node": job.memory,
@@ -68,6 +116,7 @@ def of_queue(job: Job) -> dict[str, Any]:
         "priority": app["priority"] + 1000,
         "qos": "normal",
         "requeue": True,
+        "restart_cnt": restarts,
         "start_time": _seconds(job.start or app["beginAt"]),
         "state_description": "",
         "state_reason": job.reason,
@@ -141,26 +190,29 @@ def of_node(node: Node) -> dict[str, Any]:
     """A node as sinfo tells it."""
     flags, state = _FLAGS.get(node.state, ([], node.state))
     return {
+        **_OF_NODES,
         "address": node.worker["host"],
         "alloc_cpus": node.used,
         "alloc_memory": node.used_memory,
         "architecture": os.uname().machine,
         "boards": 1,
-        "cores": 1,
+        "cores": node.cores,
         "cpus": node.cores,
         "free_memory": node.memory - node.used_memory,
         "hostname": node.worker["host"],
         "idle_cpus": node.counts[1],
         "name": node.name,
+        "operating_system": os.uname().sysname,
         "partitions": [PARTITION],
         "real_memory": node.memory,
         "reason": node.reason,
-        "sockets": node.cores,
+        "slurmd_version": "22.05.8",
+        "sockets": 1,
         "state": state,
         "state_flags": flags,
         "threads": 1,
         "tres": f"cpu={node.cores},mem={node.memory}M,billing={node.cores}",
-        "tres_used": f"cpu={node.used},mem={node.used_memory}M" if node.used else "",
+        "tres_used": f"cpu={node.used},mem={node.used_memory}M" if node.used else None,
     }
 
 

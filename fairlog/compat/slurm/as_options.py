@@ -54,8 +54,8 @@ def translated(script: str, known: AbstractSet[str], given: AbstractSet[str]) ->
             idle[here[0]] = "the output is printed, and the end is waited for, in any case"
         elif names != _CORES or not given & {"--cores", "--cores-per-task"}:
             made += words
-    if (most := _at_once(asked)) and "--cores" not in given:
-        made += ["--cores", str(most)]
+    if "--cores-per-task" not in given:
+        made += _one_by_one(asked, with_cores="--cores" not in given)
     return Translated(made, [f"--{name} ({why})" for name, why in idle.items()])
 
 
@@ -95,8 +95,18 @@ def _cores(asked: sbatch.Asked) -> int:
 
 
 def _at_once(asked: sbatch.Asked) -> int:
-    """The cores that an array may hold at once, 0 = any number."""
-    return sbatch.read_array(asked.get("array"))[1] * _cores(asked)
+    """How many tasks of the array may run at once, 0 = any number."""
+    return sbatch.read_array(asked.get("array"))[1]
+
+
+def _one_by_one(asked: sbatch.Asked, *, with_cores: bool) -> list[str]:
+    """The options by which no more tasks of an array run at once than its %N says."""
+    if not (most := _at_once(asked)):
+        return []
+    fields = sbatch.one_by_one(_cores(asked), sbatch.memory_of(asked, _cores(asked)), most, {})
+    words = ["--executor-cores", str(fields["executor_cores"]), "--max-executors", str(most)]
+    words += ["--executor-memory", f"{fields['executor_memory_mb']}M"]
+    return [*words, *(["--cores", str(fields["cores"])] if with_cores else [])]
 
 
 def _text(name: str, option: str) -> Callable[[sbatch.Asked], list[str]]:
@@ -118,7 +128,8 @@ def _memory(asked: sbatch.Asked) -> list[str]:
 
 def _resources(asked: sbatch.Asked) -> list[str]:
     found = sbatch.gpus_of(asked, asked.number("ntasks", 1))
-    return [word for kind, number in found.items() for word in ("--task-resource", f"{kind}={number}")]
+    option = "--executor-resource" if _at_once(asked) else "--task-resource"
+    return [word for kind, number in found.items() for word in (option, f"{kind}={number}")]
 
 
 def _time(asked: sbatch.Asked) -> list[str]:

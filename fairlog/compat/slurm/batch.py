@@ -39,12 +39,15 @@ script() { kill -"$1" "$c"; }
 either() { steps "$1" || script "$1"; }
 for n in HUP INT QUIT TERM CONT; do trap "script $n" $n; done
 for n in USR1 USR2 ALRM; do trap "$how $n" $n; done
+[ -z "$BASH_VERSION" ] || trap 'j=$(LC_ALL=C jobs -l)' CHLD
 while :; do wait "$c"; r=$?; kill -0 "$c" || break; done
-exit $r
+case $r-$j in [0-9]-*|[0-9][0-9]-*|12[0-8]-*|*-|*" Exit $r "*) exit $r;; esac
+trap - CHLD $((r - 128)); kill -$((r - 128)) $$; exit $r
 """
 """A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or
 `either`, the script if there are no steps; then the copy of the
-script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on."""
+script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on; a
+signal that has ended the script ends it as well, as far as bash can tell that from an exit code."""
 
 
 def read_script(name: str) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlog.compat.slurm.road import Me, Road
-from fairlog.compat.slurm.sbatch import PARTITION, members
+from fairlog.compat.slurm.sbatch import PARTITION, members, signal_that_ended
 from fairlog.compat.slurm.words import Refused, listed, runs
 
 MIN_JOB_AGE_S = 300
@@ -123,7 +123,7 @@ class Job:
 
     def _at_once(self) -> str:
         app = self.app
-        most = app["requestedCores"] // max(1, app["coresPerTask"])
+        most = app["requestedCores"] // max(1, self.cores)
         return f"%{most}" if 0 < most < app["tasks"] else ""
 
     @property
@@ -146,7 +146,7 @@ class Job:
         if self.app["state"] == "unmet":
             return "DependencyNeverSatisfied"
         return {
-            "FAILED": "NonZeroExitCode",
+            "FAILED": "JobLaunchFailure" if self.code[1] else "NonZeroExitCode",
             "TIMEOUT": "TimeLimit",
             "NODE_FAIL": "NodeDown",
             "OUT_OF_MEMORY": "OutOfMemory",
@@ -163,7 +163,8 @@ class Job:
         """The nodes on which it runs or has run, as far as they are known."""
         if self.state == "PENDING":
             return []
-        return list(dict.fromkeys(self.app.get("workers") or ()))
+        ran = [task["worker"] for task in self.tasks if task.get("worker")]
+        return list(dict.fromkeys(ran or self.app.get("workers") or ()))
 
     @property
     def ran_s(self) -> int:
@@ -193,13 +194,14 @@ class Job:
     @property
     def code(self) -> tuple[int, int]:
         """The exit code and the signal that ended it."""
-        codes = [task["exit_code"] for task in self.tasks if task["exit_code"]]
         if self.state in ("CANCELLED", "TIMEOUT"):
             return 0, 15 if self.start is not None else 0
         if self.state == "OUT_OF_MEMORY":
             return 0, 125
-        found = max(codes, default=1 if self.state == "FAILED" else 0)
-        return found, 0
+        failed = [task for task in self.tasks if task["exit_code"]]
+        if signals := [number for number in map(signal_that_ended, failed) if number]:
+            return 0, max(signals)
+        return max((task["exit_code"] for task in failed), default=1 if self.state == "FAILED" else 0), 0
 
     @property
     def partition(self) -> str:

@@ -75,18 +75,23 @@ def _first(name: str) -> list[str]:
 
 
 def list_of(names: list[str]) -> str:
-    """The names as a list that `hosts_of` reads, runs of numbers in brackets."""
-    by_stem: dict[tuple[str, int], list[int]] = {}
-    plain: list[str] = []
+    """The names as a list that `hosts_of` reads, runs of numbers in brackets; in the order of their first ones."""
+    by_stem: dict[tuple[str, int], list[int] | None] = {}
     for name in names:
         stem = name.rstrip("0123456789")
         digits = name[len(stem) :]
         if digits and len(digits) < 10:
-            by_stem.setdefault((stem, len(digits) if digits.startswith("0") else 0), []).append(int(digits))
+            width = len(digits) if digits.startswith("0") else 0
+            numbers = by_stem.setdefault((stem, width), [])
+            if numbers is not None:
+                numbers.append(int(digits))
         else:
-            plain.append(name)
-    done = plain
+            by_stem[name, -1] = None
+    done: list[str] = []
     for (stem, width), numbers in by_stem.items():
+        if numbers is None:
+            done.append(stem)
+            continue
         found = runs(sorted(set(numbers)))
         said = [f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}" for first, last in found]
         alone = len(found) == 1 and found[0][0] == found[0][1]

@@ -37,6 +37,10 @@ SCRIPT = "FAIRLOG_SCRIPT"
 """The variable with the copy of the script (`scheduler.model.staged`)."""
 _DEPENDENCIES = {"afterok": "ok", "afterany": "any", "afternotok": "not-ok", "after": "began"}
 SINGLETON = "singleton"
+_OF_SIGNALS = 128
+"""The exit code of a task that a signal has ended is more than this by the number of the signal."""
+_CORE_MB = 512
+"""The memory for each core of a task that names none."""
 _MEMORY = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 _SIGNALS = (
     "HUP",
@@ -95,7 +99,7 @@ class Asked:
         if text is None:
             return default
         if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1_000_000):
-            raise Refused(f'Invalid numeric value "{text[:40]}" for --{name}.', CODE if not text.isdecimal() else 1)
+            raise Refused(f'Invalid numeric value "{text[:40]}" for --{name}.')
         return int(text)
 
 
@@ -177,12 +181,12 @@ def submission(
     if comment := asked.get("comment"):
         fields["comment"] = comment
     fields |= {"array": indexes, "keep_going": True} if indexes else {"small": True}
-    if at_once:
-        fields["cores"] = at_once * cores
     if memory := memory_of(asked, cores):
         fields["memory_per_task_mb"] = memory
     if gpus := gpus_of(asked, tasks):
         fields["task_resources"] = {kind: str(number) for kind, number in gpus.items()}
+    if at_once:
+        fields |= one_by_one(cores, fields.get("memory_per_task_mb"), at_once, fields.pop("task_resources", {}))
     if seconds is not None:
         fields["time_limit_s" if indexes else "max_runtime_s"] = seconds
     how = "either"
@@ -201,6 +205,18 @@ def submission(
     fields |= {"script": blake2b(script, digest_size=32).hexdigest(), "script_at": batch.PLACE}
     fields["env"] = sorted(secrets)
     return fields, secrets
+
+
+def one_by_one(cores: int, memory_mb: int | None, at_once: int, kinds: dict[str, str]) -> dict[str, Any]:
+    """The fields by which no more tasks of an array run at once: each executor has room for one, and they are few."""
+    return {
+        "cores": at_once * cores,
+        "sizing": "fixed",
+        "executor_cores": cores,
+        "executor_memory_mb": memory_mb or _CORE_MB * cores,
+        "executor_limit": at_once,
+        **({"executor_resources": {kind: int(number) for kind, number in kinds.items()}} if kinds else {}),
+    }
 
 
 def submit(road: Road, asked: Asked, fields: dict[str, Any], secrets: dict[str, str]) -> int:
@@ -227,8 +243,15 @@ def wait(road: Road, path: str) -> int:
     while (app := road.get(path, fresh="true"))["endedAt"] is None:
         time.sleep(pause_s)
         pause_s = min(2.0, pause_s * 1.3)
-    codes = [task["exit_code"] or 0 for task in road.get(f"{path}/tasks", fresh="true")]
+    tasks = road.get(f"{path}/tasks", fresh="true")
+    codes = [1 if signal_that_ended(task) else task["exit_code"] or 0 for task in tasks]
     return 0 if app["state"] == "finished" else max(codes, default=0) or 1
+
+
+def signal_that_ended(task: dict[str, Any]) -> int:
+    """The number of the signal that ended a task; 0 if none did."""
+    code, said = task["exit_code"] or 0, str(task["message"] or "")
+    return code - _OF_SIGNALS if code > _OF_SIGNALS and " was ended by SIG" in said else 0
 
 
 def tell_plan(road: Road, fields: dict[str, Any]) -> int:
@@ -237,7 +260,8 @@ def tell_plan(road: Road, fields: dict[str, Any]) -> int:
     cores = said["requestedCores"]
     if said["starts"]:
         nodes = ",".join(dict.fromkeys(each["worker"] for each in said["executors"]))
-        text = f"Job would start now using {cores} processors on nodes {nodes} in partition {PARTITION}"
+        now = times.moment(times.now())
+        text = f"Job 0 to start at {now} using {cores} processors on nodes {nodes} in partition {PARTITION}"
     else:
         text = f"Job would wait using {cores} processors in partition {PARTITION}: {said['waitsFor']['text']}"
     say(f"sbatch: {text}")
@@ -477,8 +501,9 @@ def told(asked: Asked, fields: dict[str, Any], tasks: int, per_task: int) -> dic
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
         "SLURM_GTIDS": "0",
-        "SLURM_EXPORT_ENV": asked.get("export") or "ALL",
     }
+    if (names := asked.get("export")) is not None:
+        said["SLURM_EXPORT_ENV"] = names
     if "cpus-per-task" in asked:
         said["SLURM_CPUS_PER_TASK"] = str(per_task)
     if "ntasks" in asked or "ntasks-per-node" in asked:

@@ -112,6 +112,7 @@ def _is_wanted(app: dict[str, Any]) -> bool:
 
 
 def _say(asked: dict[str, str], sentence: str, code: int) -> int:
-    if "quiet" not in asked:
-        sys.stderr.write(f"scancel: error: {sentence}\n")
+    if "quiet" in asked:
+        return 0
+    sys.stderr.write(f"scancel: error: {sentence}\n")
     return code

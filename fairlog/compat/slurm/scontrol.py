@@ -143,7 +143,7 @@ def _job_lines(job: Job, detail: dict[str, Any]) -> list[str]:
         f"MinCPUsNode={job.cores} MinMemoryNode={job.memory}M MinTmpDiskNode=0",
         f"Command={app['name']}",
         f"WorkDir={folder}",
-        f"Comment={app.get('comment') or ''}",
+        *([f"Comment={app['comment']}"] if app.get("comment") else []),
         f"StdErr={_file(job, detail.get('error') or detail.get('output'))}",
         "StdIn=/dev/null",
         f"StdOut={_file(job, detail.get('output'))}",
@@ -221,12 +221,15 @@ def _show_config() -> int:
     known = {
         "AccountingStorageType": "accounting_storage/fairlog",
         "ClusterName": "fairlog",
+        "DefMemPerCPU": "512",
         "JobRequeue": "1",
         "KillWait": f"{settings['kill_grace_s']} sec",
         "MaxArraySize": "1000001",
+        "MaxJobCount": "10000",
         "MinJobAge": f"{jobs.MIN_JOB_AGE_S} sec",
         "SLURM_VERSION": "22.05.8",
         "SchedulerType": "sched/fairlog",
+        "SelectType": "select/fairlog",
         "SlurmctldHost[0]": "fairlog",
     }
     now = times.moment(round(time.time() * 1000))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 
 from fairlog.compat.slurm.jobs import always
 from fairlog.compat.slurm.nodes import Node, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import Road
 from fairlog.compat.slurm.sbatch import PARTITION
-from fairlog.compat.slurm.squeue import read_columns
+from fairlog.compat.slurm.squeue import Column, read_columns
 from fairlog.compat.slurm.tables import SINFO
 from fairlog.compat.slurm.words import Refused, read, without_effect
 
 USUAL = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
-BY_NODE = "%10N %.5D %9P %6t"
-BY_NODE_LONG = "%10N %.5D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
+BY_NODE = "%9N %.6D %.9P %6t"
+BY_NODE_LONG = "%9N %.6D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
 REASONS = "%20E %9u %19H %N"
 SUMMARY = "%9P %.5a %.10l %.16F %N"
 _WHOLE = {"drng": "draining", "drain": "drained", "mix": "mixed", "alloc": "allocated"}
@@ -62,9 +63,9 @@ FIELDS: dict[str, tuple[str, Callable[[list[Node]], object]]] = {
     "C": ("CPUS(A/I/O/T)", _sum),
     "G": ("GRES", lambda group: _kinds(group[0]) if group else "(null)"),
     "O": ("CPU_LOAD", always("N/A")),
-    "z": ("S:C:T", lambda group: f"{group[0].cores}:1:1" if group else "0:0:0"),
-    "X": ("SOCKETS", _shared(lambda node: node.cores)),
-    "Y": ("CORES", always(1)),
+    "z": ("S:C:T", lambda group: f"1:{group[0].cores}:1" if group else "0:0:0"),
+    "X": ("SOCKETS", always(1)),
+    "Y": ("CORES", _shared(lambda node: node.cores)),
     "Z": ("THREADS", always(1)),
     "d": ("TMP_DISK", always(0)),
     "w": ("WEIGHT", always(1)),
@@ -77,7 +78,7 @@ FIELDS: dict[str, tuple[str, Callable[[list[Node]], object]]] = {
     "s": ("JOB_SIZE", always("1")),
     "S": ("ALLOCNODES", always("all")),
     "r": ("ROOT", always("no")),
-    "h": ("OVERSUBS", always("NO")),
+    "h": ("OVERSUBSCRIBE", always("NO")),
     "g": ("GROUPS", always("all")),
     "p": ("PRIO_TIER", always(1)),
     "I": ("PRIO_JOB_FACTOR", always(1)),
@@ -87,6 +88,54 @@ FIELDS: dict[str, tuple[str, Callable[[list[Node]], object]]] = {
     "v": ("VERSION", always("22.05.8")),
 }
 """Letter -> heading, and what a group of nodes has there."""
+
+
+NAMES = {
+    "allocnodes": "S",
+    "available": "a",
+    "cluster": "V",
+    "comment": "E",
+    "cores": "Y",
+    "cpus": "c",
+    "cpusload": "O",
+    "cpusstate": "C",
+    "defaulttime": "L",
+    "disk": "d",
+    "features": "f",
+    "features_act": "b",
+    "freemem": "e",
+    "gres": "G",
+    "groups": "g",
+    "maxcpuspernode": "B",
+    "memory": "m",
+    "nodeaddr": "o",
+    "nodeai": "A",
+    "nodeaiot": "F",
+    "nodehost": "n",
+    "nodelist": "N",
+    "nodes": "D",
+    "oversubscribe": "h",
+    "partition": "P",
+    "partitionname": "R",
+    "preemptmode": "M",
+    "priorityjobfactor": "I",
+    "prioritytier": "p",
+    "reason": "E",
+    "root": "r",
+    "size": "s",
+    "socketcorethread": "z",
+    "sockets": "X",
+    "statecompact": "t",
+    "statelong": "T",
+    "threads": "Z",
+    "time": "l",
+    "timestamp": "H",
+    "user": "u",
+    "userlong": "U",
+    "version": "v",
+    "weight": "w",
+}
+"""What --Format calls the fields, in small letters -> the letter."""
 
 
 def _kinds(node: Node) -> str:
@@ -107,8 +156,10 @@ def run(words: list[str]) -> int:
         raise Refused(f"Unrecognized option: {rest[0][:40]}")
     without_effect("sinfo", given)
     asked = {option.name: value for option, value in given}
-    columns, end = read_columns(_format(asked), FIELDS, "node")
+    columns, end = read_long(asked["Format"]) if "Format" in asked else read_columns(_format(asked), FIELDS, "node")
     found = _wanted(nodes(Road()), asked)
+    if "format" not in asked and columns[0].letter == "N":
+        columns[0].width = max([columns[0].width, *(len(node.name) for node in found)])
     if "json" in asked:
         from fairlog.compat.slurm.as_json import of_node, print_document  # noqa: PLC0415 (few ask for it)
 
@@ -123,10 +174,28 @@ def run(words: list[str]) -> int:
         for node in found:
             by_state.setdefault(node.state, []).append(node)
         groups = list(by_state.values()) or [[]]
-    lines = [] if "noheader" in asked else ["".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+    if PARTITION not in asked.get("partition", PARTITION).split(","):
+        groups = []
+    heads = [time.strftime("%a %b %d %H:%M:%S %Y")] if "long" in asked and "format" not in asked else []
+    lines = (
+        [] if "noheader" in asked else [*heads, "".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+    )
     lines += ["".join(each.shown(FIELDS[each.letter][1](group)) for each in columns) + end for group in groups]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
+
+
+def read_long(text: str) -> tuple[list[Column], str]:
+    """The fields of a list of names such as `NodeHost:20,CPUs`. Raises: Refused for an unknown name."""
+    found: list[Column] = []
+    for each in text.split(","):
+        name, _, size = each.strip().partition(":")
+        width = size.removeprefix(".")
+        if name.lower() not in NAMES:
+            raise Refused(f"Invalid node format specification: {name[:40]}")
+        at = int(width) if width.isdecimal() else 20
+        found.append(Column("", NAMES[name.lower()], at, right=size.startswith(".")))
+    return found, ""
 
 
 def _format(asked: dict[str, str]) -> str:

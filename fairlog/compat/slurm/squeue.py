@@ -17,11 +17,14 @@ USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 NO = "(null)"
+_LIVING = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
+"""The states in which jobs are that squeue shows unless others are named."""
 
 
 def _where(job: Job) -> str:
-    """The nodes, or in brackets the cause for which it waits, which is more than Slurm's reason tells."""
-    return ",".join(job.nodes) if job.state != "PENDING" else f"({job.reason})"
+    """The nodes, or in brackets why it waits or has failed."""
+    waits = job.state in ("PENDING", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE")
+    return f"({job.reason})" if waits else ",".join(job.nodes)
 
 
 def _left(job: Job) -> str:
@@ -93,6 +96,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[Job], object]]] = {
     "s": ("SELECT_JOBINFO", "SelectJobInfo", always("")),
     "v": ("RESERVATION", "Reservation", always(NO)),
     "w": ("WCKEY", "WCKey", always(NO)),
+    "n": ("REQ_NODES", "ReqNodes", always("")),
     "W": ("LICENSES", "Licenses", always(NO)),
     "x": ("EXC_NODES", "ExcNodes", always("")),
     "Y": ("SCHEDNODES", "SchedNodes", always(NO)),
@@ -194,7 +198,12 @@ def run(words: list[str]) -> int:
             from fairlog.compat.slurm.as_json import of_queue, print_document  # noqa: PLC0415 (few ask for it)
 
             return print_document("jobs", [of_queue(job) for job in sorted_by(found, asked.get("sort"))])
-        lines = [] if "noheader" in asked else ["".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+        heads = [time.strftime("%a %b %d %H:%M:%S %Y")] if "long" in asked and "format" not in asked else []
+        lines = (
+            []
+            if "noheader" in asked
+            else [*heads, "".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+        )
         shown = sorted_by(found, asked.get("sort"))
         lines += ["".join(each.shown(FIELDS[each.letter][2](job)) for each in columns) + end for job in shown]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -217,9 +226,7 @@ def _states(asked: dict[str, str]) -> set[str]:
         return {"PENDING"}
     if "states" in asked:
         return jobs.states_named(asked["states"])
-    if asked.get("jobs"):
-        return set(jobs.STATES)
-    return {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
+    return set(_LIVING)
 
 
 def wanted(road: Road, asked: dict[str, str], named: jobs.Named, states: set[str]) -> list[Job]:
@@ -228,15 +235,15 @@ def wanted(road: Road, asked: dict[str, str], named: jobs.Named, states: set[str
     query = jobs.chosen(road, None, users)
     if named.indexes:
         query["ids"] = ",".join(named.indexes)
-    if states - {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}:
+    if states - _LIVING:
         query["endedAfter"] = jobs.ended_since(jobs.MIN_JOB_AGE_S)
     names = set(asked.get("name", "").split(",")) - {""}
     nodes = set(asked.get("nodelist", "").split(",")) - {""}
     found: list[Job] = []
     apps = jobs.ask(road, **query)
-    arrays = [str(app["submittedSeq"]) for app in apps if app["array"] and app["admittedAt"]]
-    if arrays:  # their tasks have states of their own
-        again = jobs.ask(road, **{**query, "ids": ",".join(arrays), "tasks": "true"})
+    begun = [str(app["submittedSeq"]) for app in apps if app["admittedAt"] and (app["array"] or app["endedAt"])]
+    if begun:  # tasks of arrays have states of their own, and those of jobs that have ended know where they ran
+        again = jobs.ask(road, **{**query, "ids": ",".join(begun), "tasks": "true"})
         states_of = {app["app"]: app["taskStates"] for app in again}
         apps = [{**app, "taskStates": states_of.get(app["app"], [])} for app in apps]
     for app in apps:

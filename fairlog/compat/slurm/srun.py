@@ -145,8 +145,7 @@ class Step:
             )
         except OSError as error:
             self._end()
-            code = 127 if isinstance(error, FileNotFoundError) else 126
-            raise Refused(f"task {rank}: execve(): {self.command[0]}: {error.strerror}", code) from None
+            raise Refused(f"task {rank}: execve(): {self.command[0]}: {error.strerror}", error.errno or 1) from None
         self.processes.append(process)
         pipes = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
         threads = [

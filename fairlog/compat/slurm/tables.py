@@ -133,12 +133,13 @@ SQUEUE: Table = (
     Option("-h --noheader", "", ACTS, "no heading"),
     Option("-R --reservation", "NAME", IDLE, "nothing is reserved by name"),
     Option("-S --sort", "FIELDS", ACTS, "by these letters, - for the largest first"),
+    Option("-s --step", "[IDS]", LEFT, "steps are not listed; `sacct -j ID` lists those of a job"),
     Option("--start", "", ACTS, "pending jobs; nobody knows when they start"),
     Option(
         "-t --states", "STATES", ACTS, "jobs in these states; all includes those that ended in the last 300 seconds"
     ),
     *_SHOWING,
-    Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, in the fields that programs read"),
+    Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, with all its fields"),
     Option("--yaml", "", LEFT, "the output has no such form; choose fields with --format"),
     *_LONG_HELP,
 )
@@ -266,9 +267,9 @@ SINFO: Table = (
     Option("--local", "", IDLE, "there is one cluster"),
     Option("-v --verbose", "", IDLE, "there is nothing more to say"),
     Option("-i --iterate", "SECONDS", LEFT, "repeat the command, as by `watch`"),
-    Option("-O --Format", "FIELDS", LEFT, "choose fields with --format"),
+    Option("-O --Format", "FIELDS", ACTS, "fields by their names, NAME:WIDTH"),
     Option("-T --reservation", "", LEFT, "nothing is reserved by name"),
-    Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, in the fields that programs read"),
+    Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, with all its fields"),
     *_LONG_HELP,
 )
 _OF_TABLES = (

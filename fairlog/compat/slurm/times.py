@@ -10,6 +10,11 @@ from fairlog.compat.slurm.words import Refused
 UNLIMITED = ("infinite", "unlimited", "-1")
 
 
+def now() -> int:
+    """The time (ms)."""
+    return round(time.time() * 1000)
+
+
 def read_limit(text: str) -> int | None:
     """Seconds of `minutes[:seconds]`, `hours:minutes:seconds` or `days-hours[:minutes[:seconds]]`; None = no limit.
 
@@ -106,7 +111,7 @@ def read_moment(text: str, option: str, *, ahead: bool = False) -> int:
             return round(time.mktime(time.strptime(text.strip(), form)) * 1000)
         except ValueError:
             continue
-    raise Refused(f"Invalid --{option} specification: {text[:40]}")
+    raise Refused(f"Invalid --{option} specification: {text[:40]}", 255 if ahead else 1)
 
 
 def _offset(text: str, option: str) -> int:
@@ -117,5 +122,5 @@ def _offset(text: str, option: str) -> int:
     unit = text[1 + len(number) :].strip().rstrip("s") or "second"
     named = next((seconds for name, seconds in _UNITS.items() if name.startswith(unit)), None)
     if text[0] not in "+-" or not number.strip().isdecimal() or named is None:
-        raise Refused(f"Invalid --{option} specification: now{text[:40]}")
+        raise Refused(f"Invalid --{option} specification: now{text[:40]}", 255 if option == "begin" else 1)
     return (1 if text[0] == "+" else -1) * int(number) * named

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -87,7 +89,7 @@ def test_a_job_begins_at_the_time_that_it_names(slurm: Slurm) -> None:
     about = json.loads(slurm.shell.ok("app", soon, "--json"))
     assert int((slurm.shell.home / f"slurm-{soon}.out").read_text()) >= about["submittedAt"] + 1_000
     refused = slurm.run("sbatch", "--begin", "soon", "--wrap", "true")
-    assert (refused.code, refused.err) == (1, "sbatch: error: Invalid --begin specification: soon\n")
+    assert (refused.code, refused.err) == (255, "sbatch: error: Invalid --begin specification: soon\n")
     slurm.ok("scancel", job)
 
 
@@ -206,7 +208,7 @@ def test_a_job_is_refused_in_a_line_and_nothing_is_submitted(slurm: Slurm) -> No
         assert (refused.code, refused.out, refused.err.count("\n")) == (1, "", 1), refused
         assert refused.err.startswith("sbatch: error: ")
     asked = slurm.run("sbatch", "--test-only", "--wrap", "true")
-    assert (asked.code, asked.out, asked.err[:21]) == (0, "", "sbatch: Job would sta")
+    assert (asked.code, asked.out, asked.err[:21]) == (0, "", "sbatch: Job 0 to star")
     told = [
         line for line in slurm.shell.ok("log", "--from", str(before + 1), "--json").splitlines() if "AppReg" in line
     ]
@@ -316,7 +318,7 @@ def test_srun_runs_a_program_as_often_as_the_job_has_tasks(slurm: Slurm) -> None
     assert lines[:2] == ["0: 0 of 2, step 0", "1: 1 of 2, step 0"]
     assert lines[2].startswith("code 3: srun: error: ")
     assert lines[2].endswith(": task 0: Exited with exit code 3")
-    assert lines[3:] == ["code 127", "heard"]
+    assert lines[3:] == ["code 2", "heard"]
     assert (slurm.shell.home / f"step-{job}.1.0").read_text() == "out\nerr\n"
 
 
@@ -324,3 +326,74 @@ def test_srun_outside_a_job_is_a_job_of_its_own(slurm: Slurm) -> None:
     said = slurm.run("srun", "-n", "2", "-J", "mine", "sh", "-c", "echo hello; exit 3")
     assert (said.code, said.out) == (3, "hello\nhello\n")
     assert slurm.ok("squeue", "-h", "-t", "all", "-n", "mine", "-o", "%T") == "FAILED\n"
+
+
+def test_no_more_tasks_of_an_array_run_at_once_than_it_says(slurm: Slurm) -> None:
+    command = "date +%s%3N; sleep 0.3; date +%s%3N"
+    job = slurm.ok("sbatch", "--parsable", "-W", "-a", "1-4%1", "-o", "one-%a.out", "--wrap", command).strip()
+    spans = sorted([int(line) for line in (slurm.shell.home / f"one-{i}.out").read_text().split()] for i in range(1, 5))
+    assert [begun >= ended for (_, ended), (begun, _) in pairwise(spans)] == [True] * 3
+    held = slurm.ok("sbatch", "--parsable", "-H", "-a", "1-10,15%3", "--wrap", "true").strip()
+    assert slurm.ok("squeue", "-h", "-j", held, "-o", "%i %K") == f"{held}_[1-10,15%3] 1-10,15%3\n"
+    slurm.ok("scancel", held)
+    lines = "#!/bin/sh\n#SBATCH -a 1-4%1 -o own-%a.out\n" + command
+    (slurm.shell.home / "own.sh").write_text(lines)
+    slurm.shell.ok("submit", "--company", "acme", "--user", "ann", "--wait", "own.sh")
+    spans = sorted([int(line) for line in (slurm.shell.home / f"own-{i}.out").read_text().split()] for i in range(1, 5))
+    assert [begun >= ended for (_, ended), (begun, _) in pairwise(spans)] == [True] * 3
+    assert set(slurm.state(job).splitlines()) == {"COMPLETED"}
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("kill -9 $$", "F FAILED JobLaunchFailure 0:9 1"),
+        ("kill -TERM $$", "F FAILED JobLaunchFailure 0:15 1"),
+        ("sh -c 'kill -9 $$'; exit", "F FAILED NonZeroExitCode 137:0 137"),
+        ("exit 255", "F FAILED NonZeroExitCode 255:0 255"),
+        ("exit 0", "CD COMPLETED None 0:0 0"),
+    ],
+)
+def test_a_signal_that_ends_the_script_is_told_from_an_exit_code(slurm: Slurm, command: str, told: str) -> None:
+    done = slurm.run("sbatch", "--parsable", "-W", "-o", "/dev/null", "--wrap", command)
+    job = done.out.strip()
+    state = slurm.ok("squeue", "-h", "-t", "all", "-j", job, "-o", "%t %T %r").strip()
+    code = slurm.ok("sacct", "-X", "-n", "-P", "-o", "ExitCode", "-j", job).strip()
+    assert f"{state} {code} {done.code}" == told
+
+
+def test_jobs_that_have_ended_keep_their_nodes_and_are_listed_on_demand(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "-W", "-J", "over", "-o", "/dev/null", "--wrap", "true").strip()
+    wait_until(lambda: json.loads(slurm.shell.ok("app", job, "--json"))["executors"] == [], "its executor's end")
+    (node,) = {
+        slurm.ok("squeue", "-h", "-t", "all", *only, "-o", "%N").strip() for only in (("-j", job), ("-n", "over"))
+    }
+    assert node in slurm.ok("sinfo", "-h", "-N", "-o", "%N").split()
+    assert slurm.ok("sacct", "-X", "-n", "-P", "-j", job, "-o", "NodeList").strip() == node
+    assert f"   NodeList={node}\n   BatchHost={node}\n" in slurm.ok("scontrol", "show", "job", job)
+    assert slurm.ok("squeue", "-h", "-j", job) == ""
+
+
+def test_lists_of_nodes_have_the_columns_of_slurm(slurm: Slurm) -> None:
+    lines = slurm.ok("sinfo", "-N").splitlines()
+    assert lines[0] == "NODELIST   NODES PARTITION STATE "
+    assert lines[1][:27] == "worker-1       1     main* "
+    assert slurm.ok("sinfo", "-h", "-O", "NodeHost:12,CPUs:.6").splitlines() == [
+        "worker-1         4",
+        "worker-2         4",
+    ]
+    assert slurm.ok("sinfo", "-p", "none", "-h") == ""
+    assert slurm.ok("sinfo", "-l").splitlines()[1].startswith("PARTITION AVAIL  TIMELIMIT   JOB_SIZE ROOT OVERSUBS ")
+    assert slurm.ok("squeue", "-l").splitlines()[1].split()[:6] == [
+        "JOBID",
+        "PARTITION",
+        "NAME",
+        "USER",
+        "STATE",
+        "TIME",
+    ]
+    assert slurm.ok("scontrol", "show", "hostlist", "n1,n2,n3,x") == "n[1-3],x\n"
+    planned = slurm.run("sbatch", "--test-only", "--wrap", "true")
+    assert re.fullmatch(
+        r"sbatch: Job 0 to start at [0-9T:-]{19} using 1 processors on nodes worker-\d in .*\n", planned.err
+    )

@@ -77,7 +77,7 @@ def job(lines: str, *options: str) -> dict[str, Any]:
         ),
         ("#SBATCH --mem=2G -N 1-1", {"memory_per_task_mb": 2048}),
         ("#SBATCH -t 10", {"max_runtime_s": 600}),
-        ("#SBATCH --time=1-2 -a 0-4%2 -c 3", {"time_limit_s": 93600, "array": "0-4", "tasks": 5, "cores": 6}),
+        ("#SBATCH --time=1-2 -a 0-4%2 -c 3", {"time_limit_s": 93600, "array": "0-4", "cores": 6, "executor_limit": 2}),
         ("#SBATCH -a 7", {"array": "7", "keep_going": True}),
         ("#SBATCH -d afterok:7:9,afternotok:8,singleton", {"after": {"ok": ("7", "9"), "not-ok": ("8",)}}),
         ("#SBATCH --dependency=singleton", {"singleton": True}),

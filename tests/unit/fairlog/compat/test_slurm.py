@@ -248,7 +248,15 @@ def app(**about: Any) -> dict[str, Any]:
 
 def task(state: str, **about: Any) -> dict[str, Any]:
     """The state of a task as the API tells it."""
-    known = {"exit_code": None, "started_at": None, "ended_at": None, "message": "", "cpu_ms": 0, "peak_mb": 0}
+    known = {
+        "exit_code": None,
+        "started_at": None,
+        "ended_at": None,
+        "message": "",
+        "cpu_ms": 0,
+        "peak_mb": 0,
+        "attempts": 1,
+    }
     return {"state": state, **known, **about}
 
 
@@ -290,7 +298,7 @@ def test_json_has_a_job_as_slurm_writes_it(capsys: pytest.CaptureFixture[str]) -
     held = jobs.Job(app(state="pending", reason="begin", beginAt=9_000_000, comment="c"), [])
     ran = jobs.Job(
         app(state="failed", endedAt=65_000, detail="task 1 failed", array="3-4", tasks=2, timeLimit=61),
-        [task("failed", exit_code=3, started_at=5_000, ended_at=65_000, cpu_ms=1_500, peak_mb=2)],
+        [task("failed", exit_code=3, attempts=1, started_at=5_000, ended_at=65_000, cpu_ms=1_500, peak_mb=2)],
         4,
     )
     shown = as_json.of_queue(held)
@@ -430,7 +438,7 @@ def test_lists_of_hosts_are_written_out_and_together_again() -> None:
     assert nodes.hosts_of("a[1-3,7],b2,c[08-10]x[1-2]") == [
         "a1", "a2", "a3", "a7", "b2", "c08x1", "c08x2", "c09x1", "c09x2", "c10x1", "c10x2",
     ]  # fmt: skip
-    assert nodes.list_of(["w1", "w2", "w3", "w7", "n01", "n02", "head"]) == "head,w[1-3,7],n[01-02]"
+    assert nodes.list_of(["w1", "w2", "w3", "w7", "n01", "n02", "head"]) == "w[1-3,7],n[01-02],head"
     assert nodes.list_of(["w1"]) == "w1"
     for text in ("a[1-", "a[x]", "a[3-1]", "a[1-99999]"):
         with pytest.raises(Refused, match="Invalid hostlist"):
