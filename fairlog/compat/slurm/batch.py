@@ -22,6 +22,7 @@ export SLURM_CPUS_ON_NODE="$FAIRLOG_TASK_CORES" SLURM_JOB_CPUS_PER_NODE="$FAIRLO
 if [ -n "$SLURM_ARRAY_TASK_COUNT" ]; then
   export SLURM_ARRAY_JOB_ID="$SLURM_JOB_ID" SLURM_ARRAY_TASK_ID="$FAIRLOG_TASK_INDEX"
 fi
+[ -w "$HOME" ] || export HOME="${FAIRLOG_SCRATCH:-/tmp}"
 cd -- "$SLURM_SUBMIT_CHDIR" 2>/dev/null; unset SLURM_SUBMIT_CHDIR
 export SLURM_STEPS="${FAIRLOG_SCRATCH:-/tmp}/slurm-$FAIRLOG_TASK_INDEX"
 mkdir -p "$SLURM_STEPS"
@@ -47,7 +48,8 @@ trap - CHLD $((r - 128)); kill -$((r - 128)) $$; exit $r
 """A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or
 `either`, the script if there are no steps; then the copy of the
 script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on; a
-signal that has ended the script ends it as well, as far as bash can tell that from an exit code."""
+signal that has ended the script ends it as well, as far as bash can tell that from an exit code. Programs write into
+their home, which a cell does not have: then the scratch folder stands for it."""
 
 
 def read_script(name: str) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -397,3 +399,118 @@ def test_lists_of_nodes_have_the_columns_of_slurm(slurm: Slurm) -> None:
     assert re.fullmatch(
         r"sbatch: Job 0 to start at [0-9T:-]{19} using 1 processors on nodes worker-\d in .*\n", planned.err
     )
+
+
+NEXTFLOW = """#!/bin/bash
+#SBATCH -J nf-proc_(1)
+#SBATCH -o {folder}/.command.log
+#SBATCH --no-requeue
+#SBATCH --signal B:USR2@30
+#SBATCH -c 2
+#SBATCH -t 00:05:00
+#SBATCH --mem 300M
+#SBATCH -p main
+on_exit() {{ exit_status=${{nxf_main_ret:=$?}}; printf -- $exit_status > {folder}/.exitcode; exit $exit_status; }}
+on_term() {{ set +e; [[ "$pid" ]] && kill "$pid"; }}
+nxf_main() {{
+    trap on_exit EXIT; trap on_term TERM INT USR2; trap '' USR1
+    cd {folder}
+    launch() {{ bash -uec 'echo hello; exit 3'; }}
+    (set -o pipefail; (launch | tee .command.out) 3>&1 1>&2 2>&3 | tee .command.err) 3>&1 1>&2 2>&3 &
+    pid=$!
+    wait $pid || nxf_main_ret=$?
+}}
+nxf_main
+"""
+
+
+def test_what_nextflow_sends_and_asks_works(slurm: Slurm) -> None:
+    folder = slurm.shell.home / "work"
+    folder.mkdir()
+    said = slurm.run("sbatch", text=NEXTFLOW.format(folder=folder))
+    found = re.search(r"Submitted batch job (\d+)", said.out)
+    assert found is not None
+    wait_until((folder / ".exitcode").exists, "the exit code")
+    wait_until(lambda: slurm.state(found[1]) == "FAILED", "its end")
+    login = slurm.ok("id", "-un").strip()
+    rows = slurm.ok("squeue", "--noheader", "-o", "%i %t", "-t", "all", "-p", "main", "-u", login).splitlines()
+    assert all(len(row.split()) == 2 for row in rows)
+    assert f"{found[1]} F" in rows
+    assert (folder / ".command.log").read_text() == (folder / ".command.out").read_text() == "hello\n"
+    slurm.ok("scancel", found[1])
+
+
+def test_what_aiida_cromwell_and_dask_ask_works(slurm: Slurm) -> None:
+    lines = "--no-requeue --job-name=aiida-1 --nodes=1 --ntasks-per-node=2 --time=0-00:10:00 --mem=200"
+    said = slurm.run("sbatch", "-H", text=f"#!/bin/bash\n#SBATCH {lines}\ntrue\n").out
+    job = re.findall(r"[Ss]ubmitted batch job\s+(\d+)", said)[0]
+    form = "%i^^^%t^^^%r^^^%B^^^%u^^^%D^^^%C^^^%R^^^%P^^^%l^^^%M^^^%S^^^%j^^^%V"
+    row = slurm.ok("squeue", "--noheader", "-o", form, f"--jobs={job},999999", SLURM_TIME_FORMAT="standard")
+    words = row.strip().split("^^^")
+    assert words[:3] == [job, "PD", "JobHeldUser"]
+    assert words[5:12] == ["1", "2", "(JobHeldUser)", "main", "10:00", "0:00", "N/A"]
+    assert (words[12], len(words), bool(datetime.fromisoformat(words[13]))) == ("aiida-1", 14, True)
+    assert slurm.ok("scancel", job) == ""
+    assert slurm.ok("squeue", "-j", job).count("\n") == 1
+    wrapped = ("-J", "c", "-D", ".", "-o", "out", "-e", "err", "-t", "5", "-p", "main", "-c", "1", "--mem-per-cpu=200")
+    assert re.fullmatch(r"Submitted batch job \d+\n", slurm.ok("sbatch", *wrapped, "--wrap", "/bin/bash out.sh"))
+    script = slurm.shell.home / "dask.sh"
+    script.write_text("#!/usr/bin/env bash\n#SBATCH -n 1\n#SBATCH -o dask-%J.out\n#SBATCH --mem=573M\necho $0\n")
+    number = re.findall(r"\d+", slurm.ok("sbatch", str(script)))[0]
+    script.unlink()
+    wait_until(lambda: slurm.state(number) == "COMPLETED", "its end")
+    assert (slurm.shell.home / f"dask-{number}.out").exists()
+
+
+def test_what_the_plugin_of_snakemake_asks_works(slurm: Slurm) -> None:
+    about = ("--job-name", "run-uuid", "--output", "logs/%j.log", "--export=ALL", "--comment", "rule_a", "-A", "acme")
+    more = ("-p", "main", "-t", "5", "--mem", "400", "--ntasks=1", "--cpus-per-task=1", "-D", ".", "--wrap=touch made")
+    (slurm.shell.home / "logs").mkdir()
+    job = slurm.run("sbatch", "--parsable", *about, *more).out.strip().split(";")[0]
+    shown = ("-X", "--parsable2", "--clusters", "all", "--noheader", "--format=JobIdRaw,State")
+    asked = ("sacct", *shown, "--starttime", "now-2days", "--endtime", "now", "--name", "run-uuid")
+    wait_until(lambda: slurm.ok(*asked) == f"{job}|COMPLETED\n", "its end")
+    states = slurm.ok("squeue", "--format=%i|%T", "--states=all", "--noheader", "--name", "run-uuid")
+    assert states == f"{job}|COMPLETED\n"
+    assert re.search(r"MinJobAge\s+= 300 sec", slurm.ok("scontrol", "show", "config"))
+    node = slurm.ok("sacct", "-j", job, "-n", "-X", "-o", "nodelist%-256").strip()
+    assert node in slurm.ok("sinfo", "-h", "-N", "-o", "%N").split()
+    assert slurm.ok("sinfo", "-o", "%P").splitlines() == ["PARTITION", "main*"]
+    used = slurm.ok(
+        "sacct", "--name=run-uuid", "--parsable2", "--noheader",
+        "--format=JobID,JobName,Comment,Elapsed,TotalCPU,NNodes,NCPUS,MaxRSS,ReqMem",
+    ).splitlines()  # fmt: skip
+    assert [row.split("|")[:3] for row in used] == [[job, "run-uuid", "rule_a"], [f"{job}.batch", "batch", ""]]
+
+
+SUBMITIT = """
+import sys, time
+import submitit
+def add(a, b):
+    print("adding")
+    return a + b
+executor = submitit.AutoExecutor(folder="submitit/%j", cluster="slurm")
+executor.update_parameters(timeout_min=4, mem_gb=0.2, cpus_per_task=1, slurm_array_parallelism=2)
+one = executor.submit(add, 1, 2)
+assert one.result() == 3 and "adding" in one.stdout()
+assert [job.result() for job in executor.map_array(add, range(4), range(4))] == [0, 2, 4, 6]
+assert executor.submit(int, "x").exception() is not None
+late = executor.submit(time.sleep, 600)
+while late.watcher.get_state(late.job_id, mode="force") != "RUNNING":
+    time.sleep(0.2)
+late.cancel()
+while not late.watcher.get_state(late.job_id, mode="force").startswith("CANCELLED"):
+    time.sleep(0.2)
+"""
+
+
+def test_submitit_runs_its_calls(slurm: Slurm) -> None:
+    pytest.importorskip("submitit")
+    answer = slurm.run(sys.executable, "-c", SUBMITIT)
+    assert answer.code == 0, answer.err
+
+
+def test_a_program_finds_a_home_that_it_can_write(slurm: Slurm) -> None:
+    wrapped = ("--export=ALL,HOME=/nowhere", "--wrap", "mkdir -p ~/.cache/x && echo ok")
+    slurm.ok("sbatch", "--parsable", "-W", "-o", "home.out", *wrapped)
+    assert (slurm.shell.home / "home.out").read_text() == "ok\n"
