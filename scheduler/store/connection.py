@@ -44,6 +44,8 @@ MOST_CONNECTIONS = 1_000
 threads, whose calls beyond that would fail at once, heartbeats among them."""
 _ASK_S = 2
 """Timeout of a request for the primary's address or a server's role."""
+_AGAIN_S = 0.25
+"""After so long without an answer from any more sentinels, those that have answered are asked again."""
 _ASKED_AT_ONCE = 16
 """How many sentinels are asked at the same time."""
 SPARE_CONNECTIONS = 0.25
@@ -292,18 +294,24 @@ class _Sentinels(_Finder):
         """Host and port of the primary. Raises: MasterNotFoundError unless a majority names it."""
         voices: dict[str, _Voice] = {}
         silent: list[str] = []
+        answered: set[Redis] = set()
         asking = ThreadPoolExecutor(_ASKED_AT_ONCE)
         try:
-            asked = {asking.submit(_voice, each, service_name) for each in self.sentinels}
+            asked = {asking.submit(_voice, each, service_name): each for each in self.sentinels}
             others = self._others(voices, service_name, asking)
-            while asked or (asked := next(others, set())):
-                done, asked = wait(asked, return_when=FIRST_COMPLETED)
+            while asked or (asked := next(others, {})):
+                done = wait(asked, _AGAIN_S, return_when=FIRST_COMPLETED).done
                 for answer in done:
+                    sentinel = asked.pop(answer)
                     try:
                         voice = answer.result()
                         voices[voice.id] = voice
+                        answered.add(sentinel)
                     except RedisError as error:
                         silent.append(str(error))
+                if not done:  # while some say nothing, those that do may come to name another one
+                    again = [each for each in self.sentinels if each in answered and each not in asked.values()]
+                    asked |= {asking.submit(_voice, each, service_name): each for each in again}
                 known = {*voices, *(each for voice in voices.values() for each in voice.others)}
                 many = max(len(known), len(self.sentinels)) if asked or silent else len(known)
                 due = many // 2 + 1
@@ -319,14 +327,14 @@ class _Sentinels(_Finder):
 
     def _others(
         self, voices: Mapping[str, _Voice], service_name: str, asking: ThreadPoolExecutor
-    ) -> Iterator[set[Future[_Voice]]]:
+    ) -> Iterator[dict[Future[_Voice], Redis]]:
         """Ask, once, those that the voices know and that have not answered."""
         known = {name: place for voice in voices.values() for name, place in voice.others.items()}
-        found = []
+        found = {}
         for host, port in (place for name, place in known.items() if name not in voices):
             other = Redis(host=host, port=port, **self.sentinel_kwargs)
-            found.append(asking.submit(_voice_once, other, service_name))
-        yield set(found)
+            found[asking.submit(_voice_once, other, service_name)] = other
+        yield found
 
 
 def _voice(sentinel: Redis, service: str) -> _Voice:

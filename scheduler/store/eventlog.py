@@ -172,7 +172,7 @@ class EventLog:
         self.questions = QUESTIONS if durable else ()
         self._durability = Durability()
         self.meanwhile: Callable[[], object] = lambda: None
-        """Called about each second while a commit waits for replicas; what it raises ends the wait."""
+        """Called at least each second while a commit waits for replicas; what it raises ends the wait."""
         self._noted = False
         """Whether a note in the store says that replicas are missing."""
         self._followed = PAGE
@@ -406,24 +406,27 @@ class EventLog:
                 sent.abandon()
                 raise answer
             reached = int(answer[1]) if isinstance(answer, list) else int(answer)
-            if reached >= self.replicas and self._are_in_step(sent):
-                if self._noted:
-                    self._noted = False
-                    sent.ask("DEL", self.keys.unreplicated)
-                return
-            self._noted = True
-            sent.ask("SET", self.keys.unreplicated, f"{min(reached, self.replicas)} {self.replicas}", "EX", _NOTED_S)
             try:
+                if reached >= self.replicas and self._are_in_step(sent):
+                    break
+                self._noted = True
+                missing = f"{min(reached, self.replicas)} {self.replicas}"
+                sent.ask("SET", self.keys.unreplicated, missing, "EX", _NOTED_S)
                 self.meanwhile()
             except FairlogError:
                 sent.abandon()
                 raise
-        sent.abandon()
-        raise NotReplicated(reached, self.replicas)
+        else:
+            sent.abandon()
+            raise NotReplicated(reached, self.replicas)
+        if self._noted:
+            self._noted = False
+            sent.ask("DEL", self.keys.unreplicated)
 
     def _are_in_step(self, sent: InFlight) -> bool:
         """Whether the live replicas are in sync with the primary, within a second. Raises: as `confirm`."""
         deadline_s = time.monotonic() + 1
+        self._replication.meanwhile = self.meanwhile
         while not (in_step := self._replication.confirm(sent)) and time.monotonic() < deadline_s:
             time.sleep(_IN_STEP_S)
         return in_step

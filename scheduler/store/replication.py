@@ -14,7 +14,9 @@ So all of them stay known.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -29,11 +31,16 @@ if TYPE_CHECKING:
     from scheduler.store.inflight import InFlight
 
 _ASK_S = 1.0
+"""How long a server may take to answer. All are asked at once, so those that are cut off cost that once."""
+_ASKED_AT_ONCE = 16
+_MEANWHILE_S = 0.25
 _ACCOUNT = frozenset({"username", "password", "credential_provider"})
 _REST = 10
 """Back-off after a failed probe, as a multiple of its duration. A primary that hung ends the back-off."""
 _HUNG_S = 1.0
 """A primary silent for this long may have been replaced, possibly by a server in back-off."""
+T = TypeVar("T")
+A = TypeVar("A")
 
 
 class _Server(NamedTuple):
@@ -54,12 +61,14 @@ class Replication:
         self._primary: dict[_Server, None] = {}
         """The primary at the last check; empty before the first."""
         self._looked_s = 0.0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called again and again while servers are asked that do not answer at once; what it raises ends that."""
 
     def confirm(self, sent: InFlight) -> bool:
         """Whether the live replicas are in sync with the primary, the server behind `sent`.
 
-        Raises: redis-py's ConnectionError if any server reports that the primary was replaced. All connections are
-        then closed, so that the next one finds the new primary.
+        Raises: redis-py's ConnectionError if any server reports that the primary was replaced, and all connections are
+        then closed, so that the next one finds the new primary; what `meanwhile` raises.
         """
         answer = sent.ask("INFO", "replication")
         if isinstance(answer, RedisError):
@@ -70,15 +79,17 @@ class Replication:
             self._give_up(sent, "it has become a replica")
         states = dict(_attached(ours))
         if ours["master_replid"] != self._reign:
-            known = (*self._followers, *self._primary, *_announced(self._store))
+            known = (*self._followers, *self._primary, *self._announced())
             self._reign, self._awaited = ours["master_replid"], dict.fromkeys(known)
             self._followers |= dict.fromkeys(known, 0.0)
         host, port = sent.server
         self._primary = {_Server(host, int(port)): None} if port else {}
         if time.monotonic() - self._looked_s > _HUNG_S:
             self._followers = dict.fromkeys(self._followers, 0.0)
-        for server in [server for server in self._followers if server not in states]:
-            self._look_after(server, sent, ours)
+        away = [server for server in self._followers if server not in states]
+        due = [server for server in away if time.monotonic() >= self._followers[server]]
+        for server, said in self._all(due, self._asked).items():
+            self._look_after(server, *(said or ({}, _ASK_S)), sent, ours)
         self._followers |= dict.fromkeys(states, 0.0)
         for server, state in states.items():
             if state == "online":
@@ -86,25 +97,58 @@ class Replication:
         self._looked_s = time.monotonic()
         return not self._awaited
 
-    def _look_after(self, server: _Server, sent: InFlight, ours: dict[str, str]) -> None:
-        """Probe a replica that does not follow the primary; one that hangs is given a back-off."""
-        began_s = time.monotonic()
-        if began_s < self._followers[server]:
-            return
-        theirs = self._asked(server)
+    def _look_after(
+        self, server: _Server, theirs: dict[str, str], took_s: float, sent: InFlight, ours: dict[str, str]
+    ) -> None:
+        """Judge what a server says that does not follow the primary; one that hangs is given a back-off."""
         if _has_replaced(theirs, ours):
             self._give_up(sent, f"{server.host}:{server.port} is primary now")
         if _is_with_us(theirs, ours):
             del self._followers[server]
             self._awaited.pop(server, None)
             return
-        took_s = time.monotonic() - began_s
-        self._followers[server] = 0.0 if theirs else began_s + _REST * took_s
+        self._followers[server] = 0.0 if theirs else time.monotonic() + (_REST - 1) * took_s
         if (theirs.get("master_host"), theirs.get("master_port")) != sent.server:
             self._awaited.pop(server, None)
 
-    def _asked(self, server: _Server) -> dict[str, str]:
-        """INFO replication of `server`; empty if it does not answer within `_ASK_S`."""
+    def _all(self, places: Iterable[A], ask: Callable[[A], T | None], enough: int = 0) -> dict[A, T | None]:
+        """What asking each place gives, all at once; None for the rest once `enough` have given something, if not 0.
+
+        Raises: what `meanwhile` raises.
+        """
+        asked = list(places)
+        if not asked:
+            return {}
+        asking = ThreadPoolExecutor(min(len(asked), _ASKED_AT_ONCE))
+        try:
+            answers = {place: asking.submit(ask, place) for place in asked}
+            left = set(answers.values())
+            while left:
+                done, left = wait(left, _MEANWHILE_S, return_when=FIRST_COMPLETED)
+                given = [answer for answer in answers.values() if answer.done() and answer.result() is not None]
+                if len(given) >= enough > 0:
+                    break
+                if not done:
+                    self.meanwhile()
+            return {place: answer.result() if answer.done() else None for place, answer in answers.items()}
+        finally:
+            asking.shutdown(wait=False, cancel_futures=True)
+
+    def _announced(self) -> list[_Server]:
+        """The replicas known to the sentinels; without sentinels, the servers in the URL."""
+        pool: Any = self._store.connection_pool
+        manager = getattr(pool, "sentinel_manager", None)
+        sentinels = {} if manager is None else {_place_of(each): each for each in manager.sentinels}
+        enough = len(sentinels) // 2 + 1
+        said = self._all(sentinels, lambda place: _replicas_of(sentinels[place], pool.service_name), enough)
+        return [server for place, known in said.items() for server in ([place] if known is None else known)]
+
+    def _asked(self, server: _Server) -> tuple[dict[str, str], float]:
+        """INFO replication of `server`, empty if it does not answer within `_ASK_S`; and how long that took (s)."""
+        began_s = time.monotonic()
+        return self._said(server), time.monotonic() - began_s
+
+    def _said(self, server: _Server) -> dict[str, str]:
         pool = self._store.connection_pool
         ours = pool.connection_kwargs.items()
         options = {name: value for name, value in ours if name in _ACCOUNT or name[:4] == "ssl_"}
@@ -150,14 +194,14 @@ def _attached(ours: dict[str, str]) -> Iterator[tuple[_Server, str]]:
             yield _Server(parts["ip"], int(parts["port"])), parts["state"]
 
 
-def _announced(store: Redis) -> Iterator[_Server]:
-    """The replicas known to the sentinels; without sentinels, the servers in the URL."""
-    pool: Any = store.connection_pool
-    manager = getattr(pool, "sentinel_manager", None)
-    for asked in manager.sentinels if manager is not None else ():
-        try:
-            for replica in asked.sentinel_slaves(pool.service_name):
-                yield _Server(str(replica["ip"]), int(replica["port"]))
-        except RedisError:
-            said = asked.connection_pool.connection_kwargs
-            yield _Server(str(said["host"]), int(said["port"]))
+def _place_of(asked: Redis) -> _Server:
+    said = asked.connection_pool.connection_kwargs
+    return _Server(str(said["host"]), int(said["port"]))
+
+
+def _replicas_of(sentinel: Redis, service: str) -> list[_Server] | None:
+    """The replicas that it knows; None if it does not answer, or is no sentinel but a server."""
+    try:
+        return [_Server(str(replica["ip"]), int(replica["port"])) for replica in sentinel.sentinel_slaves(service)]
+    except RedisError:
+        return None

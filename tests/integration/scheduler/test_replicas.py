@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp,
 from scheduler.model.errors import NotReplicated, UnsuitableStore
 from scheduler.model.events import MasterElected
 from scheduler.service.scheduler import Scheduler
+from scheduler.store import connection
 from scheduler.store.connection import connect
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
@@ -270,6 +272,29 @@ def test_a_replica_that_hung_and_was_promoted_since_is_asked_again(servers: Serv
             _confirmed(monitored, first)
 
 
+def test_servers_that_do_not_answer_are_asked_at_once_and_a_lease_is_kept_meanwhile(
+    primary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other would take longer than a lease, so that the next master would be elected meanwhile."""
+    monkeypatch.setattr("scheduler.store.replication._ASK_S", HOPELESS_S)
+    kept = threading.Event()
+    with ExitStack() as stack, Redis(port=primary) as first, ThreadPoolExecutor() as pool:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        monitored = Replication(first)
+        monitored._followers = {_Server("127.0.0.1", each.getsockname()[1]): 0.0 for each in silent}
+        monitored.meanwhile = kept.set
+        asking = pool.submit(_confirmed, monitored, first)
+        asked = []
+        for each in silent:
+            each.settimeout(HOPELESS_S)
+            asked.append(stack.enter_context(each.accept()[0]))
+        assert kept.wait(HOPELESS_S)
+        assert not asking.done()
+        for each in asked:
+            each.close()
+        assert asking.result(timeout=HOPELESS_S)
+
+
 def _confirmed(monitored: Replication, server: Redis) -> bool:
     """What it says of `server`, asked over a connection on which something was answered."""
     sent = InFlight(server, [("PING",)])
@@ -450,6 +475,35 @@ def test_a_majority_of_sentinels_names_the_primary(servers: Servers) -> None:
         store = servers.connect(f"redis+sentinel://{places}/fairlog")
         with pytest.raises(StoreConnectionError, match=r"2 sentinels of fairlog have to name the primary: .*1 named"):
             store.get("here")
+
+
+def test_sentinels_that_answer_are_asked_again_while_others_say_nothing(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is cut off, and those that answer do not agree yet: the primary is found once they do."""
+    monkeypatch.setattr(connection, "_ASK_S", HOPELESS_S)
+    heard: list[object] = []
+    voice = connection._voice
+
+    def told(sentinel: Redis, service: str) -> Any:
+        heard.append(said := voice(sentinel, service))
+        return said
+
+    monkeypatch.setattr(connection, "_voice", told)
+    old, new = servers.start(), servers.start()
+    late, early = (servers.watch(primary, replicas=0) for primary in (old, new))
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
+        ports = [late, early, silent.getsockname()[1]]
+        places = ",".join(f"127.0.0.1:{port}" for port in ports)
+        store = servers.connect(f"redis+sentinel://{places}/fairlog")
+        asking = pool.submit(store.ping)
+        with Redis(port=late) as asked:
+            until(lambda: len(heard) > 4)
+            assert not asking.done()
+            asked.execute_command("SENTINEL", "REMOVE", "fairlog")
+            asked.execute_command("SENTINEL", "MONITOR", "fairlog", "127.0.0.1", new, 1)
+        assert asking.result(timeout=HOPELESS_S / 2)
+        assert [*Replication(store)._announced()] == [_Server("127.0.0.1", ports[-1])]
 
 
 def test_the_server_that_reports_the_role_of_primary_is_used(servers: Servers) -> None:
