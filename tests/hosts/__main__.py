@@ -6,6 +6,7 @@ If a promise is broken, the exit code is 1 and the output names the violations a
 from __future__ import annotations
 
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from fairlog.cli.render import print_json, print_table
 from tests.chaos.__main__ import last_words, print_violations, progress_teller
 from tests.chaos.checker import PROMISES, Violation, check
 from tests.hosts.bed import Bed, server_of
-from tests.hosts.faults import BY_NAME, inflicted, order
+from tests.hosts.faults import BY_NAME, FAULTS, inflicted, order
 from tests.hosts.network import missing
 from tests.hosts.pauses import Span, pauses
 
@@ -101,8 +102,11 @@ def main(
     if why := missing():
         click.echo(f"skipped: {why}", err=True)
         return
+    for fault in FAULTS:
+        if why := fault.missing():
+            click.echo(f"skipped: {fault.name}: {why}", err=True)
     drawn = random.SystemRandom().randrange(1_000_000) if seed is None else seed
-    options = "".join(f" --fault '{name}'" for name in chosen)
+    options = "".join(f" --fault {shlex.quote(name)}" for name in chosen)
     options += "" if hold is None else f" --hold {hold:g}"
     again = f"python -m tests.hosts --seconds {seconds:g} --seed {drawn} --server {server}{options}"
     click.echo(again, err=True)

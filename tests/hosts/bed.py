@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ import msgspec
 from fairlog.local.store import bundled_server
 from fairlog.local.up import as_fairlog
 from scheduler.model.commands import AddAccount, IssueToken
-from scheduler.service.child import Child
+from scheduler.service.child import Child, dies_with_us
 from scheduler.service.client import Client
 from scheduler.service.keyring import KEYS_VARIABLE
 from scheduler.service.tokens import new_token
@@ -32,7 +34,9 @@ from tests.chaos.tenant import Tenancy
 from tests.hosts.network import Network
 from tests.hosts.pauses import Answer
 from tests.hosts.probe import run_probe
+from tests.hosts.relay import DEVICE, run_relay
 from tests.waiting import HOPELESS_S, wait_until
+from workers.processes import send_signal
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -124,7 +128,7 @@ class Bed(Rig):
 
     def __init__(self, folder: Path, seed: int, *, server: str, say: Callable[[str], None]) -> None:
         self.network = Network(hosts())
-        self._program = server
+        self._program, self._seed = server, seed
         self._secrets = folder / "secrets"
         self._answers = folder / "answers"
         for made in (self._secrets, self._answers, folder / "homes"):
@@ -135,6 +139,8 @@ class Bed(Rig):
             self._secret(user, word)
         self._tokens = {f"{COMPANIES[number]}/user-{number}": new_token() for number in range(CLIENTS)}
         self._invitations = {f"worker-{number}": new_token() for number in range(AGENTS)}
+        self._programs: dict[str, tuple[list[str], dict[str, str]]] = {}
+        """Of each host the arguments of its `fairlog`, and the variables."""
         self._read: dict[Path, int] = {}
         self.answers: list[Answer] = []
         """The answers to clients so far."""
@@ -182,6 +188,39 @@ class Bed(Rig):
     def hold(self, name: str, seconds: float) -> None:
         """Do not restart that process before."""
         self._held[name] = time.monotonic() + seconds
+
+    @contextmanager
+    def misled(self, name: str, seconds: int) -> Iterator[None]:
+        """The clock of the host is wrong by so much: its process is started again under it, and once more afterwards.
+
+        The clock that only measures how much time passes is right.
+        """
+        child = next(each for each in (*self._masters, *self._apis, *self._agents) if each.name == name)
+        arguments, variables = self._programs[name]
+        wrong = {"LD_PRELOAD": str(clock()), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        names = [f"{key}={value}" for key, value in {**variables, **wrong}.items()]
+        command = ["env", *names, sys.executable, "-m", "fairlog", *arguments]
+        right, child.command = child.command, dies_with_us(self.network.on(name, command))
+        try:
+            send_signal([self.pid(name)], signal.SIGKILL)
+            yield
+        finally:
+            child.command = right
+            send_signal([self.pid(name)], signal.SIGKILL)
+
+    @contextmanager
+    def relayed(self, name: str, *, loss: float = 0.0, delay_s: float = 0.0) -> Iterator[None]:
+        """What comes from the host or goes to it is lost with that probability, or comes that much later."""
+        run = partial(run_relay, os.getpid(), loss=loss, delay_s=delay_s, seed=self._seed)
+        relay = Child("relay", self.network.on_router(run), self._logs / "relay.log")
+        relay.start()
+        try:
+            wait_until(lambda: self.network.has_device(DEVICE), "the relay")
+            with self.network.through(DEVICE, name):
+                yield
+        finally:
+            relay.ask_to_stop()
+            relay.wait()
 
     def tend(self, seconds: float) -> None:
         """Restart what has ended, for so long."""
@@ -325,14 +364,17 @@ class Bed(Rig):
 
     def _fairlog(self, name: str, arguments: Sequence[str]) -> Child:
         user = {"master": MASTER, "api": API}.get(arguments[0], AUDITOR)
-        variables = self._variables(name, user)
-        return self._child(name, partial(as_fairlog, [*arguments, *self._where(user)], os.getpid(), variables))
+        return self._program_of(name, [*arguments, *self._where(user)], self._variables(name, user))
+
+    def _program_of(self, name: str, arguments: list[str], variables: dict[str, str]) -> Child:
+        self._programs[name] = arguments, variables
+        return self._child(name, partial(as_fairlog, arguments, os.getpid(), variables))
 
     def _agent(self, number: int) -> Child:
         name = f"worker-{number}"
         variables = {**self._variables(name), "FAIRLOG_TOKEN_FILE": str(self._secrets / name)}
         arguments = ["worker", *self._worker_options(number), "--api", ",".join(self._servers_from(number))]
-        return self._child(name, partial(as_fairlog, arguments, os.getpid(), variables))
+        return self._program_of(name, arguments, variables)
 
     def _client(self, number: int, seed: int) -> Child:
         name = f"client-{number}"
@@ -367,6 +409,11 @@ class Bed(Rig):
             program()
 
         return super()._child(name, run)
+
+
+def clock() -> Path | None:
+    """The library by which a program reads a wrong clock, if this machine has it."""
+    return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
 
 
 def server_of(kind: str) -> str:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from tests.hosts.bed import Bed
+from tests.hosts import relay
+from tests.hosts.bed import Bed, clock
 from workers.processes import send_signal
 
 RESTART_S = 3.0
 """The time until a service manager starts a process again that was killed."""
 STOPPED_S = 20.0
+DELAY_S = 0.1
+WRONG_S = 300
 CUT_S = 20.0
 
 Draw = random.Random
@@ -22,11 +25,12 @@ Inflict = Callable[[Bed, Draw], Iterator[str]]
 
 
 class Fault(NamedTuple):
-    """A fault that lasts `hold_s`, unless it is over at once; `inflict` is a function for a context manager."""
+    """A fault that lasts `hold_s`, unless it is over at once; `missing` says why this machine cannot inflict it."""
 
     name: str
     hold_s: float
     inflict: Inflict
+    missing: Callable[[], str] = lambda: ""
 
 
 def _kill(victim: Callable[[Bed, Draw], str]) -> Inflict:
@@ -90,6 +94,57 @@ def _stores_apart(bed: Bed, draw: Draw) -> Iterator[str]:  # noqa: ARG001 - as a
         yield " and ".join(names)
 
 
+def _lossy(bed: Bed, draw: Draw) -> Iterator[str]:  # noqa: ARG001 - as all
+    primary = bed.primary()
+    with bed.relayed(primary, loss=0.3):
+        yield primary
+
+
+def _slow(victim: Callable[[Bed, Draw], str]) -> Inflict:
+    def inflict(bed: Bed, draw: Draw) -> Iterator[str]:
+        name = victim(bed, draw)
+        with bed.relayed(name, delay_s=DELAY_S):
+            yield name
+
+    return inflict
+
+
+def _misled(victim: Callable[[Bed, Draw], str], seconds: int) -> Inflict:
+    def inflict(bed: Bed, draw: Draw) -> Iterator[str]:
+        name = victim(bed, draw)
+        with bed.misled(name, seconds):
+            yield name
+
+    return inflict
+
+
+def _no_clock() -> str:
+    return "" if clock() is not None else "there is no libfaketime; install it"
+
+
+def _set(setting: str, wrong: object, right: object) -> Inflict:
+    """Give the store's primary a wrong setting for a time."""
+
+    def inflict(bed: Bed, draw: Draw) -> Iterator[str]:  # noqa: ARG001 - as all
+        name = bed.primary()
+        with bed.stores.admin(name) as admin:
+            admin.config_set(setting, wrong)
+        yield name
+        with bed.stores.admin(name) as admin:
+            admin.config_set(setting, right)
+
+    return inflict
+
+
+def _restart_stores(bed: Bed, draw: Draw) -> Iterator[str]:  # noqa: ARG001 - as all
+    names = bed.stores.names()
+    bed.primary()
+    for name in names:
+        bed.hold(name, 0)
+        send_signal([bed.pid(name)], signal.SIGTERM)
+    yield " and ".join(names)
+
+
 def _primary(bed: Bed, draw: Draw) -> str:  # noqa: ARG001 - as all
     return bed.primary()
 
@@ -143,6 +198,15 @@ FAULTS: Sequence[Fault] = (
     Fault("API server cut off", CUT_S, _apart(lambda *given: [_api(*given)])),
     Fault("stores cut off from each other", CUT_S, _stores_apart),
     Fault("two of three stores cut off", 25, _apart(lambda bed, _: [bed.primary(), bed.replicas()[0]])),
+    Fault("30 % loss at the primary", CUT_S, _lossy, relay.missing),
+    Fault("100 ms delay at the primary", CUT_S, _slow(_primary), relay.missing),
+    Fault("100 ms delay at the active master", CUT_S, _slow(_active), relay.missing),
+    Fault("active master's clock 5 min behind", CUT_S, _misled(_active, -WRONG_S), _no_clock),
+    Fault("API server's clock 5 min ahead", CUT_S, _misled(_api, WRONG_S), _no_clock),
+    Fault("worker's clock 5 min ahead", CUT_S, _misled(_worker, WRONG_S), _no_clock),
+    Fault("store full", CUT_S / 2, _set("maxmemory", 1, 0)),
+    Fault("store read-only", CUT_S / 2, _set("min-replicas-to-write", 3, 0)),
+    Fault("all stores restarted", 0, _restart_stores),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
@@ -155,7 +219,7 @@ def inflicted(fault: Fault, bed: Bed, draw: Draw) -> Iterator[str]:
 
 def order(draw: Draw, chosen: Sequence[str]) -> Iterator[Fault]:
     """These faults, or all of them, in another order each time, without end."""
-    faults = [BY_NAME[name] for name in chosen] or list(FAULTS)
+    faults = [BY_NAME[name] for name in chosen] or [fault for fault in FAULTS if not fault.missing()]
     while True:
         draw.shuffle(faults)
         yield from faults

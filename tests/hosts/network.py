@@ -23,6 +23,8 @@ _NEWNET, _NEWUTS = 0x40000000, 0x04000000
 _ROUTER = "router"
 _DROPS = 50
 """The priority of the router's rules that drop packets: before that of its table of routes."""
+_RELAYED = 77
+"""The router's table of routes for what goes through a device."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -106,6 +108,11 @@ class Network:
             stack.enter_context(self.dropped(others, ours))
             yield
 
+    def has_device(self, device: str) -> bool:
+        """Whether the router has that device."""
+        shown = subprocess.run(self.on(_ROUTER, ["ip", "link", "show", device]), capture_output=True, check=False)
+        return shown.returncode == 0
+
     def on_router(self, program: Callable[[], None]) -> Callable[[], None]:
         """The program, run on the router; for a process of its own."""
 
@@ -115,19 +122,21 @@ class Network:
 
         return run
 
-    def redirect(self, name: str, device: str, table: int) -> Callable[[], None]:
-        """Have the router send what comes from the host or goes to it through that device; returns what undoes it.
-
-        What comes out of the device goes on as usual.
-        """
+    @contextmanager
+    def through(self, device: str, name: str) -> Iterator[None]:
+        """What comes from the host or goes to it goes through that device of the router, and on when it comes out."""
         address = self.address(name)
         rules = [
             f"priority {_DROPS - 20} iif {device} lookup main",
-            f"priority {_DROPS + 20} from {address} lookup {table}",
-            f"priority {_DROPS + 20} to {address} lookup {table}",
+            f"priority {_DROPS + 20} from {address} lookup {_RELAYED}",
+            f"priority {_DROPS + 20} to {address} lookup {_RELAYED}",
         ]
-        self._on_router(f"route add default dev {device} table {table}", *(f"rule add {rule}" for rule in rules))
-        return lambda: self._on_router(*(f"rule del {rule}" for rule in rules))
+        route = f"route add default dev {device} table {_RELAYED}"
+        self._on_router(f"link set {device} up", route, *(f"rule add {rule}" for rule in rules))
+        try:
+            yield
+        finally:
+            self._on_router(*(f"rule del {rule}" for rule in rules))
 
     def _make(self, name: str, address: str) -> None:
         _called(_libc.unshare(_NEWNET | _NEWUTS))
