@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 
 from fairlog.api.addresses import UNIX
-from fairlog.api.client import LATER_S, RETRY_S, Base, Pause, Send, Steps, error_of, event_of
+from fairlog.api.client import LATER_S, RETRY_S, Base, Note, Pause, Send, Steps, error_of, event_of
 from fairlog.api.connections import CONNECT_S, HEALTH, HEALTH_S, LOOK_S, Answer, Lost, Request
 from scheduler.model.sender import By
 from scheduler.model.versions import HEADER, MESSAGES
@@ -172,6 +172,8 @@ class AsyncApiClient(Base):
             got = None
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
+                continue
+            if isinstance(step, Note):
                 continue
             try:
                 got = await self._answered(step)

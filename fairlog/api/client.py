@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MAIL_WAIT_S = 10.0
 """How long a server is asked to wait for a message."""
 RETRY_S = 0.2
+NOTE_S = 2.0
+"""After so long without a server that can answer, whoever asked is told why."""
 LATER_S = 2.0
 """How much longer than a server waits for a master the client waits for the server."""
 T = TypeVar("T")
@@ -50,7 +52,13 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Steps = Generator[Send | Pause, Answer | Lost | None, T]
+class Note(NamedTuple):
+    """A step: tell whoever asked why there is no answer yet."""
+
+    why: str
+
+
+Steps = Generator[Send | Pause | Note, Answer | Lost | None, T]
 
 
 def api_urls(named: str | Sequence[str]) -> list[str]:
@@ -79,26 +87,32 @@ class _Talk:
 
     def ask(self, request: Request) -> Steps[Answer]:
         """Ask one server after the other until one answers. Raises: the problem of the answer; Unreachable."""
-        deadline = time.monotonic() + self.timeout_s
+        began_s = time.monotonic()
+        deadline = began_s + self.timeout_s
         refusal: Exception = Unreachable(f"no API server answered within {self.timeout_s:g} s")
-        tried = 0
+        said: Exception | None = None  # what a server has said in this round: more than that another one is silent
+        tried, noted = 0, False
         while True:
             answer = yield Send(self._server, request)
             pause_s = RETRY_S
             if isinstance(answer, Answer):
                 if answer.status_code < 400:
                     return answer
-                refusal = error_of(answer)
+                refusal = said = error_of(answer)
                 if answer.status_code not in {429, 503}:
                     raise refusal
                 pause_s = float(answer.retry_after or RETRY_S) if isinstance(refusal, Refused) else RETRY_S
             else:
-                refusal = Unreachable(f"no API server answers: {answer}")
+                refusal = said or Unreachable(f"no API server answers: {answer}")
             self._server = (self._server + 1) % self._servers
             tried += 1
             if tried % self._servers == 0 or pause_s > RETRY_S:
                 if time.monotonic() + pause_s >= deadline:
                     raise refusal
+                if not noted and time.monotonic() >= began_s + NOTE_S:
+                    noted = True
+                    yield Note(str(refusal))
+                said = None
                 yield Pause(pause_s)
 
     def send(self, command: Command, secrets: Mapping[str, str], command_id: str | None) -> Steps[Receipt]:
@@ -234,13 +248,19 @@ class ApiClient(Base):
     which is safe.
 
     Raises: CommandRejected for what the rules refuse, Refused for other refusals, NoMaster or Unreachable without an
-    answer within `timeout_s`.
+    answer within `timeout_s`. Before that, `notice` is told once of each request why no server can answer it.
     """
 
     def __init__(
-        self, urls: str | Sequence[str] | None = None, *, token: str | None = None, timeout_s: float = 30
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30,
+        notice: Callable[[str], object] = lambda _: None,
     ) -> None:
         super().__init__(urls, token, timeout_s)
+        self._notice = notice
         self._servers = [Connections(url, timeout_s + LATER_S) for url in self._urls]
 
     def __enter__(self) -> Self:
@@ -385,6 +405,9 @@ class ApiClient(Base):
             got = None
             if isinstance(step, Pause):
                 time.sleep(step.seconds)
+                continue
+            if isinstance(step, Note):
+                self._notice(step.why)
                 continue
             try:
                 got = self._servers[step.server].ask(step.request, self._headers, self._may_leave(step.server))

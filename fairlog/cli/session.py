@@ -9,7 +9,7 @@ import json
 import os
 import time
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -413,7 +413,12 @@ def _api_of(url: str, token: str, timeout_s: float) -> ApiClient:
     """The client of the API. Raises: Refused if its URL cannot be used."""
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (verbs about the store do without)
 
-    return ApiClient(url, token=token, timeout_s=timeout_s)
+    return ApiClient(url, token=token, timeout_s=timeout_s, notice=partial(_say_why, timeout_s))
+
+
+def _say_why(timeout_s: float, why: str) -> None:
+    """Say why no API server can answer, while that is waited for."""
+    say(f"note: {why}; waiting up to {timeout_s:g} s for an API server that can answer")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ import pytest
 from fairlog.api import async_client, connections
 from fairlog.api.async_client import AsyncApiClient
 from fairlog.api.client import ApiClient
+from fairlog.cli.session import _api_of
+from fairlog.errors import Unreachable
 from tests.waiting import HOPELESS_S, wait_until
 
 NEVER_S = 100_000.0
@@ -23,9 +26,13 @@ NEVER_S = 100_000.0
 
 
 class Server:
-    """An API server that says of itself that it is `health` (a status, 0 = nothing), and answers once it may."""
+    """An API server that says of itself that it is `health` (a status, 0 = nothing), and answers once it may.
 
-    def __init__(self, health: int, *, answers: bool) -> None:
+    Before, it says nothing, or why it cannot answer if it `refuses`.
+    """
+
+    def __init__(self, health: int, *, answers: bool, refuses: str = "") -> None:
+        self.refuses = refuses
         self.health, self.may_answer, self.over = health, threading.Event(), threading.Event()
         self.asked: list[str] = []
         if answers:
@@ -45,10 +52,13 @@ class Server:
             def do_GET(self) -> None:
                 ours.asked.append(self.path)
                 status = ours.health if self.path == connections.HEALTH else 200
-                if not status or (self.path != connections.HEALTH and not ours.may_answer.wait(HOPELESS_S)):
+                body = json.dumps({"value": {"server": ours.port}}).encode()
+                if ours.refuses and not ours.may_answer.is_set():
+                    status = 503
+                    body = json.dumps({"title": "NotReady", "detail": ours.refuses}).encode()
+                elif not status or (self.path != connections.HEALTH and not ours.may_answer.wait(HOPELESS_S)):
                     ours.over.wait(HOPELESS_S)
                     return
-                body = json.dumps({"value": {"server": ours.port}}).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
@@ -122,3 +132,32 @@ def test_a_server_is_not_left_while_no_other_one_is_well(ask: Ask) -> None:
             first.may_answer.set()
             assert asked.result(timeout=HOPELESS_S) == first.port
         assert set(other.asked) == {connections.HEALTH}
+
+
+NO_MAJORITY = "the store does not answer (2 sentinels of fairlog have to name the primary: 1 named 10.0.0.1:6379)"
+
+
+def test_whoever_waits_is_told_once_why_no_server_can_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a server says of the store tells more than that another one is silent."""
+    monkeypatch.setattr("fairlog.api.client.NOTE_S", 0.0)
+    with socket.socket() as closed, Server(503, answers=False, refuses=NO_MAJORITY).serving() as cut_off:
+        closed.bind(("127.0.0.1", 0))
+        urls = f"{cut_off.url},http://127.0.0.1:{closed.getsockname()[1]}"
+        with ThreadPoolExecutor() as pool, _api_of(urls, "t", NEVER_S) as client:
+            asked = pool.submit(client.read, "/v1/whoami")
+            wait_until(lambda: len(cut_off.asked) > 2, "the client to ask again and again")
+            cut_off.may_answer.set()
+            assert asked.result(timeout=HOPELESS_S) == {"server": cut_off.port}
+    said = capsys.readouterr().err
+    assert said == f"note: {NO_MAJORITY}; waiting up to {NEVER_S:g} s for an API server that can answer\n"
+
+
+def test_a_client_that_gives_up_says_what_a_server_said_of_the_store() -> None:
+    with socket.socket() as closed, Server(503, answers=False, refuses=NO_MAJORITY).serving() as cut_off:
+        closed.bind(("127.0.0.1", 0))
+        urls = [cut_off.url, f"http://127.0.0.1:{closed.getsockname()[1]}"]
+        with ApiClient(urls, token="t", timeout_s=0) as client, pytest.raises(Unreachable) as found:
+            client.read("/v1/whoami")
+    assert str(found.value) == NO_MAJORITY
