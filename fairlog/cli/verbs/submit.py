@@ -534,8 +534,16 @@ def submit(
     default=None,
     help="Print each line after the number of its task.  [default: on a terminal, if there are several tasks]",
 )
+@flag(
+    "--stdin",
+    "-i",
+    help="Let CMD read this stdin. Its output is printed at once, and not kept. Without it, CMD has no input, and that "
+    "of a loop is left to the loop.",
+)
+@flag("--tty", "--pty", help="Run CMD in a terminal, as --stdin does.")
+@flag("--numbered", hidden=True)
 @on_cluster
-def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
+def run(session: Session, *, job: Job, raw: bool, prefix: bool | None, stdin: bool, tty: bool, numbered: bool) -> int:
     """Submit an app, print its output as it is written, and exit with its code.
 
     While the app waits, stderr says for what, and by which rule. Where a task writes faster than it can be shown,
@@ -548,7 +556,9 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
 
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
-    request = job.request(session)
+    request = replace(job.request(session), numbered=numbered)
+    if stdin or tty:
+        return _run_beside(session, request, job.secrets, tty=tty)
     with _signals() as stopped:
         answer = _send(session, request, job.secrets)
         chosen = [None] if request.driver else list(range(request.tasks or 0))
@@ -564,6 +574,37 @@ def run(session: Session, *, job: Job, raw: bool, prefix: bool | None) -> int:
             follow()
             _wait(session, request, answer.seq, shown=True)
             return 128 + stop.number
+
+
+def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str], *, tty: bool) -> int:
+    """Run the command of an app with a single task beside that task, so that it has this stdin, or a terminal."""
+    from fairlog.cli import visited  # noqa: PLC0415 (few need it)
+    from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ)
+
+    option = "--tty" if tty else "--stdin"
+    if request.tasks != 1 or request.driver or request.executor_program or request.array:
+        raise click.UsageError(f"{option} is for a single task, because there is one stdin; leave out --tasks")
+    if request.script or request.output or request.error:
+        raise click.UsageError(
+            f"{option} takes no copy of a script and no files of output; give a command, such as `sh SCRIPT`, and "
+            "redirect its output here"
+        )
+    terminal = tty and visited.is_terminal(asked=True)
+    held = replace(request, command=("sh", "-c", visited.HOLDER))
+    with _signals() as stopped:
+        answer = _send(session, held, secrets)
+        try:
+            render.say(f"{held.app} submitted")
+            stopped.due = True
+            look = Reasons(session, held.app).look
+            code = visited.visit_new(session, held.app, request.command, terminal=terminal, look=look)
+            wait_for(session, held.app, answer.seq)
+        except _Stopped as stop:
+            _kill(session, held.app)
+            _wait(session, held, answer.seq, shown=True)
+            return 128 + stop.number
+        else:
+            return code
 
 
 @click.command()

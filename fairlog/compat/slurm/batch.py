@@ -14,7 +14,7 @@ NAME = "slurm_script"
 """What the copy is called in the job."""
 PLACE = 4
 """The place of the script in the command."""
-PRELUDE = r"""
+VARIABLES = r"""
 export SLURM_JOB_ID="$FAIRLOG_APP_NUMBER" SLURM_JOBID="$FAIRLOG_APP_NUMBER" SLURM_TASK_PID=$$
 SLURMD_NODENAME=$(hostname -s 2>/dev/null || uname -n)
 export SLURMD_NODENAME SLURM_JOB_NODELIST="$SLURMD_NODENAME" SLURM_NODELIST="$SLURMD_NODENAME"
@@ -26,6 +26,11 @@ fi
 cd -- "$SLURM_SUBMIT_CHDIR" 2>/dev/null; unset SLURM_SUBMIT_CHDIR
 export SLURM_STEPS="${FAIRLOG_SCRATCH:-/tmp}/slurm-$FAIRLOG_TASK_INDEX"
 mkdir -p "$SLURM_STEPS"
+"""
+"""A shell's script that sets the variables of a job which its task alone knows, and goes to the job's folder."""
+PRELUDE = (
+    VARIABLES
+    + r"""
 how=$0 s=$1 stdin=$2
 [ -x "$s" ] || chmod 700 "$s"
 shift 2
@@ -45,6 +50,7 @@ while :; do wait "$c"; r=$?; kill -0 "$c" || break; done
 case $r-$j in [0-9]-*|[0-9][0-9]-*|12[0-8]-*|*-|*" Exit $r "*) exit $r;; esac
 trap - CHLD $((r - 128)); kill -$((r - 128)) $$; exit $r
 """
+)
 """A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or
 `either`, the script if there are no steps; then the copy of the
 script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on; a
@@ -134,7 +140,11 @@ def _words(line: str, number: int) -> list[str]:
     return [*words, *([] if word is None else [word])]
 
 
+def shell() -> str:
+    """The shell of the prelude: a bash keeps functions of the environment, which sh drops."""
+    return "bash" if any(os.access(f"{path}/bash", os.X_OK) for path in ("/bin", "/usr/bin")) else "sh"
+
+
 def command_of(arguments: list[str], *, how: str, stdin: str) -> list[str]:
-    """The command that runs the script in a task; a bash keeps functions of the environment, which sh drops."""
-    shell = "bash" if any(os.access(f"{path}/bash", os.X_OK) for path in ("/bin", "/usr/bin")) else "sh"
-    return [shell, "-c", PRELUDE, how, NAME, stdin or "/dev/null", *arguments]
+    """The command that runs the script in a task."""
+    return [shell(), "-c", PRELUDE, how, NAME, stdin or "/dev/null", *arguments]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import IO
+from typing import IO, Any
 
 from fairlog.compat.slurm import sbatch, times
 from fairlog.compat.slurm.sbatch import Asked
@@ -41,36 +41,55 @@ def run(words: list[str]) -> int:
     if not job:
         if note and "quiet" not in asked:
             sbatch.say(note)
-        return _outside(asked, command)
+        return _outside(asked, words[: len(words) - len(command)], command)
     return Step(asked, command).run()
 
 
-def _outside(asked: Asked, command: list[str]) -> int:
-    """Run it as a job of its own, in the place of this process."""
-    cores = asked.number("cpus-per-task", 1)
-    words = ["run", "--tasks", str(asked.number("ntasks", 1)), "--cores-per-task", str(cores)]
-    for name, option in {"account": "--company", "job-name": "--name", "chdir": "--chdir"}.items():
-        if (value := asked.get(name)) is not None:
-            words += [option, value]
-    if memory := sbatch.memory_of(asked, cores):
-        words += ["--memory-per-task", f"{memory}M"]
+def _outside(asked: Asked, options: list[str], command: list[str]) -> int:
+    """Run it as a job of its own, in which this command starts the processes, in the place of this process."""
+    from fairlog.compat.slurm import batch  # noqa: PLC0415 (in a job, nothing is submitted)
+    from fairlog.compat.slurm.road import Me, Road  # noqa: PLC0415 (likewise)
+
+    road = Road()
+    me = Me(road)
+    tasks, per_task = asked.number("ntasks", asked.number("ntasks-per-node", 1)), asked.number("cpus-per-task", 1)
+    cores = tasks * per_task
+    memory = sbatch.memory_of(asked, cores)
+    about: dict[str, Any] = {
+        "company": sbatch.company(asked, road, me),
+        "user": me.user,
+        "name": asked.get("job-name") or os.path.basename(command[0]) or "srun",  # noqa: PTH119 (pathlib is slow to load)
+        "cwd": os.getcwd(),  # noqa: PTH109 (likewise)
+        "memory_per_task_mb": memory,
+    }
+    words = ["run", "--numbered", "--no-prefix", "--cores", str(cores)]
+    for name in ("name", "company", "user"):
+        words += [f"--{name}", about[name]]
+    words += ["--memory-per-task", f"{memory}M"] if memory else []
     seconds = times.read_limit(asked.get("time") or "infinite")
     words += [] if seconds is None else ["--max-runtime", f"{seconds}s"]
-    for kind, number in sbatch.gpus_of(asked, 1).items():
+    for kind, number in sbatch.gpus_of(asked, tasks).items():
         words += ["--task-resource", f"{kind}={number}"]
-    if "user" not in asked and "FAIRLOG_USER" not in os.environ:
-        from fairlog.compat.slurm.road import Me, Road  # noqa: PLC0415 (in a job, nobody is asked)
-
-        road = Road()
-        me = Me(road)
-        words += ["--user", me.user]
-        words += [] if "account" in asked else ["--company", sbatch.company(asked, road, me)]
-    for name in ("output", "error", "input"):
-        if name in asked:
-            raise Refused(f"--{name} is for sbatch, and for srun in a job; here, redirect the output of srun")
-    words += ["--export", "ALL", "--prefix" if "label" in asked else "--no-prefix", "--", *command]
+    for name, value in sbatch.told(asked, about, tasks, per_task).items():
+        words += ["--env", f"{name}={value}"]
+    words += ["--tty"] if "pty" in asked else ["--stdin"] * _is_given_input(asked, tasks)
+    inner = [os.path.abspath(sys.argv[0]), *(word for word in options if word != "--pty"), *command]  # noqa: PTH100 (likewise)
+    words += ["--export", "ALL", "--", batch.shell(), "-c", f'{batch.VARIABLES}exec "$@"', "srun", *inner]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "fairlog", *words])  # noqa: S606 (it is this program's other half)
+
+
+def _is_given_input(asked: Asked, tasks: int) -> bool:
+    """Whether the process is to read what this one is given: a file or a pipe."""
+    if tasks > 1 or "input" in asked:
+        return False
+    import stat  # noqa: PLC0415 (in a job, nobody asks)
+
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 class Step:
@@ -132,7 +151,7 @@ class Step:
                 streams.append(subprocess.STDOUT)
             else:
                 streams.append(subprocess.PIPE if labelled else None)
-        stdin = self.asked.get("input")
+        stdin = os.devnull if self.asked.get("input") == "none" else self.asked.get("input")
         try:
             given = open(stdin, "rb") if stdin and stdin != "all" else None  # noqa: PTH123, SIM115 (the process's)
             process = subprocess.Popen(  # noqa: S603 (the user's program)

@@ -221,7 +221,7 @@ SRUN: Table = (
     Option("--no-kill", "", IDLE, _ONE_NODE),
     Option("--open-mode", "append|truncate", ACTS, "of the files of output"),
     Option("--overlap", "", IDLE, "a step has the cores of its job"),
-    Option("--pty", "", LEFT, "there is no terminal; `fairlog exec ID -- bash` opens one beside a running job"),
+    Option("--pty", "", ACTS, "a terminal for the process, outside a job"),
     Option("--quit-on-interrupt", "", IDLE, "an interrupt ends the processes in any case"),
     Option("-r --relative", "N", IDLE, _ONE_NODE),
     Option("--resv-ports", "[N]", IDLE, "ports are not reserved"),

@@ -106,7 +106,7 @@ def test_a_command_runs_beside_the_tasks_of_a_running_app(here: Here) -> None:
     script = "echo $WORD of $FAIRLOG_APP_ID; pgrep -c sleep; echo oops >&2; exit 7"
     assert here.run("exec", app, "--task", "0", "--", "sh", "-c", script) == (7, f"hush of {app}\n1\n", "oops\n")
     text = "".join(f"{line}\n" for line in range(20_000))
-    process = here.started("exec", app, "--", "tee", "/dev/stderr", stdin=subprocess.PIPE)
+    process = here.started("exec", "-i", app, "--", "tee", "/dev/stderr", stdin=subprocess.PIPE)
     assert process.communicate(text, timeout=HOPELESS_S) == (text, text)
     assert here.run("exec", app, "--", "no-such").err == "Error: command 'no-such' does not exist in the cell\n"
     here.ok("kill", app)

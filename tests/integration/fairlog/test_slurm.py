@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -514,3 +516,51 @@ def test_a_program_finds_a_home_that_it_can_write(slurm: Slurm) -> None:
     wrapped = ("--export=ALL,HOME=/nowhere", "--wrap", "mkdir -p ~/.cache/x && echo ok")
     slurm.ok("sbatch", "--parsable", "-W", "-o", "home.out", *wrapped)
     assert (slurm.shell.home / "home.out").read_text() == "ok\n"
+
+
+def test_commands_leave_the_input_of_a_loop_to_it_unless_they_are_told_to_read_it(slurm: Slurm) -> None:
+    whose = "--company acme --user ann"
+    app = slurm.shell.ok("submit", *whose.split(), "--", "sleep", "600").strip()
+    wait_until(lambda: slurm.shell.run("exec", app, "--", "true").code == 0, "its task")
+    loop = "printf '1\\n2\\n' | while read n; do {} echo got $n; done"
+    for command in (f"fairlog run {whose} --", f"fairlog exec {app} --"):
+        assert slurm.run("sh", "-c", loop.format(command)).out == "got 1\ngot 2\n"
+    assert slurm.run("sh", "-c", f"echo told | fairlog exec -i {app} -- cat") == (0, "told\n", "")
+    slurm.shell.ok("kill", app)
+
+
+def test_a_command_reads_the_input_that_it_is_given_and_exits_with_its_code(slurm: Slurm) -> None:
+    whose = ("--company", "acme", "--user", "ann")
+    text = "".join(f"{line}\n" for line in range(5_000))
+    said = slurm.run("fairlog", "run", "-i", *whose, "--", "sh", "-c", "cat; echo oops >&2; exit 5", text=text)
+    assert (said.code, said.out) == (5, text)
+    assert "oops\n" in said.err
+    assert slurm.run("srun", "-J", "reader", "sh", "-c", "cat; echo $SLURM_JOB_NAME", text="in\n").out == "in\nreader\n"
+    ranks = slurm.run("srun", "-n", "2", "-l", "sh", "-c", "echo $SLURM_PROCID of $SLURM_NTASKS")
+    assert sorted(ranks.out.splitlines()) == ["0: 0 of 2", "1: 1 of 2"]
+    slurm.run("srun", "-o", "srun.out", "echo", "filed")
+    assert (slurm.shell.home / "srun.out").read_text() == "filed\n"
+    refused = slurm.shell.run("run", "-i", "--tasks", "2", *whose, "--", "cat")
+    assert (refused.code, "--stdin is for a single task" in refused.err) == (2, True)
+    refused = slurm.shell.run("run", "--tty", *whose, "--", "cat")
+    assert (refused.code, "stdin and stdout are no terminals" in refused.err) == (2, True)
+
+
+def test_srun_opens_a_terminal(slurm: Slurm) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        ["srun", "--pty", "sh", "-c", "test -t 0 && test -t 1 && echo here && read line && exit ${#line}"],
+        env=slurm.env, cwd=slurm.shell.home, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        said = b""
+        while b"here" not in said:
+            said += os.read(ours, 4096)
+        os.write(ours, b"seven77\n")
+        while said:
+            try:
+                said = os.read(ours, 4096)
+            except OSError:
+                break
+        assert process.wait(HOPELESS_S) == 7
+    os.close(ours)

@@ -1,0 +1,162 @@
+"""A command in the cell of an app's executor, whose input and output are carried to and from this process."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlog.cli import render
+from scheduler.model.text import printable
+from scheduler.store.visits import CHUNK_BYTES, Call, Reply, Wanted
+
+if TYPE_CHECKING:
+    from fairlog.cli.session import Session
+
+PAUSE_S = (0.02, 0.3)
+"""The shortest and the longest pause between two questions for output."""
+INTERRUPTED = 130
+
+
+def is_terminal(*, asked: bool | None) -> bool:
+    """Whether a command is to have a terminal: as it is asked for, else if stdin and stdout are terminals.
+
+    Raises: click.UsageError if they are none and it is asked for.
+    """
+    here = sys.stdin.isatty() and sys.stdout.isatty()
+    if asked and not here:
+        raise click.UsageError("stdin and stdout are no terminals; leave out --tty")
+    return here if asked is None else asked
+
+
+def wanted(command: Sequence[str], place: str, *, terminal: bool, reason: str = "") -> Wanted:
+    """The command in the cell of the executor with that id, "" = the first one; in a terminal of this one's size."""
+    size = shutil.get_terminal_size() if terminal else None
+    return Wanted(
+        tuple(command),
+        place,
+        term=os.environ.get("TERM", "") if terminal else "",
+        rows=size.lines if size else 0,
+        columns=size.columns if size else 0,
+        reason=reason,
+    )
+
+
+def carry(call: Callable[[Call], Reply], *, terminal: bool, stdin: bool | None) -> int:
+    """Carry output, and input if `stdin` is to be read, until the command has ended. Returns its exit code.
+
+    None: it is read if it is a terminal, so that the input of a loop is left to the loop.
+    """
+    number = _stdin()
+    reads = terminal or (stdin if stdin is not None else number is not None and os.isatty(number))
+    with _raw() if terminal else nullcontext():
+        return _carry(call, terminal=terminal, given=number if reads else None)
+
+
+HOLDER = r"""
+d=${FAIRLOG_SCRATCH:-/tmp} n=0
+trap 'exit 143' TERM; trap 'exit 130' INT
+until [ -s "$d/.visit" ]; do n=$((n + 1)); [ $n -lt 1200 ] || exit 1; sleep 0.1; done
+while kill -0 "$(cat "$d/.visit")" 2>/dev/null; do sleep 0.1; done
+[ -s "$d/.visited" ] || exit 129
+exit "$(cat "$d/.visited")"
+"""
+"""A shell's script that a task runs for `fairlog run --stdin`: it waits for the command beside it, for two minutes at
+most until that begins, and ends with its exit code; as if by SIGHUP if it was given up."""
+VISITOR = r"""
+d=${FAIRLOG_SCRATCH:-/tmp}
+echo $$ > "$d/.visit"
+"$@"
+c=$?
+echo $c > "$d/.visited"
+exit $c
+"""
+"""Likewise, for the command itself, which is its arguments."""
+
+
+def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: bool, look: Callable[[], None]) -> int:
+    """Run the command beside the task of an app that was just submitted, which holds its place by `HOLDER`.
+
+    `look` is called while the app waits. Returns the exit code, 1 if the app ends before.
+    """
+    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
+
+    tasks = tasks_of(session)
+    while not (states := tasks.states(app)) or states[0].state == "queued":
+        if session.ask("app", app=app)["endedAt"] is not None:
+            return 1
+        look()
+        time.sleep(PAUSE_S[1])
+    call = session.visit(app, wanted(("sh", "-c", VISITOR, "fairlog", *command), "", terminal=terminal))
+    return carry(call, terminal=terminal, stdin=True)
+
+
+def _carry(call: Callable[[Call], Reply], *, terminal: bool, given: int | None) -> int:
+    first = after = 0
+    waiting: list[bytes] = []
+    full = False
+    pause_s = PAUSE_S[0]
+    try:
+        while True:
+            ready, _, _ = select.select([] if given is None or full else [given], [], [], pause_s)
+            if ready:
+                chunk = os.read(ready[0], CHUNK_BYTES)
+                if chunk:
+                    waiting.append(chunk)
+                else:
+                    given = None
+            size = shutil.get_terminal_size() if terminal else None
+            rows, columns = (size.lines, size.columns) if size else (0, 0)
+            reply = call(Call(first, tuple(waiting), after, ended=given is None, rows=rows, columns=columns))
+            pause_s = PAUSE_S[0] if waiting or reply.chunks else min(PAUSE_S[1], pause_s * 1.3)
+            first, waiting, full = first + len(waiting), [], reply.full
+            after += len(reply.chunks)
+            for chunk in reply.chunks:
+                _write(chunk, terminal=terminal)
+            if reply.error:
+                render.say(f"Error: {reply.error}")
+                return reply.exit_code or 1
+            if reply.exit_code is not None:
+                return reply.exit_code
+    except KeyboardInterrupt:
+        call(Call(leaves=True))
+        return INTERRUPTED
+
+
+def _stdin() -> int | None:
+    """The descriptor of stdin, None if it is closed or no file."""
+    try:
+        return sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _write(chunk: bytes, *, terminal: bool) -> None:
+    """Write output: as it is in raw mode or to a file; as printable text to a terminal."""
+    stream = sys.stderr if chunk[:1] == b"2" else sys.stdout
+    text = chunk[1:]
+    if not terminal and stream.isatty():
+        text = printable(text.decode(errors="replace")).encode()
+    stream.buffer.write(text)
+    stream.buffer.flush()
+
+
+@contextmanager
+def _raw() -> Iterator[None]:
+    """Pass every key on, while it lasts."""
+    import termios  # noqa: PLC0415 (not on every system)
+    import tty  # noqa: PLC0415 (likewise)
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setraw(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
