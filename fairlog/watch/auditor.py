@@ -110,6 +110,8 @@ class Auditor:
         self._again, self._again_s, self._altered = GENESIS, time.monotonic(), 0
         """How far the log was read again, when, and the altered entry that was found."""
         self._heard: deque[_Heard] = deque(maxlen=REMEMBERED)
+        self._missing = GENESIS
+        """Where what was audited ended that the log then had no more."""
 
     @property
     def position(self) -> Position:
@@ -206,6 +208,7 @@ class Auditor:
         if not records and time.monotonic() - self._said_s >= SAY_IDLE_S:
             self._look_again()
         self._read_again()
+        self._look_for_missing()
         self._set(trouble="")
         self.say()
         since_s = time.monotonic() - self._kept_s
@@ -314,6 +317,23 @@ class Auditor:
                 self._alarm([_broken(error)])
         self._again = after
 
+    def _look_for_missing(self) -> None:
+        """Take back that the log lost its end once it has it again, as when an older copy of the store is replaced.
+
+        Raises: redis-py's errors.
+        """
+        missing = self._missing
+        if not missing.seq or self.position.seq < missing.seq:
+            return
+        try:
+            found = self.log.holds(missing)
+        except UnreadableRecord:
+            return  # an archive that is away proves nothing
+        self._missing = GENESIS
+        if found:
+            _log.warning("the log holds again what was audited", audited=missing.seq, digest=missing.digest)
+            self._set(rewound_from=0, rewound_at=0, rewound_lost="")
+
     def _rewind(self) -> None:
         self.findings = self._lost(self.findings, self.findings, self._heard)
         self.resume()
@@ -323,6 +343,7 @@ class Auditor:
 
         A command that the log has behind the last turn of `heard` that it holds was carried out again.
         """
+        self._missing = Position(audited.seq, audited.digest)
         gone = bisect_left(heard, x=True, key=lambda each: not self.log.holds(Position(each.seq, each.digest)))
         after = heard[gone - 1] if gone else None
         lost = {each.id: each.what for each in islice(heard, gone, None) if each.id}

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,24 @@ class Spread(Replicated):
     def pid(self, name: str) -> int | None:
         """The process of a server or a sentinel."""
         return self._children[name].pid
+
+    def copied(self, name: str, to: Path) -> Path:
+        """A copy of what that server has on disk."""
+        return Path(shutil.copytree(self._data(name), to))
+
+    def put(self, name: str, copy: Path | None) -> None:
+        """Have that server, which does not run, begin with the copy; with nothing for None."""
+        shutil.rmtree(self._data(name))
+        if copy is not None:
+            shutil.copytree(copy, self._data(name))
+
+    def end(self, name: str) -> None:
+        """Stop that server and return once it has ended."""
+        self._children[name].ask_to_stop()
+        self._children[name].wait()
+
+    def _data(self, name: str) -> Path:
+        return self._folder / name / "appendonlydir"
 
     def _command(self, name: str, command: list[str]) -> list[str]:
         return self._network.on(name.replace("sentinel", "store"), command)
@@ -221,6 +240,34 @@ class Bed(Rig):
         finally:
             relay.ask_to_stop()
             relay.wait()
+
+    @contextmanager
+    def replaced(self, age_s: float | None) -> Iterator[str]:
+        """All stores come back with what the primary had so long ago, or with nothing, until theirs is put back."""
+        primary = self.primary()
+        copies = Path(tempfile.mkdtemp(dir=self._folder))
+        older = None
+        if age_s is not None:
+            older = self.stores.copied(primary, copies / "older")
+            self.tend(age_s)
+        primary = self.primary()
+        self._put_all(older, keep=(primary, copies / "newest"))
+        try:
+            yield primary
+        finally:
+            self._put_all(copies / "newest")
+
+    def _put_all(self, copy: Path | None, keep: tuple[str, Path] | None = None) -> None:
+        """Stop all stores, the one to keep a copy of first, and start them with the copy."""
+        names = sorted(self.stores.names(), key=lambda name: keep is None or name != keep[0])
+        for name in names:
+            self.hold(name, 3600)
+            self.stores.end(name)
+        if keep is not None:
+            self.stores.copied(*keep)
+        for name in names:
+            self.stores.put(name, copy)
+            self.hold(name, 0)
 
     def tend(self, seconds: float) -> None:
         """Restart what has ended, for so long."""

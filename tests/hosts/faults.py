@@ -136,6 +136,14 @@ def _set(setting: str, wrong: object, right: object) -> Inflict:
     return inflict
 
 
+def _replaced(age_s: float | None) -> Inflict:
+    def inflict(bed: Bed, draw: Draw) -> Iterator[str]:  # noqa: ARG001 - as all
+        with bed.replaced(age_s) as primary:
+            yield primary
+
+    return inflict
+
+
 def _restart_stores(bed: Bed, draw: Draw) -> Iterator[str]:  # noqa: ARG001 - as all
     names = bed.stores.names()
     bed.primary()
@@ -207,6 +215,8 @@ FAULTS: Sequence[Fault] = (
     Fault("store full", CUT_S / 2, _set("maxmemory", 1, 0)),
     Fault("store read-only", CUT_S / 2, _set("min-replicas-to-write", 3, 0)),
     Fault("all stores restarted", 0, _restart_stores),
+    Fault("store rewound by 5 s", CUT_S / 2, _replaced(5)),
+    Fault("store replaced by an empty one", CUT_S / 2, _replaced(None)),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 

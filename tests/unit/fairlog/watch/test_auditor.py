@@ -171,6 +171,25 @@ def test_a_log_that_lost_its_end_is_audited_again_from_where_it_agrees(
     assert "rewound" in told
 
 
+def test_a_log_that_has_its_end_again_has_lost_nothing(fake: fakeredis.FakeRedis, tmp_path: Path) -> None:
+    """An older copy of the store was started, and then the right one."""
+    auditor = begun(put_all(fake, RECORDS), tmp_path)
+    work_off(auditor)
+    fake.delete(KEYS.log)
+    put_all(fake, RECORDS[:HALF])
+    auditor._look_again()
+    assert work_off(auditor).rewound_from == END
+    auditor.keep()
+    put_all(fake, RECORDS[HALF:])
+    with capture_logs() as logged:
+        now = work_off(auditor)
+    assert (now.seq, now.rewound_from, now.rewound_at, now.rewound_lost) == (END, 0, 0, "")
+    assert [each["audited"] for each in logged if each["event"] == "the log holds again what was audited"] == [END]
+    auditor.say(at_once=True)
+    told = [each.condition for each in found(ClusterState(), look_around(fake, KEYS))]
+    assert "rewound" not in told
+
+
 def grown(records: list[Record], number: int) -> list[Record]:
     """The records, and as many turns that another master has lawfully added, with a company each."""
     log, state = list(records), ClusterState()
