@@ -156,15 +156,28 @@ _Steps = Generator[_Call | _Pause, Any, T]
 
 def _submit(request: SubmitApp | None, fields: dict[str, Any], env: Mapping[str, str]) -> _Steps[Submitted]:
     if request is None:
-        if fields.get("company") is None or fields.get("user") is None:
-            by: By = yield _Call("account")
-            if by.role not in ("user", "admin"):
-                raise InvalidCommand(f"name the company and the user of the app: {by.account} belongs to no company")
-            company, _, user = by.account.partition("/")
-            fields = {**fields, "company": fields.get("company") or company, "user": fields.get("user") or user}
-        request = SubmitApp(**fields)
+        company, user = stated(fields.get("company"), fields.get("user"))
+        if company is None or user is None:
+            company, user = of_account((yield _Call("account")), company, user)
+        request = SubmitApp(**{**fields, "company": company, "user": user})
     receipt: Receipt = yield _Call("submit", (request, env))
     return Submitted(app=request.app, seq=receipt.seq, command_id=receipt.command_id)
+
+
+def stated(company: str | None, user: str | None) -> tuple[str | None, str | None]:
+    """The company and the user that are given, else those that FAIRLOG_COMPANY and FAIRLOG_USER name."""
+    return company or os.environ.get("FAIRLOG_COMPANY") or None, user or os.environ.get("FAIRLOG_USER") or None
+
+
+def of_account(by: By, company: str | None, user: str | None) -> tuple[str, str]:
+    """The company and the user, those of the account unless they are stated. Raises: InvalidCommand if it has none."""
+    if by.role not in ("user", "admin"):
+        raise InvalidCommand(
+            f"name the company and the user of the app, or set FAIRLOG_COMPANY and FAIRLOG_USER: {by.account} belongs "
+            "to no company"
+        )
+    of, _, name = by.account.partition("/")
+    return company or of, user or name
 
 
 def _wait(app: str, timeout_s: float | None) -> _Steps[AppDetails]:
@@ -340,8 +353,9 @@ class Client:
     ) -> Submitted:
         r"""Submit an app that runs `command`, under a new id; returns once it is in the log, which no crash loses.
 
-        `company` and `user` are those of the account unless given, and the folder is the present one. The values of
-        `env` are not written to the log. Further `fields` are those of `SubmitApp`, such as `tasks` and `cores`.
+        `company` and `user` are those of FAIRLOG_COMPANY and FAIRLOG_USER, or of the account, unless given, and the
+        folder is the present one. The values of `env` are not written to the log. Further `fields` are those of
+        `SubmitApp`, such as `tasks` and `cores`.
 
         >>> app = client.submit(["sh", "-c", "echo $WORD"], company="acme", user="ann", env={"WORD": "hello"}, cores=2)
         >>> client.wait(app).requested_cores, client.logs(app)

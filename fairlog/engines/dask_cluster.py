@@ -18,7 +18,7 @@ from distributed.security import Security
 
 from fairlog.engines.dask_node import Scheduler
 from fairlog.engines.keys import draw_keys
-from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, say, why_ended
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, say, whose, why_ended
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
         self,
         n_workers: int = 0,
         *,
-        company: str,
-        user: str,
+        company: str | None = None,
+        user: str | None = None,
         cores: int = 1,
         memory_mb: int = 1024,
         name: str = "dask",
@@ -83,6 +83,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
     ) -> None:
         if "security" in options:
             raise TypeError("a FairlogCluster draws the keys of its app; leave out security=, and see cluster.security")
+        company, user = whose(company, user, api, token)
         self._asked = n_workers
         self._api, self._token = api, token
         self._host = host or own_host(api)

@@ -28,7 +28,7 @@ from uuid import uuid4
 from fairlog.engines import function_worker as worker
 from fairlog.engines import wire
 from fairlog.engines.keys import draw_keys
-from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, why_ended
+from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, whose, why_ended
 from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
@@ -538,8 +538,8 @@ class Executor(_Executor):
         self,
         max_workers: int | None = None,
         *,
-        company: str,
-        user: str,
+        company: str | None = None,
+        user: str | None = None,
         cores: int = 1,
         executors: int | None = None,
         elastic: tuple[int, int] | None = None,
@@ -569,6 +569,7 @@ class Executor(_Executor):
         if max_workers is not None:
             executors = _executors_for(max_workers, cores, executors, elastic)
         executors = executors or 1
+        company, user = whose(company, user, api, token)
         app, folder = f"app-{uuid4().hex[:12]}", own_folder()
         keys = draw_keys(app)
         chain = f"{keys.certificate}{keys.key}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from fairlog.api.client import ApiClient
-from fairlog.client import Client
+from fairlog.client import Client, of_account, stated
 from fairlog.errors import Refused
 from scheduler.model.commands import Command, FinishApp, ScaleApp, SubmitApp
 from scheduler.model.errors import AppEnded, CommandRejected, FairlogError, NoMaster, UnknownApp
@@ -46,6 +46,18 @@ def api_client(api: str | None = None, token: str | None = None) -> ApiClient:
     raise NeedsApi(
         "engines reach the cluster through its API; give its URL, or set FAIRLOG_API and unset FAIRLOG_STORE"
     )
+
+
+def whose(company: str | None, user: str | None, api: str | None, token: str | None) -> tuple[str, str]:
+    """The company and the user of an app: those given, those of the environment, or those of the account.
+
+    Raises: InvalidCommand if it has none; as `api_client`.
+    """
+    company, user = stated(company, user)
+    if company is not None and user is not None:
+        return company, user
+    with closing(api_client(api, token)) as client:
+        return of_account(client.account(), company, user)
 
 
 def own_host(api: str | None) -> str:

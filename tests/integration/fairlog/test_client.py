@@ -122,3 +122,20 @@ def test_without_a_cluster_a_client_says_how_to_get_one(monkeypatch: pytest.Monk
     for kind in (Client, AsyncClient):
         with pytest.raises(fairlog.errors.NoCluster, match="start one with `fairlog up`"):
             kind()
+
+
+@pytest.mark.usefixtures("at_home")
+def test_whose_an_app_is_may_be_said_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fairlog.Client() as client:
+        with pytest.raises(fairlog.errors.InvalidCommand, match="or set FAIRLOG_COMPANY and FAIRLOG_USER: "):
+            client.submit("true")
+        with pytest.raises(fairlog.errors.InvalidCommand, match="name the company and the user of the app"):
+            fairlog.Executor()
+        monkeypatch.setenv("FAIRLOG_COMPANY", "acme")
+        monkeypatch.setenv("FAIRLOG_USER", "eve")
+        found = client.app(client.submit("true", hold=True))
+        assert (found.company, found.user) == ("acme", "eve")
+        assert client.app(client.submit("true", user="bob", hold=True)).user == "bob"
+        with fairlog.Executor() as pool:
+            assert pool.submit(pow, 2, 5).result() == 32
+            assert (client.app(pool.app).company, client.app(pool.app).user) == ("acme", "eve")
