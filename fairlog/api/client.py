@@ -93,7 +93,8 @@ class _Talk:
         said: Exception | None = None  # what a server has said in this round: more than that another one is silent
         tried, noted = 0, False
         while True:
-            answer = yield Send(self._server, request)
+            server = self._server
+            answer = yield Send(server, request)
             pause_s = RETRY_S
             if isinstance(answer, Answer):
                 if answer.status_code < 400:
@@ -104,7 +105,8 @@ class _Talk:
                 pause_s = float(answer.retry_after or RETRY_S) if isinstance(refusal, Refused) else RETRY_S
             else:
                 refusal = said or Unreachable(f"no API server answers: {answer}")
-            self._server = (self._server + 1) % self._servers
+            if self._server == server:  # else another thread has gone on from it
+                self._server = (server + 1) % self._servers
             tried += 1
             if tried % self._servers == 0 or pause_s > RETRY_S:
                 if time.monotonic() + pause_s >= deadline:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.bed import LEASE_S
+from tests.hosts.faults import FAULTS
 from tests.hosts.network import missing
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ AT_MOST_S = 1800
 """A run that has not ended by then hangs."""
 CHOSEN = ("active master killed", "primary and active master cut off")
 HOLD_S = 6.0
+PAGE = ROOT / "docs" / "operations.md"
 
 
 @pytest.mark.slow
@@ -41,3 +43,9 @@ def test_nothing_acknowledged_is_lost_when_hosts_are_cut_off(tmp_path: Path) -> 
     nobody_s = {each["fault"]: each["nobody_s"] for each in report["pauses"]}
     assert nobody_s.keys() == set(CHOSEN)
     assert nobody_s["active master killed"] > LEASE_S / 2, "its lease has to run out first"
+
+
+def test_the_page_says_of_each_fault_for_how_long_nobody_could_submit() -> None:
+    section = PAGE.read_text().partition("## What a fault costs")[2].partition("\n## ")[0]
+    rows = [row.split("|") for row in section.splitlines() if row.startswith("| ")]
+    assert {row[1].strip() for row in rows[1:]} == {fault.name for fault in FAULTS}

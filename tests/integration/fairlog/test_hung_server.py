@@ -114,6 +114,23 @@ def test_a_server_that_does_not_answer_is_left_for_one_that_is_well(
         assert pool.submit(ask, [hangs.url, well.url]).result(timeout=HOPELESS_S) == well.port
 
 
+def test_threads_that_share_a_client_do_not_go_back_to_a_server_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+    path = "/v1/whoami"
+    with (
+        Server(503, answers=False).serving() as hangs,
+        Server(200, answers=True).serving() as well,
+        ThreadPoolExecutor() as pool,
+        ApiClient([hangs.url, well.url], token="t", timeout_s=NEVER_S) as client,
+    ):
+        well.health = 503
+        asked = [pool.submit(client.read, path) for _ in range(2)]
+        wait_until(lambda: hangs.asked.count(path) == 2, "both to ask")
+        well.health = 200
+        assert [each.result(timeout=HOPELESS_S)["server"] for each in asked] == [well.port] * 2
+        assert hangs.asked.count(path) == 2
+
+
 def test_a_server_that_works_for_long_is_waited_for(ask: Ask) -> None:
     with Server(200, answers=False).serving() as slow, Server(200, answers=True).serving() as other:
         with ThreadPoolExecutor() as pool:
