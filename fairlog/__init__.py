@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairlog import errors, models
-    from fairlog.client import AsyncClient, Client
+    from fairlog.client import AsyncClient, AsyncJob, Client, Job
     from fairlog.engines.functions import Executor
     from fairlog.engines.mailbox import Mailbox
     from scheduler.model.commands import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "AsyncJob",
     "CancelTask",
     "ChangeCompany",
     "ChangeEdition",
@@ -53,6 +54,7 @@ __all__ = [
     "ExtendApp",
     "FinishApp",
     "HoldApp",
+    "Job",
     "KillApp",
     "KillExecutors",
     "Mailbox",
@@ -74,8 +76,10 @@ __all__ = [
 
 _ELSEWHERE = {
     "AsyncClient": ("fairlog.client", "AsyncClient"),
+    "AsyncJob": ("fairlog.client", "AsyncJob"),
     "Client": ("fairlog.client", "Client"),
     "Executor": ("fairlog.engines.functions", "Executor"),
+    "Job": ("fairlog.client", "Job"),
     "Mailbox": ("fairlog.engines.mailbox", "Mailbox"),
     "Receipt": ("scheduler.service.receipts", "Receipt"),
 }

@@ -10,7 +10,8 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -22,14 +23,14 @@ from msgspec.structs import replace
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.credentials import named
-from fairlog.errors import NoCluster
+from fairlog.errors import JobFailed, NoCluster
 from fairlog.local.running import find_running, keyring_for
 from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.arrays import indexes
 from scheduler.model.commands import CancelTask, Command, KillApp, SignalApp, SubmitApp, needs_all
-from scheduler.model.errors import CommandRejected, InvalidCommand
+from scheduler.model.errors import AppEnded, CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
 from scheduler.rules.views import named as named_app
@@ -44,6 +45,9 @@ from scheduler.store.task_queue import Worklist
 if TYPE_CHECKING:
     from fairlog.api.async_client import AsyncApiClient
 
+_CORE_MB = 512
+_OVER = frozenset({"succeeded", "failed", "cancelled", "stopped"})
+"""The states of a task that has ended."""
 LOOK_S = (0.05, 1.0)
 """The first and the longest pause between two looks at an app."""
 T = TypeVar("T")
@@ -232,6 +236,80 @@ def _explain(app: str) -> _Steps[Explanation]:
     return convert((yield _Call("explain", (app,))), Explanation)
 
 
+def _ended(app: str, task: int | None) -> _Steps[tuple[str, str] | None]:
+    """How the app, or its task, has ended: its state, and why; None while it goes on."""
+    found = yield _Call("view", ("app",), {"app": app})
+    if task is not None:
+        states = yield _Call("states", (app,))
+        if task < len(states) and states[task]["state"] in _OVER:
+            return states[task]["state"], states[task]["message"]
+    return None if found["endedAt"] is None else (found["state"], found["detail"])
+
+
+def _over(app: str, task: int | None, timeout_s: float | None) -> _Steps[tuple[str, str]]:
+    """As `_ended`, once it has. Raises: TimeoutError."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s, longest_s = LOOK_S
+    while (ended := (yield from _ended(app, task))) is None:
+        if deadline is not None and time.monotonic() + pause_s > deadline:
+            raise TimeoutError(f"{_job_id(app, task)} has not ended within {timeout_s:g} s")
+        yield _Pause(pause_s)
+        pause_s = min(longest_s, pause_s * 1.5)
+    return ended
+
+
+def _written(app: str, task: int | None, stream: Stream) -> _Steps[str]:
+    """What the app, its driver or its task has written to the stream."""
+    found = yield _Call("view", ("app",), {"app": app})
+    return (yield from _logs(app, task, driver=not found["tasks"], stream=stream, reason=""))
+
+
+def _failure(app: str, task: int | None, timeout_s: float | None) -> _Steps[JobFailed | None]:
+    state, why = yield from _over(app, task, timeout_s)
+    if state in ("finished", "succeeded"):
+        return None
+    return JobFailed(_job_id(app, task), state, why, (yield from _written(app, task, "stderr")))
+
+
+def _result(app: str, task: int | None, timeout_s: float | None) -> _Steps[str]:
+    failure = yield from _failure(app, task, timeout_s)
+    if failure is not None:
+        raise failure
+    return (yield from _written(app, task, "stdout"))
+
+
+def _state(app: str, task: int | None) -> _Steps[str]:
+    if task is not None:
+        states = yield _Call("states", (app,))
+        if task < len(states):
+            return str(states[task]["state"])
+    found = yield _Call("view", ("app",), {"app": app})
+    return str(found["state"])
+
+
+def _job_id(app: str, task: int | None) -> str:
+    return app if task is None else f"{app}_{task}"
+
+
+def _mapped(
+    command: str | Sequence[str], values: Sequence[Iterable[object]], at_once: int | None, fields: dict[str, Any]
+) -> tuple[list[str], str, dict[str, Any]]:
+    """The command, the script and the fields of an app with a task for each of the values. Raises: InvalidCommand."""
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    items = list(zip(*values, strict=False))
+    if not words or not items:
+        raise InvalidCommand("map_array needs a command and at least one value for it")
+    cases = [f"{place}) set -- {shlex.join([*words, *map(str, item)])} ;;" for place, item in enumerate(items)]
+    script = "\n".join(("#!/bin/sh", 'case "$FAIRLOG_TASK_INDEX" in', *cases, "esac", 'exec "$@"', ""))
+    about = {"array": f"0-{len(items) - 1}", "keep_going": True, "name": Path(words[0]).name, **fields}
+    if at_once is not None:
+        cores = about.get("cores_per_task") or 1
+        memory_mb = about.get("memory_per_task_mb") or _CORE_MB * cores
+        about |= {"sizing": "fixed", "executor_cores": cores, "executor_memory_mb": memory_mb}
+        about |= {"executor_limit": at_once, "cores": at_once * cores}
+    return ["map_array.sh"], script, about
+
+
 def _id(app: Named) -> str:
     return str(app) if isinstance(app, str | int) else app.app
 
@@ -292,6 +370,112 @@ def _store_client(url: str, cluster: str | None, timeout_s: float) -> StoreClien
     return StoreClient(url, name, keyring=keyring_for(url), timeout_s=timeout_s)
 
 
+class Job(Submitted, frozen=True, kw_only=True, dict=True):
+    """An app that a `Client` has submitted, or with `task` one of its tasks, as users of submitit know a job.
+
+    It is good while its client is open. Whatever takes an app takes its job.
+    """
+
+    task: int | None = None
+
+    def _do(self, steps: _Steps[T]) -> T:
+        client: Client = self.__dict__["client"]
+        return client._do(steps)  # noqa: SLF001 (its other half)
+
+    @property
+    def job_id(self) -> str:
+        """The id of the app, and `_` and the number of the task."""
+        return _job_id(self.app, self.task)
+
+    @property
+    def state(self) -> str:
+        """The state of the app, or of the task."""
+        return self._do(_state(self.app, self.task))
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._do(_ended(self.app, self.task)) is not None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it has ended. Raises: TimeoutError if it has not after so many seconds."""
+        self._do(_over(self.app, self.task, timeout))
+
+    def result(self, timeout: float | None = None) -> str:
+        """What the command wrote to stdout, once it has ended well. Raises: JobFailed if it has not; TimeoutError."""
+        return self._do(_result(self.app, self.task, timeout))
+
+    def exception(self, timeout: float | None = None) -> JobFailed | None:
+        """What `result` raises, once it has ended; None if it has ended well. Raises: TimeoutError."""
+        return self._do(_failure(self.app, self.task, timeout))
+
+    def stdout(self) -> str:
+        """What it has written to stdout until now."""
+        return self._do(_written(self.app, self.task, "stdout"))
+
+    def stderr(self) -> str:
+        """What it has written to stderr until now."""
+        return self._do(_written(self.app, self.task, "stderr"))
+
+    def cancel(self) -> None:
+        """Kill the app, or cancel the task; nothing becomes of one that has ended."""
+        with suppress(AppEnded):
+            self._do(_kill(self.app, self.task, ""))
+
+
+class AsyncJob(Submitted, frozen=True, kw_only=True, dict=True):
+    """As `Job`, of an `AsyncClient`."""
+
+    task: int | None = None
+
+    async def _do(self, steps: _Steps[T]) -> T:
+        client: AsyncClient = self.__dict__["client"]
+        return await client._do(steps)  # noqa: SLF001 (its other half)
+
+    @property
+    def job_id(self) -> str:
+        """As `Job.job_id`."""
+        return _job_id(self.app, self.task)
+
+    async def state(self) -> str:
+        """As `Job.state`."""
+        return await self._do(_state(self.app, self.task))
+
+    async def done(self) -> bool:
+        """As `Job.done`."""
+        return await self._do(_ended(self.app, self.task)) is not None
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """As `Job.wait`."""
+        await self._do(_over(self.app, self.task, timeout))
+
+    async def result(self, timeout: float | None = None) -> str:
+        """As `Job.result`."""
+        return await self._do(_result(self.app, self.task, timeout))
+
+    async def exception(self, timeout: float | None = None) -> JobFailed | None:
+        """As `Job.exception`."""
+        return await self._do(_failure(self.app, self.task, timeout))
+
+    async def stdout(self) -> str:
+        """As `Job.stdout`."""
+        return await self._do(_written(self.app, self.task, "stdout"))
+
+    async def stderr(self) -> str:
+        """As `Job.stderr`."""
+        return await self._do(_written(self.app, self.task, "stderr"))
+
+    async def cancel(self) -> None:
+        """As `Job.cancel`."""
+        with suppress(AppEnded):
+            await self._do(_kill(self.app, self.task, ""))
+
+
+def _job(client: Client, app: Submitted, task: int | None = None) -> Job:
+    job = Job(app=app.app, seq=app.seq, command_id=app.command_id, task=task)
+    job.__dict__["client"] = client  # which is no part of what the job is
+    return job
+
+
 class Client:
     """A client of the cluster that the verbs of the command line would use; a context manager.
 
@@ -350,7 +534,7 @@ class Client:
         env: Mapping[str, str] | None = None,
         script: str | bytes | None = None,
         **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
-    ) -> Submitted:
+    ) -> Job:
         r"""Submit an app that runs `command`, under a new id; returns once it is in the log, which no crash loses.
 
         `company` and `user` are those of FAIRLOG_COMPANY and FAIRLOG_USER, or of the account, unless given, and the
@@ -372,11 +556,39 @@ class Client:
 
         >>> client.submit(fairlog.SubmitApp(app="mine", company="acme", user="ann", tasks=1, command=("true",))).app
         'mine'
+
+        The app is a job as users of submitit know it:
+
+        >>> job = client.submit("echo hello", company="acme", user="ann")
+        >>> job.result(timeout=60), job.done(), job.stderr()
+        ('hello\n', True, '')
         """
         request = command if isinstance(command, SubmitApp) else None
         values = _values(env, script)
         about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
-        return self._do(_submit(request, {**about, "company": company, "user": user}, values))
+        return _job(self, self._do(_submit(request, {**about, "company": company, "user": user}, values)))
+
+    def map_array(
+        self,
+        command: str | Sequence[str],
+        *values: Iterable[object],
+        at_once: int | None = None,
+        company: str | None = None,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
+    ) -> list[Job]:
+        r"""Submit an app with a task for each of the values, which are the last arguments of its command, as of `map`.
+
+        No more than `at_once` run at once. A task that fails leaves the others to run. The rest is as for `submit`.
+
+        >>> jobs = client.map_array("echo task", range(3), "abc", company="acme", user="ann")
+        >>> [job.result(timeout=60) for job in jobs]
+        ['task 0 a\n', 'task 1 b\n', 'task 2 c\n']
+        """
+        words, script, about = _mapped(command, values, at_once, fields)
+        app = self.submit(words, company=company, user=user, env=env, script=script, **about)
+        return [_job(self, app, task) for task in range(len(indexes(about["array"])))]
 
     def wait(self, app: Named, timeout: float | None = None, *, timeout_s: float | None = None) -> AppDetails:
         """The app once it has ended. Raises: TimeoutError if it has not after so many seconds, UnknownApp.
@@ -557,6 +769,12 @@ def _signal(app: str, signal: str, task: int | None, *, whole: bool, reason: str
     return receipt
 
 
+def _async_job(client: AsyncClient, app: Submitted, task: int | None = None) -> AsyncJob:
+    job = AsyncJob(app=app.app, seq=app.seq, command_id=app.command_id, task=task)
+    job.__dict__["client"] = client  # which is no part of what the job is
+    return job
+
+
 class AsyncClient:
     """As `Client`, for asyncio; an asynchronous context manager.
 
@@ -612,7 +830,7 @@ class AsyncClient:
         env: Mapping[str, str] | None = None,
         script: str | bytes | None = None,
         **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
-    ) -> Submitted:
+    ) -> AsyncJob:
         """As `Client.submit`.
 
         >>> async def main():
@@ -625,7 +843,30 @@ class AsyncClient:
         request = command if isinstance(command, SubmitApp) else None
         values = _values(env, script)
         about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
-        return await self._do(_submit(request, {**about, "company": company, "user": user}, values))
+        return _async_job(self, await self._do(_submit(request, {**about, "company": company, "user": user}, values)))
+
+    async def map_array(
+        self,
+        command: str | Sequence[str],
+        *values: Iterable[object],
+        at_once: int | None = None,
+        company: str | None = None,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **fields: Any,  # noqa: ANN401 (fields of `SubmitApp`)
+    ) -> list[AsyncJob]:
+        r"""As `Client.map_array`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         jobs = await client.map_array("echo", [1, 2], company="acme", user="ann")
+        ...         return await asyncio.gather(*(job.result() for job in jobs))
+        >>> asyncio.run(main())
+        ['1\n', '2\n']
+        """
+        words, script, about = _mapped(command, values, at_once, fields)
+        app = await self.submit(words, company=company, user=user, env=env, script=script, **about)
+        return [_async_job(self, app, task) for task in range(len(indexes(about["array"])))]
 
     async def wait(self, app: Named, timeout: float | None = None, *, timeout_s: float | None = None) -> AppDetails:
         """As `Client.wait`; other coroutines run meanwhile.

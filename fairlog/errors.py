@@ -51,6 +51,16 @@ class Unreachable(NoMaster):
     """No API server answered in time. A command may still be carried out; sending it again under its id is safe."""
 
 
+class JobFailed(FairlogError):
+    """An app, or a task of one, ended otherwise than well; `state` says how, and `stderr` has the end of its errors."""
+
+    def __init__(self, job: str, state: str, why: str, stderr: str) -> None:
+        said = stderr.strip().splitlines()
+        last = f"; its stderr ends with {said[-1][:200]!r}" if said else ""
+        super().__init__(f"{job} {state}{f': {why}' if why else ''}{last}")
+        self.state, self.stderr = state, stderr
+
+
 class Refused(FairlogError):
     """The API refused a request for another reason than a rule; `title` is the problem's."""
 
@@ -72,6 +82,7 @@ __all__ = [
     "InternalError",
     "InvalidCommand",
     "InvalidSetting",
+    "JobFailed",
     "LimitExceeded",
     "MessageTooOld",
     "NeverFits",

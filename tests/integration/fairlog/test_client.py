@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import fairlog
 from fairlog.client import AsyncClient, Client
 from tests.integration.cli_rig import Shell
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 
 EXAMPLES = {
     f"{kind.__name__}.{name}" if name else kind.__name__: test
@@ -139,3 +140,48 @@ def test_whose_an_app_is_may_be_said_by_the_environment(monkeypatch: pytest.Monk
         with fairlog.Executor() as pool:
             assert pool.submit(pow, 2, 5).result() == 32
             assert (client.app(pool.app).company, client.app(pool.app).user) == ("acme", "eve")
+
+
+@pytest.mark.usefixtures("at_home")
+def test_what_is_submitted_is_a_job_as_users_of_submitit_know_it() -> None:
+    with fairlog.Client() as client:
+        fails = client.submit("sh -c 'echo out; echo why >&2; exit 3'", company="acme", user="ann")
+        with pytest.raises(
+            fairlog.errors.JobFailed, match="failed: task 0 ended with exit code 3; its stderr ends with 'why'"
+        ):
+            fails.result(timeout=HOPELESS_S)
+        failure = fails.exception()
+        assert failure is not None
+        assert (failure.state, failure.stderr, fails.stdout(), fails.done(), fails.state) == (
+            "failed", "why\n", "out\n", True, "failed",
+        )  # fmt: skip
+        held = client.submit("true", company="acme", user="ann", hold=True)
+        assert (held.state, held.done(), held.job_id) == ("pending", False, held.app)
+        with pytest.raises(TimeoutError, match="has not ended within"):
+            held.result(timeout=0.1)
+        held.cancel()
+        held.cancel()
+        assert (held.state, client.wait(held).state) == ("killed", "killed")
+
+
+@pytest.mark.usefixtures("at_home")
+def test_an_array_is_a_job_for_each_of_its_values() -> None:
+    command = ["sh", "-c", 'echo "$1 $2"; [ "$1" != bad ] || exit 4; [ "$1" != long ] || sleep 600', "x"]
+    with fairlog.Client() as client:
+        with pytest.raises(fairlog.errors.InvalidCommand, match="at least one value"):
+            client.map_array("echo", [])
+        jobs = client.map_array(command, ["it's", "bad", "long"], ["a b", "$HOME", "*"], company="acme", user="ann")
+        first, bad, long = jobs
+        assert first.result(timeout=HOPELESS_S) == "it's a b\n"
+        assert str(bad.exception(timeout=HOPELESS_S)) == f"{bad.job_id} failed: task 1 ended with exit code 4"
+        assert bad.stdout() == "bad $HOME\n"
+        wait_until(lambda: long.stdout() == "long *\n", "its output")
+        assert (long.state, long.done()) == ("running", False)
+        long.cancel()
+        long.wait(timeout=HOPELESS_S)
+        assert (long.state, client.wait(long).state) == ("cancelled", "failed")
+        clock = client.map_array(
+            "sh -c 'date +%s%N; sleep 0.3; date +%s%N'", range(3), at_once=1, company="acme", user="ann"
+        )
+        spans = sorted([int(line) for line in job.result(timeout=HOPELESS_S).split()] for job in clock)
+        assert [begun >= ended for (_, ended), (begun, _) in pairwise(spans)] == [True, True]
