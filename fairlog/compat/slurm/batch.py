@@ -43,19 +43,21 @@ exec 3>&-
 steps() { n=1; for p in "$SLURM_STEPS"/step.*; do [ -e "$p" ] && kill -"$1" "${p##*.}" && n=0; done; return $n; }
 script() { kill -"$1" "$c"; }
 either() { steps "$1" || script "$1"; }
-for n in HUP INT QUIT TERM CONT; do trap "script $n" $n; done
-for n in USR1 USR2 ALRM; do trap "$how $n" $n; done
-[ -z "$BASH_VERSION" ] || trap 'j=$(LC_ALL=C jobs -l)' CHLD
-while :; do wait "$c"; r=$?; kill -0 "$c" || break; done
-case $r-$j in [0-9]-*|[0-9][0-9]-*|12[0-8]-*|*-|*" Exit $r "*) exit $r;; esac
+for n in HUP INT QUIT TERM CONT; do trap "t=1; script $n" $n; done
+for n in USR1 USR2 ALRM; do trap "t=1; $how $n" $n; done
+[ -z "$BASH_VERSION" ] || trap 'k=$(LC_ALL=C jobs -l); [ -z "$k" ] || j=$k' CHLD
+while :; do t=; wait "$c"; r=$?; [ -n "$t" ] || break; done
+set -f; set -- $j
+case $3 in Done) exit 0;; Exit) exit "$4";; ""|Running|Stopped) exit $r;; esac
+[ $r -gt 128 ] || exit $r
 trap - CHLD $((r - 128)); kill -$((r - 128)) $$; exit $r
 """
 )
 """A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or
 `either`, the script if there are no steps; then the copy of the
-script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on; a
-signal that has ended the script ends it as well, as far as bash can tell that from an exit code. Programs write into
-their home, which a cell does not have: then the scratch folder stands for it."""
+script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on; of
+how the script has ended, bash knows more than the exit code of a `wait`. One that a signal has broken off is repeated.
+Programs write into their home, which a cell does not have: then the scratch folder stands for it."""
 
 
 def read_script(name: str) -> bytes:

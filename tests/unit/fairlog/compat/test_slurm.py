@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from fairlog.compat.slurm import (
 )
 from fairlog.compat.slurm.start import COMMANDS, main
 from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, Refused, read
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     from fairlog.compat.slurm import road
@@ -566,3 +568,20 @@ def test_a_command_loads_nothing_that_is_slow_to_load() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_signal_on_which_the_script_ends_leaves_its_exit_code(shell: str, tmp_path: Path) -> None:
+    script, passes_on = tmp_path / "script", tmp_path / "passes-on"
+    script.write_text("#!/bin/sh\ntrap 'exit 7' USR2\necho $$\nwhile :; do sleep 0.05; done\n")
+    ended = 'until [ ! -e /proc/$p ] || grep -q ") Z" /proc/$p/stat; do sleep 0.01; done'
+    passes_on.write_text(f"#!/bin/sh\np=$(cat {tmp_path}/pid)\nkill -USR2 $p\n{ended}\n")
+    passes_on.chmod(0o700)
+    known = {"FAIRLOG_APP_NUMBER": "1", "FAIRLOG_TASK_INDEX": "0", "FAIRLOG_SCRATCH": str(tmp_path)}
+    env = {**os.environ, **known, "SLURM_SUBMIT_CHDIR": str(tmp_path)}
+    words = [shell, "-c", batch.PRELUDE, str(passes_on), str(script), "/dev/null"]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        (tmp_path / "pid").write_text(process.stdout.readline())
+        process.send_signal(signal.SIGUSR2)
+        assert process.wait(HOPELESS_S) == 7
