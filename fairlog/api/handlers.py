@@ -35,12 +35,8 @@ from scheduler.model.commands import (
     BATCH,
     NEVER_SENT,
     WITHHELD,
-    AcceptLog,
     Command,
     IssueToken,
-    LoseOwner,
-    LoseWorker,
-    RestoreLog,
     SubmitApp,
     check_length,
     command_of,
@@ -272,7 +268,7 @@ class Handlers:
         try:
             self._refuse_early(who, command)
         except NotAllowed:
-            if isinstance(command, NEVER_SENT) or self._told.take(who.account, 1.0) or not self._is_led():
+            if type(command) in NEVER_SENT or self._told.take(who.account, 1.0) or not self._is_led():
                 raise
             return False
         return True
@@ -282,14 +278,8 @@ class Handlers:
         return bool(self.store.exists(self.keys.lease))
 
     def _refuse_early(self, who: By, command: Command) -> None:
-        if isinstance(command, LoseWorker):
-            raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
-        if isinstance(command, LoseOwner):
-            raise NotAllowed("only the master declares an owner lost; `fairlog finish` ends an app")
-        if isinstance(command, RestoreLog):
-            raise NotAllowed("a log is restored by `fairlog restore`, before any master is started")
-        if isinstance(command, AcceptLog):
-            raise NotAllowed("a shorter log is accepted by `fairlog recover`, while masters refuse to serve")
+        if (why := NEVER_SENT.get(type(command))) is not None:
+            raise NotAllowed(why)
 
         def refuse(state: ClusterState) -> None:
             if state.closed:

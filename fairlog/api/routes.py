@@ -227,7 +227,6 @@ ROUTES: tuple[Route, ...] = (
     _do("PUT", "/v1/limits", commands.SetLimit, "cluster", "Set or remove a limit."),
     _do("POST", "/v1/resources", commands.RegisterKind, "cluster", "Register a kind of resources."),
     _do("PATCH", "/v1/settings", commands.ConfigureCluster, "cluster", "Change settings."),
-    _do("PUT", "/v1/edition", commands.ChangeEdition, "cluster", "Decide by another edition of the rules of sharing."),
     _do(
         "POST",
         "/v1/companies/{company}/show-apps",

@@ -34,8 +34,11 @@ from fairlog.local.store import EmbeddedStore
 from fairlog.watch.surroundings import STANDBYS_VARIABLE
 from recovery.archive.accept import refusal
 from recovery.archive.allowed import VARIABLE
+from recovery.archive.editions import check_edition
 from recovery.failover.exporter import METRICS_VARIABLE, Address, check_free, try_to_listen
 from recovery.failover.lease import members
+from recovery.failover.master import REFUSING
+from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
 from scheduler.service.child import Child, die_with_parent
@@ -209,7 +212,7 @@ class Tree:
     def is_ready(self) -> bool:
         """Whether a master of the tree and its API answer and all its workers are registered.
 
-        Raises: NotReady if masters refuse to serve from a log that is shorter than one that was known.
+        Raises: NotReady if masters refuse to serve from a log that is shorter than one that was known; EarlierEdition.
         """
         keys = Keys(self.plan.cluster)
         try:
@@ -217,6 +220,8 @@ class Tree:
                 serving = members(store, keys)[0]
                 if serving is None and (refused := refusal(EventLog(store, keys))) is not None:
                     raise NotReady(str(refused))
+                if serving is None and REFUSING in self.masters[0].last_words():
+                    check_edition(rebuild(EventLog(store, keys))[0])
                 agents = cast("dict[bytes, bytes]", store.hgetall(keys.agents))
                 registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
                 if serving is None or any(registered.get(worker.name, 0) != worker.pid for worker in self.workers):

@@ -31,6 +31,7 @@ from fairlog.watch.conditions import AuditedTo
 from recovery.archive.archive import archived_to, open_log
 from recovery.archive.files import Unreachable
 from scheduler.model.errors import FairlogError, UnreadableRecord
+from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
@@ -262,7 +263,7 @@ class Auditor:
     def keep(self) -> None:
         """Write a checkpoint; the last `KEPT` are kept."""
         began_s = self._kept_s = time.monotonic()
-        if self._folder is None or not self.position.seq:
+        if self._folder is None or not self.position.seq or self._audit.state.edition == EDITION_2:
             return
         try:
             private_folder(self._folder)
@@ -432,6 +433,8 @@ def _load(path: Path) -> tuple[AuditedTo, Any, list[_Heard]]:
         state = restored(zlib.decompress(body).splitlines())
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise BadCheckpoint(f"it cannot be read: {error}") from error
+    if state.edition == EDITION_2:
+        raise BadCheckpoint("the audit of the second edition of the rules begins with the log")
     if state.head != found.seq:
         raise BadCheckpoint(f"it holds the state at position {state.head}, not {found.seq}")
     return found, state, heard

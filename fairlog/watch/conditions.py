@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairlog.watch.elections import Elected
+from recovery.archive.editions import UPGRADE, is_earlier
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
 from scheduler.service.known import WAYS, missed
@@ -271,8 +272,15 @@ def _decide(around: Around) -> str:
     return WAYS.format(head=0 if around.shorter is None else around.shorter[0])
 
 
-def _no_master(_: ClusterState, around: Around) -> Holds:
-    if around.serving is None and not around.error and around.unreplicated is None and around.shorter is None:
+def _edition(state: ClusterState, around: Around) -> Holds:
+    if is_earlier(state) and around.serving is None and not around.error and around.shorter is None:
+        yield "", f"the log is by edition {state.edition} of the rules: masters refuse to serve", around.log_at or 0
+
+
+def _no_master(state: ClusterState, around: Around) -> Holds:
+    if around.serving is not None or around.error or is_earlier(state):
+        return
+    if around.unreplicated is None and around.shorter is None:
         waiting = len(around.standing_by)
         behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
         since = f"; nothing is decided since {moment(around.log_at)}, and what runs goes on" if around.log_at else ""
@@ -568,6 +576,7 @@ CONDITIONS: tuple[Condition, ...] = (
         cost=_UNDECIDED,
     ),
     Condition("shorter", "critical", _shorter, _decide, cost=_left_behind),
+    Condition("edition", "critical", _edition, UPGRADE, cost=_UNDECIDED),
     Condition(
         "no_master",
         "critical",

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from recovery.archive.allowed import check_command
 from recovery.archive.archive import open_log
 from recovery.archive.archiver import Archiver
+from recovery.archive.editions import EarlierEdition, check_edition
 from recovery.failover.exporter import Address, Exporter
 from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
     from scheduler.store.eventlog import Position
 
+REFUSING = "refusing to serve"
+"""What a master logs that waits for an operator's decision."""
 STANDBY_WAIT_MS = 200
 """The longest wait of a standby for the log to grow or the lease to become free."""
 SNAPSHOT_EVERY = 100_000
@@ -126,7 +129,8 @@ class Master:
     `check` raises if the store is unsuitable. It is called again after each outage and before each take-over: another
     server may answer then, or its settings may have changed. A master waits until the store is suitable again.
     `accepts` raises for a command that this host refuses, as in `Scheduler`. With `known`, it refuses to serve from a
-    log that is shorter than one that was known, until an operator decides (semantics I8).
+    log that is shorter than one that was known, until an operator decides (semantics I8). Nor does it serve from one of
+    an earlier edition of the rules (H8).
     """
 
     def __init__(  # noqa: PLR0913 - what it consists of
@@ -181,8 +185,8 @@ class Master:
             notify(ALIVE)
             try:
                 self._take_part()
-            except ShorterLog as shorter:
-                self._refuse(shorter)
+            except (ShorterLog, EarlierEdition) as reason:
+                self._refuse(reason)
             except (Deposed, StaleLog) as reason:
                 _log.warning("standing by again", master=self.member.id, reason=str(reason))
                 self._keep_what_was_folded()
@@ -222,11 +226,11 @@ class Master:
             self._exporter.stop()
         _log.info("stopped", master=self.member.id)
 
-    def _refuse(self, shorter: ShorterLog) -> None:
-        """Serve nothing, and keep no other master from taking over: it finds the note in the store."""
-        if str(shorter) != self._refuses:
-            self._refuses = str(shorter)
-            _log.error("refusing to serve", master=self.member.id, reason=self._refuses)
+    def _refuse(self, reason: ShorterLog | EarlierEdition) -> None:
+        """Serve nothing, and keep no other master from taking over: it finds the same, or the note in the store."""
+        if str(reason) != self._refuses:
+            self._refuses = str(reason)
+            _log.error(REFUSING, master=self.member.id, reason=self._refuses)
         self.scheduler.put_down()
         self._tend_exporter(serving=False, seq=0)
         with suppress(RedisError):  # the next question to the store says so
@@ -235,10 +239,11 @@ class Master:
         self.worker.pause(APPEAR_EVERY_S)
 
     def _look_for_decision(self) -> None:
-        """Raises: ShorterLog while no operator has decided; as `Follower.catch_up`."""
+        """Raises: ShorterLog, EarlierEdition while no operator has decided; as `Follower.catch_up`."""
         self.follower.check_against_log()
         self.follower.catch_up()
         self._check_known(self.follower.state)
+        check_edition(self.follower.state)
         _log.info("standing by: an operator has decided, or the log is whole again", master=self.member.id)
         self._refuses = ""
 
@@ -400,6 +405,7 @@ class Master:
             self._known.learn_read(self.follower.read)
         given = self.follower.give(self._while_it_folds)
         self._check_known(given[0])
+        check_edition(given[0])
         return given
 
     def _note_confirmed(self, known: Known) -> None:

@@ -545,8 +545,14 @@ Command = (
 )
 
 
-NEVER_SENT = LoseWorker, LoseOwner, RestoreLog, AcceptLog
-"""The commands that no message carries: masters, restores and `recover` say them by themselves."""
+NEVER_SENT: dict[type[Any], str] = {
+    LoseWorker: "only the master declares a worker lost; `fairlog remove --force` removes one",
+    LoseOwner: "only the master declares an owner lost; `fairlog finish` ends an app",
+    RestoreLog: "a log is restored by `fairlog restore`, before any master is started",
+    AcceptLog: "a shorter log is accepted by `fairlog recover`, while masters refuse to serve",
+    ChangeEdition: "the edition of the rules is changed by `fairlog edition`, while masters refuse to serve",
+}
+"""The commands that no message carries, and why one that does is refused: others say them, without a message."""
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -17,11 +17,9 @@ from redis.exceptions import RedisError
 from scheduler.model.commands import (
     BATCH,
     NEVER_SENT,
-    AcceptLog,
     Command,
     LoseOwner,
     LoseWorker,
-    RestoreLog,
     SubmitApp,
 )
 from scheduler.model.errors import (
@@ -384,12 +382,8 @@ class Scheduler:
                     command = None
                 raise
             command = received
-            if isinstance(command, RestoreLog):
-                raise NotAllowed("a log is restored by `fairlog restore`, before any master is started")
-            if isinstance(command, AcceptLog):
-                raise NotAllowed("a shorter log is accepted by `fairlog recover`, while masters refuse to serve")
-            if isinstance(command, NEVER_SENT):
-                raise NotAllowed("only a master declares workers and owners lost")
+            if (why := NEVER_SENT.get(type(command))) is not None:
+                raise NotAllowed(why)
             turn.take(command, identity, by)
         except CommandRejected as refusal:
             refusals[identity] = refusal

@@ -91,8 +91,11 @@ def key_after_restore(ring: Keyring | None, state: ClusterState) -> tuple[str, s
     return ring.master, ring.public(ring.master)
 
 
-def wrong_change(event: KeyChanged | LogRestored, state: ClusterState) -> str:
-    """Why a change of keys on this state proves nothing; "" if it is sound. A restore names a key unsigned (I7)."""
+def wrong_change(event: KeyChanged | LogRestored, keys: dict[str, str]) -> str:
+    """Why a change of these keys, id -> public half, proves nothing; "" if it is sound.
+
+    A restore names a key unsigned (semantics I7).
+    """
     if isinstance(event, LogRestored) and not event.key:
         return ""
     try:
@@ -102,8 +105,8 @@ def wrong_change(event: KeyChanged | LogRestored, state: ClusterState) -> str:
         return f"key {event.key} has no public half"
     if isinstance(event, LogRestored):
         return ""
-    before = current_key(state)
-    if before and not is_signed(state.public_keys[before], event.signature, _changed(event.key, event.public, before)):
+    before = next(reversed(keys), "")
+    if before and not is_signed(keys[before], event.signature, _changed(event.key, event.public, before)):
         return f"key {event.key} is not signed by the key {before} before it, which its master did not hold"
     return ""
 

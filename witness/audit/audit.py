@@ -12,12 +12,14 @@ whose private part is withheld is believed, because that part may be the reason.
 Deviations are grouped into verdicts by their cause. A later deviation has the cause of an earlier one if both pass over
 the same app, or if the log decides as it would have to, had it done what was due earlier (`as_due`). All deviations of
 one turn have one cause.
+
+What the log has of the second edition of the rules is audited by the rules of that, `recovery.second_edition`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
@@ -37,6 +39,7 @@ from scheduler.model.events import (
     RoomReserved,
 )
 from scheduler.rules.invariants import violations
+from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
 from scheduler.service import seals
@@ -45,6 +48,9 @@ from witness.audit.as_due import AsDue
 from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
 from witness.audit.shadow_ledger import ShadowLedger
+
+if TYPE_CHECKING:
+    from recovery.second_edition.audit.audit import Audit as EarlierAudit
 
 _SIGNED = {LogSealed, KeyChanged, LogRestored}
 _SUMS = "ledgers that are the sums of their apps"
@@ -115,11 +121,14 @@ class Audit:
         """Whether the second state decides the current turn as the log does."""
         self._as_due: AsDue | None = None
         """The second state, from the first deviation until the log no longer follows it."""
+        self._earlier: EarlierAudit | None = None
+        """That of the turns so far, if they are of the second edition of the rules."""
 
     def resume(self, state: ClusterState, seq: int, digest: str) -> None:
         """Go on behind the turn that ends at `seq` with `digest`, from the state that an audit up to there found.
 
-        A later deviation with the same cause as one from before begins a verdict of its own.
+        Not from a state of the second edition, which has forgotten what the rules of that regard. A later deviation
+        with the same cause as one from before begins a verdict of its own.
         """
         self.state, self.ends_at, self.digest = state, seq, digest
         self.companies = dict.fromkeys(state.companies)
@@ -142,7 +151,11 @@ class Audit:
                 [Deviation(error.seq, CHAIN, error.why, "an entry that follows from the one before")]
             )
             return
-        if not self.verdicts:
+        if self._earlier is not None:
+            found = self._earlier.end()
+            self._adopt(self._earlier)
+            yield from [Deviation(*each) for each in found]
+        elif not self.verdicts:
             yield from self._report(self._violations())
 
     def hear(self, turn: Sequence[Fact]) -> list[Deviation]:
@@ -153,6 +166,9 @@ class Audit:
         self.ends_at, self.digest = last.seq, last.digest
         self._found = []
         self.restored += [_decided(each) for each in turn if isinstance(each.event, LogRestored | LogAccepted)]
+        if self.state.edition == EDITION_2 and not any(type(each.event) is EditionChanged for each in turn):
+            return self._hear_earlier(turn)
+        self._earlier = None
         if last.seq < self.first:
             for each in turn:
                 self._fold(each)
@@ -171,6 +187,25 @@ class Audit:
         if not self.verdicts and not found and last.seq // every != (turn[0].seq - 1) // every:
             found = self._violations()
         return self._report(found)
+
+    def _hear_earlier(self, turn: Sequence[Fact]) -> list[Deviation]:
+        """The deviations of a turn of the second edition, by the rules of that; here it is only folded."""
+        if self._earlier is None:
+            from recovery.second_edition.audit.audit import Audit as EarlierAudit  # noqa: PLC0415 (few logs need it)
+
+            self._earlier = EarlierAudit(self.first, self.last)
+        before = self._earlier.decisions
+        found = self._earlier.hear(turn)
+        self.decisions += self._earlier.decisions - before
+        for each in turn:
+            self._fold(each)
+        self._adopt(self._earlier)
+        return [Deviation(*each) for each in found]
+
+    def _adopt(self, earlier: EarlierAudit) -> None:
+        self.verdicts = [
+            Verdict(Deviation(*each.first), [Deviation(*later) for later in each.later]) for each in earlier.verdicts
+        ]
 
     def _compare(self, found: list[Deviation], departed: Deviation | None) -> list[Deviation]:
         """The deviations of a turn, with the one from the second state first.
@@ -243,7 +278,7 @@ class Audit:
     def _unproven(self, event: Any) -> str:  # noqa: ANN401 - of a type in _SIGNED
         """Why a seal or a change of keys proves nothing, though it can be folded (semantics I6); "" if it is sound."""
         if not isinstance(event, LogSealed):
-            return seals.wrong_change(event, self.state)
+            return seals.wrong_change(event, self.state.public_keys)
         seq, digest = self._before
         if (event.seq, event.digest) != self._before:
             return f"a seal of {event.seq}:{event.digest} at a turn that follows {seq}:{digest}"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery.replay.rebuild import PROGRESS_EVERY, unhindered
 from recovery.replay.snapshot import BadSnapshot, content, positions, state_in
+from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.snapshot_records import lines
 from scheduler.rules.state import ClusterState
 from scheduler.service.child import die_with_parent
@@ -284,7 +285,10 @@ class _Run:
 def _held(log: EventLog, seq: int) -> tuple[_Seam, ClusterState]:
     """The snapshot at that position, and its state. Raises: BadSnapshot."""
     position, text = content(log, seq)
-    return _Seam(position, _digest(text.decode().split("\n")[:-1])), state_in(text, seq)
+    state = state_in(text, seq)
+    if state.edition == EDITION_2:
+        raise BadSnapshot(seq, "the audit of the second edition begins with the log")
+    return _Seam(position, _digest(text.decode().split("\n")[:-1])), state
 
 
 def _digest(texts: Iterable[str]) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -14,17 +13,14 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import EXPORT, as_json, flag, range_option, read_text
+from fairlog.cli.stored_log import stored_log
 from fairlog.cli.target import Target, target_options
-from fairlog.local import running
-from fairlog.local.running import default_data, find_running
 from scheduler.model.sender import local
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from recovery.archive.backup import Copied
     from recovery.archive.segment import Segment
-    from scheduler.service.keyring import Keyring
-    from scheduler.store.eventlog import EventLog
 
 
 @click.command()
@@ -79,7 +75,7 @@ def restore(target: Target, *, url: str, as_json: bool) -> None:
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with _stored_log(target) as (log, ring):
+    with stored_log(target) as (log, ring):
         of_archive = partial(render.counted, of="segments of the archive")
         by, elsewhere = local(os.getuid()), target.archive
         copied = read(log, url, by=by, ring=ring, elsewhere=elsewhere, watched=render.counted, counted=of_archive)
@@ -104,7 +100,7 @@ def recover(target: Target, *, accept: int, as_json: bool) -> None:
     """
     from recovery.archive.accept import accept as go_on  # noqa: PLC0415 (help needs none of it)
 
-    with _stored_log(target) as (log, _):
+    with stored_log(target) as (log, _):
         found = go_on(log, accept, local(os.getuid()))
         cluster = log.keys.cluster
     if as_json:
@@ -137,7 +133,7 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
     from fairlog.cli.exports import exported  # noqa: PLC0415 (help needs none of it)
     from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
 
-    with _stored_log(target) as (log, ring):
+    with stored_log(target) as (log, ring):
         if (reached := left_behind(log)) is not None:
             render.say(f"An earlier import stopped at position {reached}; this one starts from the beginning.")
         with Draft(log) as draft:
@@ -219,35 +215,6 @@ def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
 
 def _segment(segment: Segment) -> dict[str, Any]:
     return {"from": segment.first, "to": segment.last, "digest": segment.digest, "segment": segment.url}
-
-
-@contextmanager
-def _stored_log(target: Target) -> Iterator[tuple[EventLog, Keyring | None]]:
-    """The log and the keys of the cluster.
-
-    Without --store and a running `up`, they are in a store started on the data of the next `up`.
-    """
-    from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
-    from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
-    from scheduler.service.keyring import KEYS_FILE, keyring_at  # noqa: PLC0415 (likewise)
-    from scheduler.store.connection import connect  # noqa: PLC0415 (likewise)
-    from scheduler.store.durability import check_store  # noqa: PLC0415 (likewise)
-    from scheduler.store.eventlog import EventLog  # noqa: PLC0415 (likewise)
-    from scheduler.store.keys import Keys  # noqa: PLC0415 (likewise)
-
-    if target.store is not None or find_running(target.data) is not None:
-        with closing(Session(target, new=True)) as session:
-            check_store(session.store, unsafe=target.unsafe_store)
-            yield session.log, session.keyring
-        return
-    data = target.data or default_data()
-    lock = running.lock(data)
-    try:
-        with EmbeddedStore(data / "store") as store, connect(store.url) as connection:
-            ring = keyring_at(data / KEYS_FILE)
-            yield EventLog(connection, Keys(target.cluster or "default")), ring
-    finally:
-        os.close(lock)
 
 
 def _tell_key(key: str) -> None:

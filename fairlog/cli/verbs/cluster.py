@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -13,7 +15,8 @@ from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
 from fairlog.cli.sending import send_each
-from fairlog.cli.target import in_the_past, target_options
+from fairlog.cli.stored_log import stored_log
+from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized, seconds_of
 from fairlog.cli.verbs.status import print_suspects
 from fairlog.cli.worker_choice import (
@@ -25,6 +28,8 @@ from fairlog.cli.worker_choice import (
     workers_of,
 )
 from scheduler.model.resources import size_text
+from scheduler.model.sender import local
+from scheduler.rules.preconditions import EDITIONS
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
@@ -258,41 +263,45 @@ def settings_show(session: Session, *, as_json: bool) -> None:
 @click.command()
 @click.argument("number", required=False, type=params.read_edition, metavar="[EDITION]")
 @params.as_json
-@on_cluster
-def edition(session: Session, *, number: int | None, as_json: bool) -> None:
-    """Show or change the edition of the rules of sharing.
+@target_options()
+@click.pass_obj
+def edition(target: Target, *, number: int | None, as_json: bool) -> None:
+    """Show the edition of the rules of sharing, or go on by the newest one.
 
-    Edition 3, that of a new cluster, works out what everybody is entitled to, and brings what was lent back by an
-    announced date. Edition 2 assures each company a part and lends the rest; a log of an earlier version goes on by it
-    until an operator changes that. No earlier edition can follow a later one. `fairlog whatif --edition 3` shows
-    beforehand who would be above and below.
+    Masters refuse to serve from a log of an earlier version, which is by edition 2, until it goes on by edition 3. Type
+    `fairlog edition 3` where the store can be reached; the decision is recorded in the log. `fairlog whatif --edition
+    3` shows beforehand who would be above and below.
     """
     if number is not None:
-        from scheduler.model import commands  # noqa: PLC0415 (likewise)
+        from recovery.archive.editions import change_edition  # noqa: PLC0415 (help needs none of it)
 
-        receipt = session.send(commands.ChangeEdition(edition=number))
+        with stored_log(target) as (log, _):
+            at = change_edition(log, number, local(os.getuid()))
+        if as_json:
+            render.print_json({"edition": number, "at": at or None})
+            return
         done = f"edition {number} of the rules of sharing is in force"
-        click.echo(done if receipt.seq else f"{done} already")
+        click.echo(f"{done}; the decision is at {at}" if at else f"{done} already")
         return
-    found = session.ask("edition")
+    from fairlog.cli.session import Session  # noqa: PLC0415 (likewise)
+
+    with closing(Session(target)) as session:
+        found = session.ask("edition")
     if as_json:
         render.print_json(found)
         return
     since = "the beginning" if found["since"] is None else render.moment(found["since"])
-    click.echo(f"edition {found['edition']} is in force since {since}: {_EDITIONS[found['edition']]}")
-    if found["byEntitlement"] and found["reclaim"] != "firm":
+    click.echo(f"edition {found['edition']} is in force since {since}")
+    if found["edition"] < EDITIONS[-1]:
+        click.echo("Masters refuse to serve from this log until an operator types `fairlog edition 3`.")
+    elif found["byEntitlement"] and found["reclaim"] != "firm":
         click.echo(
             f"Who is told to leave finishes its tasks first, however long: the setting reclaim is {found['reclaim']}."
         )
-    if found["admission"] == "open":
+    elif found["admission"] == "open":
         click.echo("It decides nothing while the setting admission is open, by which every app enters.")
 
 
-_EDITIONS = {
-    2: "each company is assured a part, and what others hold beyond theirs is claimed",
-    3: "everybody is entitled to what a filling of the empty cluster gives, and lent room comes back by a date",
-}
-"""Edition of the rules of sharing -> what it means."""
 _WORDS = {"true": True, "false": False, "none": None}
 
 

@@ -1,0 +1,268 @@
+"""A second set of ledgers, kept from the events alone (semantics O1, O2).
+
+After every event, the ledgers of the app, user, company and worker that it concerns, and of waitingApps, are compared
+with those of the state. A wrong ledger is thus reported at the position where it goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from recovery.second_edition.rules.ledger import Accounts, Balance, add_grant, add_request, equal, granted
+from scheduler.model import events
+from scheduler.model.events import AppRegistered, CompanyRegistered, Event
+from scheduler.model.quota import Quota
+from scheduler.model.resources import NOTHING, Resources
+
+if TYPE_CHECKING:
+    from recovery.second_edition.rules.entities import App
+    from recovery.second_edition.rules.state import ClusterState
+
+
+@dataclass(slots=True)
+class _App:
+    name: str
+    company: str
+    user: str
+    accounts: Accounts
+    stated: Accounts
+    """The same balances as the state has them."""
+    requested: Resources
+    granted: Resources = NOTHING
+    waits: bool = False
+    """Whether it is in waitingApps."""
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Worker:
+    name: str
+    offer: Resources = NOTHING
+    free: Resources = NOTHING
+    live: bool = False
+
+
+@dataclass(slots=True)
+class _Company:
+    spec: CompanyRegistered
+    sums: Balance = field(default_factory=Balance)
+    users: dict[str, Balance] = field(default_factory=dict)
+    stranded: Resources = NOTHING
+    """What of its grants is on workers that are not live."""
+
+
+class ShadowLedger:
+    """The ledgers that follow from the events posted so far."""
+
+    def __init__(self) -> None:
+        self._cluster = Balance()
+        self._apps: dict[str, _App] = {}
+        self._workers: dict[str, _Worker] = {}
+        self._companies: dict[str, _Company] = {}
+        self._allocations: dict[str, tuple[_App, _Worker, Resources]] = {}
+        """Executor or driver -> its app, worker and grant."""
+        self._live = NOTHING
+        """What the live workers offer together."""
+
+    @classmethod
+    def of(cls, state: ClusterState) -> ShadowLedger:
+        """The ledgers as they follow from the apps, executors and workers of a state."""
+        made = cls()
+        for name, company in state.companies.items():
+            made._companies[name] = _Company(company.spec)
+        for worker in state.workers.values():
+            live = worker.status == "alive"
+            made._workers[worker.id] = _Worker(worker.id, worker.offer, worker.offer, live=live)
+            made._live += worker.offer * live
+        for app in state.apps.values():
+            if app.ended is None or app.granted != NOTHING:
+                made._enter(app)
+        for held in (*state.executors.values(), *state.drivers.values()):
+            owner, worker_of = made._apps[held.app], made._workers[held.worker]
+            made._allocations[held.id] = owner, worker_of, held.resources
+            made._move(owner, worker_of, held.resources)
+        return made
+
+    def _enter(self, app: App) -> None:
+        spec, ended = app.spec, app.ended is not None
+        company = self._companies.get(spec.company)
+        sums = Balance() if company is None else company.sums
+        user = Balance() if company is None else company.users.setdefault(spec.user, Balance())
+        entered = _App(app.id, spec.company, spec.user, (self._cluster, sums, user), app.accounts, app.requested)
+        entered.waits, entered.ended = bool(app.admitted) and not ended, ended
+        if entered.waits:
+            add_request(entered.accounts, entered.requested)
+        self._apps[app.id] = entered
+
+    def within_quota(self, event: events.AppAdmitted) -> bool:
+        """Whether the app and what its company has requested stay within the quota (semantics C2, C4).
+
+        That is the least that the company claims. One that may borrow may pass the quota (C6), and a default quota does
+        not bind a company that claims nothing. What elastic apps have beyond their least number may not count (E7).
+        """
+        company = self._companies[event.company]
+        spec = company.spec
+        if event.lent or spec.may_borrow or (has := self.held(event.company)) == NOTHING:
+            return True
+        request = self._apps[event.app].requested
+        if spec.amounts is not None:
+            return Quota(spec.amounts, named=spec.kinds).covers(has, request)
+        part, of = map(int, spec.part.split("/")) if spec.part else (1, len(self._companies))
+        return Quota(self._live * part, of).covers(has, request)
+
+    def held(self, company: str) -> Resources:
+        """What the company is granted on live workers."""
+        known = self._companies[company]
+        return known.sums.granted - known.stranded
+
+    def _move(self, app: _App, worker: _Worker, grant: Resources) -> None:
+        """The app is granted that on the worker, or returns it if it is negative."""
+        worker.free, app.granted = granted(worker.free, app.granted, grant)
+        add_grant(app.accounts, grant)
+        if not worker.live:
+            self._strand(app, grant)
+
+    def _strand(self, app: _App, grant: Resources) -> None:
+        """That much more of what the app's company is granted is on workers that are not live."""
+        if app.company in self._companies:
+            self._companies[app.company].stranded += grant
+
+    def post(self, event: Event, state: ClusterState) -> str | None:
+        """Enter the event that `state` has just folded; a sentence if a ledger of the state differs."""
+        enter = _ENTRIES.get(type(event))
+        return None if enter is None else enter(self, event, state)
+
+    def _app_registered(self, event: AppRegistered, state: ClusterState) -> None:
+        company, tenant = self._companies[event.company], state.companies[event.company]
+        user = company.users.get(event.user)
+        if user is None:
+            user = company.users[event.user] = Balance()
+        accounts = self._cluster, company.sums, user
+        stated = state.balance, tenant.balance, tenant.users[event.user].balance
+        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, stated, event.requested)
+
+    def _app_admitted(self, event: events.AppAdmitted, state: ClusterState) -> str | None:
+        app = self._apps[event.app]
+        app.waits = True
+        add_request(app.accounts, app.requested)
+        return self._of_app(app, state)
+
+    def _app_changed(self, event: events.AppChanged, state: ClusterState) -> str | None:
+        app, requested = self._apps[event.app], event.requested
+        if app.waits:
+            add_request(app.accounts, requested - app.requested)
+        app.requested = requested
+        return self._of_app(app, state)
+
+    def _app_removed(self, event: events.AppRemoved, state: ClusterState) -> str | None:
+        app = self._apps[event.app]
+        if app.waits:
+            add_request(app.accounts, -app.requested)
+        app.waits, app.ended = False, True
+        return self._of_app(app, state)
+
+    def _allocated(self, event: events.ExecutorAllocated | events.DriverAllocated, state: ClusterState) -> str | None:
+        """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
+        name = event.executor if isinstance(event, events.ExecutorAllocated) else event.driver
+        app, worker, grant = self._apps[event.app], self._workers[event.worker], event.resources
+        self._allocations[name] = app, worker, grant
+        if isinstance(event, events.ExecutorAllocated) and event.requested is not None:
+            add_request(app.accounts, event.requested - app.requested)
+            app.requested = event.requested
+        self._move(app, worker, grant)
+        return self._of_app(app, state) or self._of_worker(worker, state)
+
+    def _executor_removed(self, event: events.ExecutorRemoved, state: ClusterState) -> str | None:
+        app, worker, grant = self._allocations.pop(event.executor)
+        self._move(app, worker, -grant)
+        return self._of_app(app, state) or self._of_worker(worker, state)
+
+    def _driver_removed(self, event: events.DriverRemoved, state: ClusterState) -> str | None:
+        app, worker, grant = self._allocations.pop(event.driver)
+        self._move(app, worker, -grant)
+        return self._of_app(app, state) or self._of_worker(worker, state)
+
+    def _of_app(self, app: _App, state: ClusterState) -> str | None:
+        known = state.apps.get(app.name)
+        if app.ended and app.granted == NOTHING:
+            del self._apps[app.name]
+        elif known is None or known.granted != app.granted:
+            has = "nothing" if known is None else known.granted
+            return f"app {app.name} counts {has} granted, its executors make {app.granted}"
+        elif not app.ended and known.requested != app.requested:
+            return f"app {app.name} requests {known.requested}, its events make {app.requested}"
+        return None if equal(app.stated, app.accounts) else _words(app)
+
+    def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
+        known = state.workers.get(worker.name)
+        if known is None:
+            return f"worker {worker.name} is not registered, but offers {worker.offer}"
+        if known.free == worker.free:
+            return None
+        return f"worker {worker.name} has {known.free} free where its executors and drivers leave {worker.free}"
+
+    def _worker_registered(self, event: events.WorkerRegistered, state: ClusterState) -> str | None:
+        self._workers[event.worker] = worker = _Worker(event.worker)
+        return self._offers(worker, event.offer, state, live=True)
+
+    def _worker_changed(self, event: events.WorkerChanged, state: ClusterState) -> str | None:
+        return self._offers(self._workers[event.worker], event.offer, state, live=event.status == "alive")
+
+    def _worker_removed(self, event: events.WorkerRemoved, state: ClusterState) -> str | None:
+        worker = self._workers.pop(event.worker)
+        self._live -= worker.offer * worker.live
+        return f"worker {worker.name} was removed, but is registered" if event.worker in state.workers else None
+
+    def _offers(self, worker: _Worker, offer: Resources, state: ClusterState, *, live: bool) -> str | None:
+        self._live += offer * live - worker.offer * worker.live
+        worker.free += offer - worker.offer
+        if live != worker.live:
+            for app, held_on, grant in self._allocations.values():
+                if held_on is worker:
+                    self._strand(app, -grant if live else grant)
+        worker.offer, worker.live = offer, live
+        return self._of_worker(worker, state)
+
+    def _company_registered(self, event: CompanyRegistered, _: ClusterState) -> None:
+        self._companies[event.company] = _Company(event)
+
+    def _company_changed(self, event: events.CompanyChanged, _: ClusterState) -> None:
+        self._companies[event.company].spec = event
+
+    def _company_removed(self, event: events.CompanyRemoved, _: ClusterState) -> None:
+        del self._companies[event.company]
+
+    @classmethod
+    def entries(cls) -> dict[type[Event], Callable[[ShadowLedger, Any, ClusterState], str | None]]:
+        """Type of event -> what enters it and compares."""
+        return {
+            AppRegistered: cls._app_registered,
+            events.AppAdmitted: cls._app_admitted,
+            events.AppChanged: cls._app_changed,
+            events.AppRemoved: cls._app_removed,
+            events.DriverAllocated: cls._allocated,
+            events.DriverRemoved: cls._driver_removed,
+            events.ExecutorAllocated: cls._allocated,
+            events.ExecutorRemoved: cls._executor_removed,
+            events.WorkerRegistered: cls._worker_registered,
+            events.WorkerChanged: cls._worker_changed,
+            events.WorkerRemoved: cls._worker_removed,
+            CompanyRegistered: cls._company_registered,
+            events.CompanyChanged: cls._company_changed,
+            events.CompanyRemoved: cls._company_removed,
+        }
+
+
+def _words(app: _App) -> str | None:
+    """The first of the app's balances that differs from the sums."""
+    names = "waitingApps", f"company {app.company}", f"user {app.user} of {app.company}"
+    for name, balance, sums in zip(names, app.stated, app.accounts, strict=True):
+        if balance != sums:
+            return f"{name} counts {balance} where its apps make {sums}"
+    return None
+
+
+_ENTRIES = ShadowLedger.entries()
+"""No other event changes a ledger."""

@@ -1,0 +1,186 @@
+"""The limits of the cluster, of companies and of their users (semantics N1, N2).
+
+What a submission exceeds is refused (`limiting`). What cannot be admitted now is passed over: `Ceiling`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from recovery.second_edition.rules.ledger import Standing
+    from scheduler.model.events import AppRegistered, LimitSet
+    from scheduler.model.resources import Resources
+
+NAMES = (
+    "max_pending_apps",
+    "max_running_apps",
+    "max_cores",
+    "max_memory_mb",
+    "max_app_cores",
+    "max_tasks",
+    "submit_per_minute",
+)
+"""Besides these there is `max_KIND` for each registered kind of resources (semantics R4)."""
+HIGHEST = 1 << 40
+EVERYBODY = "*"
+RATE = "submit_per_minute"
+_PASSING_OVER = ("max_running_apps", "max_cores", "max_memory_mb")
+
+Holder = tuple[str, str]
+"""(company, user): user "" = the company itself, `*` = each of its users; both "" = each company."""
+
+
+def kind_of(name: str) -> str:
+    """The kind of resources that a limit of that name is for, "" if it is none of a kind's (semantics R4)."""
+    return "" if name in NAMES or not name.startswith("max_") else name.removeprefix("max_")
+
+
+class Broken(NamedTuple):
+    """A limit that an app would break now: how much there is of how much, and how much the app adds."""
+
+    name: str
+    present: int
+    limit: int
+    asked: int
+
+
+class Ceiling(NamedTuple):
+    """The limits of a company or a user by which apps are passed over (semantics N2); None = there is none."""
+
+    max_running_apps: int | None
+    max_cores: int | None
+    max_memory_mb: int | None
+    kinds: tuple[tuple[str, int], ...] = ()
+    """Those of further kinds, sorted (semantics R4)."""
+
+    def broken(self, standing: Standing, request: Resources, apps: int = 1) -> Broken | None:
+        """The first limit that one more app of that request breaks; with 0 `apps`, more of an admitted one."""
+        for name, limit, present, asked in (
+            ("max_running_apps", self.max_running_apps, standing.apps, apps),
+            ("max_cores", self.max_cores, standing.claimed.cores, request.cores),
+            ("max_memory_mb", self.max_memory_mb, standing.claimed.memory_mb, request.memory_mb),
+            *[
+                (f"max_{kind}", limit, standing.claimed.amount(kind), request.amount(kind))
+                for kind, limit in self.kinds
+            ],
+        ):
+            if limit is not None and asked and present + asked > limit:
+                return Broken(name, present, limit, asked)
+        return None
+
+    def fits_alone(self, request: Resources) -> bool:
+        """Whether a request would pass if nothing were claimed; else its app is no head (semantics N2)."""
+        return (self.max_cores is None or request.cores <= self.max_cores) and (
+            (self.max_memory_mb is None or request.memory_mb <= self.max_memory_mb)
+            and all(request.amount(kind) <= limit for kind, limit in self.kinds)
+        )
+
+
+class Limits:
+    """Every limit, and the buckets from which submissions take tokens."""
+
+    def __init__(self) -> None:
+        self.values: dict[Holder, dict[str, int]] = {}
+        self.buckets: dict[Holder, tuple[int, int]] = {}
+        """Company or user -> tokens left after the last submission, and the second of that; absent = full."""
+        self.rated = False
+        """Whether there is any limit of submissions a minute."""
+
+    def set(self, event: LimitSet) -> None:
+        """Fold the event. A bucket begins full under its new limit."""
+        holder = event.company, event.user
+        values = self.values.pop(holder, {})
+        values.pop(event.name, None)
+        if event.value is not None:
+            values[event.name] = event.value
+        if values:
+            self.values[holder] = values
+        if event.name == RATE:
+            self.rated = any(RATE in each for each in self.values.values())
+            for company, user in [*self.buckets]:
+                if event.company in ("", company) and event.user in (user, EVERYBODY if user else ""):
+                    del self.buckets[company, user]
+
+    def restore(self, holder: Holder, values: dict[str, int]) -> None:
+        """The limits of a company or a user as they were."""
+        self.values[holder] = dict(values)
+        self.rated = self.rated or RATE in values
+
+    def forget(self, company: str) -> None:
+        """The company is no tenant any more."""
+        for table in (self.values, self.buckets):
+            for holder in [holder for holder in table if holder[0] == company]:
+                del table[holder]
+        self.rated = any(RATE in each for each in self.values.values())
+
+    def of_company(self, company: str, name: str) -> int | None:
+        """The company's own limit, else the cluster's; None if there is none (semantics N1)."""
+        own = self.values.get((company, ""), {}).get(name)
+        return self.values.get(("", ""), {}).get(name) if own is None else own
+
+    def of_user(self, company: str, user: str, name: str) -> int | None:
+        """The limit of the named user, else that of every user of the company; None if there is none (semantics N1)."""
+        own = self.values.get((company, user), {}).get(name)
+        return self.values.get((company, EVERYBODY), {}).get(name) if own is None else own
+
+    def of(self, holder: Holder, name: str) -> int | None:
+        """The limit of a company, or of a user."""
+        return self.of_user(*holder, name) if holder[1] else self.of_company(holder[0], name)
+
+    def ceiling(self, company: str, user: str = "") -> Ceiling | None:
+        """The limits by which apps of the company, or of its user, are passed over; None if there are none."""
+        running, cores, memory_mb = [self.of((company, user), name) for name in _PASSING_OVER]
+        holders = ((company, user), (company, EVERYBODY)) if user else ((company, ""), ("", ""))
+        names = {name for holder in holders for name in self.values.get(holder, ()) if kind_of(name)}
+        kinds = tuple(
+            (kind_of(name), limit) for name in sorted(names) if (limit := self.of((company, user), name)) is not None
+        )
+        found = Ceiling(running, cores, memory_mb, kinds)
+        return None if found == (None, None, None, ()) else found
+
+    def take(self, company: str, user: str, at: int) -> None:
+        """A submission at `at` (ms) takes a token of its company's and its user's bucket (semantics N2)."""
+        for holder in ((company, ""), (company, user)):
+            rate = self.of(holder, RATE)
+            if rate is not None:
+                self.buckets[holder] = max(0, self.tokens(holder, rate, at) - 1), at // 1000
+
+    def tokens(self, holder: Holder, rate: int, at: int) -> int:
+        """The tokens in the bucket at `at` (ms): at most `rate`, of which as many come a minute (semantics N2).
+
+        Whole ones come at whole seconds. Example, 90 a minute: one comes at each second, another at each even one.
+        """
+        left, since = self.buckets.get(holder, (rate, 0))
+        return min(rate, left + at // 1000 * rate // 60 - since * rate // 60)
+
+
+def holder_text(company: str, user: str) -> str:
+    """Whose a limit is, in words."""
+    return f"user {user} in {company}" if user else f"company {company}"
+
+
+def over_app_cores(limits: Limits, app: AppRegistered, requests: int, more: int) -> tuple[str, Broken] | None:
+    """The limit of one app's cores that keeps the app from requesting so many more, after its holder (semantics N2).
+
+    The holder is the user, or "" for the company.
+    """
+    for user, limit in _app_cores(limits, app):
+        if requests + more > limit:
+            return user, Broken("max_app_cores", requests, limit, more)
+    return None
+
+
+def most_app_cores(limits: Limits, app: AppRegistered) -> int:
+    """The most cores that the app may request by the limits of its user and company (semantics N2, L6)."""
+    return min((limit for _, limit in _app_cores(limits, app)), default=HIGHEST)
+
+
+def _app_cores(limits: Limits, app: AppRegistered) -> Iterator[tuple[str, int]]:
+    """The limits of one app's cores, the user's before the company's, each after its holder."""
+    for user in (app.user, ""):
+        limit = limits.of((app.company, user), "max_app_cores")
+        if limit is not None:
+            yield user, limit

@@ -1,0 +1,736 @@
+"""What the state holds, each of them until it leaves: executors, workers, apps and their needs, users, companies.
+
+They are changed by `ClusterState.apply` alone; what is asked of one here follows from its own facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from recovery.second_edition.rules.fleet import Fleet
+from recovery.second_edition.rules.ledger import Accounts, Balance, Standings, Usage
+from scheduler.model.commands import Private, read_private
+from scheduler.model.events import (
+    Addresses,
+    AppRegistered,
+    AppState,
+    CompanyChanged,
+    CompanyRegistered,
+    Condition,
+    Fixed,
+    Locality,
+    Sizing,
+    Wanted,
+    WorkerStatus,
+)
+from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources, amounts_of
+
+T = TypeVar("T")
+
+
+class _Empty(dict[Any, Any]):
+    """The dict of all that have nothing in theirs; who has something makes one."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise TypeError(f"{key!r} was put into the dict that all share which have none")
+
+
+EMPTY: dict[Any, Any] = _Empty()
+
+
+def is_met(condition: Condition, ended: str) -> bool:
+    """Whether an app that ended in that way meets the condition (semantics J1)."""
+    return condition in ("any", "began") or (condition == "ok") == (ended == "finished")
+
+
+@dataclass(slots=True, eq=False, init=False)
+class Allocation:
+    """A part of one worker, granted to an executor of one app or to its driver.
+
+    `stopping`: the worker has not confirmed the end yet (semantics A5).
+    """
+
+    id: str
+    app: str
+    worker: str
+    resources: Resources
+    status: Literal["starting", "running", "stopping"]
+    revoked: Literal["killed", "idle", "reclaimed"] | None
+    """Why it was told to stop while its app goes on."""
+    locality: Locality | None
+    idle_since: int | None
+    """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    granted_at: int
+    claim: int
+    """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
+    deadline: int
+    """When (ms) its tasks are ended if it leaves firmly (semantics E5)."""
+    firm: bool
+    """Whether reclaiming was firm when it was told to leave (semantics E5)."""
+    was_running: bool
+    """Whether it was running when it was told to leave for a claim."""
+    addresses: Addresses
+    """Those of further kinds, held until it is gone (semantics R5)."""
+    running_since: int
+    """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
+    started: bool
+    """Whether its worker said that it runs; a driver never says so."""
+    warned_at: int
+    """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
+    signals: tuple[tuple[int, str, int | None, bool], ...]
+    """The last signals that were sent to its tasks: position, signal, task, whether to all processes (semantics X4)."""
+    moved: bool
+    """Whether it leaves because its app is granted the same on another worker (semantics H6)."""
+    until: int
+    """When (ms) the slot is over in which it was granted; 0 = it was granted in none (semantics H10)."""
+
+    def __init__(  # noqa: PLR0917 - its facts
+        self,
+        id: str,  # noqa: A002 - as others have theirs
+        app: str,
+        worker: str,
+        resources: Resources,
+        locality: Locality | None = None,
+        granted_at: int = 0,
+        addresses: Addresses = EMPTY,
+    ) -> None:
+        self.id = id
+        self.app = app
+        self.worker = worker
+        self.resources = resources
+        self.locality = locality
+        self.granted_at = granted_at
+        self.addresses = addresses
+        self.status = "starting"
+        self.revoked = self.idle_since = None
+        self.claim = self.deadline = self.running_since = self.warned_at = self.until = 0
+        self.firm = self.was_running = self.started = self.moved = False
+        self.signals = ()
+
+
+class Trouble(NamedTuple):
+    """An app's abnormal ends in a row on one worker, the last one at `at` (ms) (semantics W7).
+
+    `unstartable`: one of them said that the app's command cannot be started there (W9).
+    """
+
+    ends: int
+    at: int
+    unstartable: bool = False
+
+
+class QuickEnd(NamedTuple):
+    """An executor that ended abnormally soon after its start, at `at` (ms) (semantics W8)."""
+
+    executor: str
+    app: str
+    at: int
+
+
+@dataclass(slots=True, eq=False)
+class Suspicion:
+    """Why and until when (ms) a worker gets nothing (semantics W8)."""
+
+    executors: tuple[str, ...]
+    since: int
+    until: int
+    times: int = 1
+    """How often in a row it was suspected."""
+    on_probe: bool = False
+    """Whether the time is over and it may get one executor."""
+    probe: str = ""
+    """That executor."""
+
+    @property
+    def shut(self) -> bool:
+        """Whether the worker gets nothing now."""
+        return not self.on_probe or self.probe != ""
+
+
+HoldReason = Literal["hold", "reclaim", "surplus", "move", "cap", "plan"]
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
+
+    id: int
+    worker: str
+    app: str
+    amounts: Resources
+    reason: HoldReason
+    since: int
+    within: bool = False
+    """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
+    leaving: dict[str, Allocation] = field(default_factory=dict)
+    """The executors that were told to leave for the claim and are not gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
+
+    id: str
+    node: str
+    host: str
+    rack: str
+    offer: Resources
+    free: Resources
+    """What of its offer is not granted."""
+    status: WorkerStatus = "alive"
+    decommissioned: bool = False
+    executors: dict[str, Allocation] = field(default_factory=dict)
+    drivers: dict[str, Allocation] = field(default_factory=dict)
+    holds: dict[int, Hold] = field(default_factory=dict)
+    leaving: Resources = NOTHING
+    """What its executors that were told to stop have."""
+    addresses: Addresses = field(default_factory=dict)
+    """What it offers of further kinds (semantics R2)."""
+    quick_ends: tuple[QuickEnd, ...] = ()
+    """The last executors of it that ended abnormally soon after their start, none well in between (semantics W8)."""
+    suspicion: Suspicion | None = None
+    since: int = 0
+    """The time (ms) of its present status; 0 = since it was registered."""
+    reason: str = ""
+    """Why it drains, as older logs say for all."""
+    labels: dict[str, str] = field(default_factory=dict)
+    said: str = ""
+    """Why it drains, as whoever drained it has said; "" where that is withheld."""
+
+    @property
+    def shut(self) -> bool:
+        """Whether it gets nothing now because it is suspected (semantics W8)."""
+        return self.suspicion is not None and self.suspicion.shut
+
+    def granted_addresses(self) -> Iterator[tuple[str, str]]:
+        """(kind, address) of each address that an executor or a driver holds."""
+        for held in (*self.executors.values(), *self.drivers.values()):
+            for kind, addresses in held.addresses.items():
+                for address in addresses:
+                    yield kind, address
+
+    def open_to(self, app: str | None) -> Resources:
+        """What is free and not held for another app (semantics P8), None = held for nobody; nothing if shut (W8)."""
+        if self.shut:
+            return NOTHING
+        if not self.holds:
+            return self.free
+        held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
+        return (self.free - held).at_least(NOTHING)
+
+    def to_come(self, app: str | None) -> Resources:
+        """What is free once all that leaves is gone, less what is held but for a hold of that app's own (E1, E4)."""
+        if self.shut:
+            return NOTHING
+        if not self.holds:
+            return self.free + self.leaving
+        kept = [hold.amounts for hold in self.holds.values() if hold.app != app or hold.reason == "reclaim"]
+        return self.free + self.leaving - sum(kept, NOTHING)
+
+    @property
+    def beside_drivers(self) -> Resources:
+        """What it offers, less what drivers hold there."""
+        return self.offer - sum((driver.resources for driver in self.drivers.values()), NOTHING)
+
+
+class Election(NamedTuple):
+    """The election of the last master at `at` (ms), after `before`; the log's entry before it is of `silent_since`.
+
+    "" and 0 = it was the first entry. No rule looks at it.
+    """
+
+    master: str
+    before: str
+    at: int
+    silent_since: int
+
+
+@dataclass(slots=True, eq=False)
+class LostWorker:
+    """A worker that was lost at `at` (ms), and what it offered (semantics N3).
+
+    `executors`, `drivers`: how many were lost with it; `apps`: of how many apps. No rule looks at them.
+    """
+
+    id: str
+    offer: Resources
+    at: int
+    executors: int = 0
+    drivers: int = 0
+    apps: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Need:
+    """What an app needs of a worker; apps with equal needs share one of these."""
+
+    executor: Resources
+    """Its smallest executor; nothing if it asks for none."""
+    driver: Resources
+    """Its driver until that is placed, nothing afterwards or without one."""
+    least: Resources
+    """The least room into which an executor of it can be placed."""
+    growing: bool = False
+    """Whether its executors grow a core at a time, so that only the first core of each needs the memory (S5)."""
+    hostable: bool = False
+    """Whether a live worker could host an executor, and one the driver, if they were empty."""
+    most: int = 0
+    """How many of the smallest executors the live cluster offers room for."""
+    simple: bool = field(init=False)
+    """Whether all that counts are executors of one size, of cores and memory alone."""
+    owed: dict[int, App] = field(default_factory=dict)
+    """The apps that can still use any executor, or whose driver waits, by position of admission."""
+    multiples: dict[Resources, int] = field(default_factory=dict)
+    """The sizes of so many of the executors, if it is simple: what most apps request and are granted."""
+
+    def __post_init__(self) -> None:
+        self.simple = not (self.growing or self.driver.cores or self.executor.others)
+        if self.simple and self.executor.cores:
+            self.multiples = {self.executor * number: number for number in range(1, 33)}
+
+    def more(self, app: App, fleet: Fleet) -> Resources:
+        """What the app can still use, at most the live cluster (semantics A8)."""
+        if not self.hostable or not app.admitted or app.ended is not None or app.expired_at:
+            return NOTHING
+        return self.used(app, app.usable, fleet)
+
+    def used(self, app: App, usable: int, fleet: Fleet, besides: Resources = NOTHING) -> Resources:
+        """What so many executors, or cores of growing ones, and the driver claim where `besides` is left to the app."""
+        if self.growing:
+            left = Resources(usable, app.left_executor_memory_mb + besides.memory_mb) if usable else NOTHING
+            if self.executor.others and usable:
+                others = {kind: app.left_of(kind) + besides.amount(kind) for kind, _ in self.executor.others}
+                left += Resources(others=amounts_of(others))
+            more = left.combined(fleet.total, min)
+        else:
+            number = min(usable, self.most)
+            more = self.executor * number if number else NOTHING
+        return more + self.driver if self.driver.cores else more
+
+
+NO_NEED = Need(NOTHING, NOTHING, NOTHING)
+"""That of an app whose need was not worked out yet."""
+
+
+class Demand(NamedTuple):
+    """Which executors an app wants, where that was stated (semantics L)."""
+
+    preferring_tasks: int = 0
+    preferred_hosts: dict[str, int] = EMPTY
+    wanted: tuple[Wanted, ...] = ()
+    """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
+    backlog_executors: int | None = None
+    """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
+    next_step: int = 1
+    """How many more it asks for next, and from when (ms) on the time to its next step counts."""
+    asked_at: int = 0
+    target: int | None = None
+    """How many executors were asked for, None once they are requested (semantics L1)."""
+    stated: int = 0
+    """Log position at which that was stated."""
+
+
+class Lack(NamedTuple):
+    """That an app is below its entitlement by so many units that fit nowhere, since then (ms) (semantics H6)."""
+
+    units: int = 0
+    date: int = 0
+    """When (ms) those who are told to leave for it leave at the latest; it outlives a short time without need (H7)."""
+    since: int = 0
+    ended: int = 0
+    """When (ms) it ended, 0 while it lasts."""
+
+    def brought_forward(self, deadline: int, at: int) -> Lack:
+        """What its app gets back for an executor that leaves by the plan at `deadline` (ms): no later than that."""
+        if self.units:
+            return self._replace(date=min(self.date, deadline))
+        return Lack(0, deadline, at, deadline)
+
+
+NO_LACK = Lack()
+
+
+class Slot(NamedTuple):
+    """That an app whose unit is larger than its company's share awaits a slot, or has one (semantics H10)."""
+
+    date: int
+    """From when on (ms) it may begin."""
+    began: int = 0
+    """When (ms) it began, 0 = it did not yet."""
+    units: int = 0
+    """To how many executors its app is entitled before everybody else."""
+    until: int = 0
+    """When (ms) it ends, of one that has begun."""
+    granted: int = 0
+    """When (ms) the first executor was granted in it, 0 = none was."""
+
+    def granted_at(self, at: int, lasts_ms: int) -> Slot:
+        """The same after a grant at `at` (ms): the first one says when the slot is over."""
+        return self if self.granted else self._replace(granted=at, until=at + lasts_ms)
+
+
+class DriverTries(NamedTuple):
+    """How the drivers of an app went (semantics D)."""
+
+    next_driver: int = 0
+    driver_ends: int = 0
+    """How many in a row ended abnormally soon after they were granted, and not before when (ms) the next one is
+    granted, 0 = at once (semantics D3)."""
+    driver_after: int = 0
+
+
+NO_DEMAND, NO_TRIES = Demand(), DriverTries()
+
+
+@dataclass(slots=True, eq=False, init=False)
+class App:
+    """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms.
+
+    Those up to `usage` and from `owed` on are links and indexes; what is between are facts, and stands in snapshots.
+    """
+
+    id: str
+    spec: AppRegistered
+    """Its registration without its id: apps that were submitted alike share one."""
+    standings: Standings
+    accounts: Accounts
+    usage: Usage
+    """Its company's."""
+    submitted: int
+    submitted_at: int
+    requested: Resources
+    executor_limit: int | None
+    """The most executors it may have at once (semantics P5), None = no limit."""
+    sizing: Sizing
+    """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
+    demand: Demand
+    reserved_at: int
+    """Since when (ms) its company's room is reserved for it; 0 = it is not (semantics C7)."""
+    lapsed: int
+    """Log position at which its last reservation lapsed, 0 = none did."""
+    admitted: int
+    admitted_at: int
+    ended: Literal["finished", "failed", "killed", "unmet", "expired"] | None
+    ended_at: int
+    detail: str
+    granted: Resources
+    done_cores: int
+    returned_at: int
+    """When (ms) tasks of an ended executor last returned, 0 if an executor was granted since (semantics S6)."""
+    running: int
+    failures: int
+    next_executor: int
+    tries: DriverTries
+    troubles: dict[str, Trouble]
+    """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
+    asked: dict[str, str]
+    """What was done with it by command -> the account that did it last (semantics I1)."""
+    priority: int
+    """Orders its user's apps (semantics Q1)."""
+    awaits: dict[str, Condition]
+    """The apps that it still waits for, and for what of each (semantics J1)."""
+    unmet: str
+    """The one of them that ended otherwise, "" if none did (semantics J2)."""
+    on_hold: bool
+    """Whether it waits for a release (semantics J3)."""
+    not_before: int
+    """Before when (ms) it is not ready; 0 = it waits for no time (semantics J4)."""
+    ready: bool
+    """Whether it is in its user's queue, while it is pending (semantics J2)."""
+    readied: int
+    """`ready_position` and `ready_at`, 0 if that was its submission."""
+    readied_at: int
+    owed_since: int
+    """Since when (ms) it is owed executors and was granted none."""
+    on_lent: bool
+    """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
+    no_hold_before: int
+    """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
+    lack: Lack
+    """Its need by the third edition of sharing, the last one if it has none now (semantics H6)."""
+    losses: tuple[int, ...]
+    """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
+    max_runtime_s: int | None
+    """How long it may run, extensions included (semantics X1, X3); None = any time."""
+    started: int
+    """How many of its executors run, those that were told to stop included."""
+    ran_ms: int
+    """How long it ran, with a limit only, up to `running_since` (ms), which is None while nothing of it runs."""
+    running_since: int | None
+    warned: bool
+    """Whether the warning of its present limit has come (semantics X2)."""
+    cancelled: tuple[int, ...]
+    """Its tasks that were cancelled, by index from 0, in order (semantics X5)."""
+    expired_at: int
+    """When (ms) its time was over; 0 = it is not (semantics X2)."""
+    private_json: bytes
+    """Its private part, b"" where that is withheld."""
+    owed: bool
+    """Whether it is admitted and placement owes it cores."""
+    need: Need
+    """What it needs of a worker."""
+    usable: int
+    """How many of its smallest executors it can still use; of growing ones, how many cores."""
+    more: Resources
+    """What of its claim is not granted yet (semantics A8)."""
+    claim: Resources
+    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
+    lent: Resources
+    unserved: bool
+    """Whether it was admitted and never granted anything (semantics O3)."""
+    moved: int
+    """How many of its executors leave because it was granted the same elsewhere, and what they have (semantics H6)."""
+    moving: Resources
+    leaving: Resources
+    """What its executors and its driver have that were told to stop."""
+    executors: dict[str, Allocation]
+    driver: Allocation | None
+    """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    holds: dict[int, Hold]
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its facts
+        self,
+        id: str,  # noqa: A002 - as others have theirs
+        spec: AppRegistered,
+        standings: Standings,
+        accounts: Accounts,
+        usage: Usage,
+        submitted: int,
+        submitted_at: int,
+        requested: Resources,
+        executor_limit: int | None,
+        sizing: Sizing,
+        need: Need = NO_NEED,
+        priority: int = 0,
+        max_runtime_s: int | None = None,
+    ) -> None:
+        self.id = id
+        self.spec = spec
+        self.standings = standings
+        self.accounts = accounts
+        self.usage = usage
+        self.submitted = submitted
+        self.submitted_at = submitted_at
+        self.requested = requested
+        self.executor_limit = executor_limit
+        self.sizing = sizing
+        self.need = need
+        self.priority = priority
+        self.max_runtime_s = max_runtime_s
+        self.admitted = self.admitted_at = self.ended_at = self.readied = self.readied_at = self.expired_at = 0
+        self.reserved_at = self.lapsed = self.owed_since = self.next_executor = 0
+        self.done_cores = self.returned_at = self.running = self.started = self.failures = self.usable = 0
+        self.no_hold_before = self.ran_ms = self.not_before = 0
+        self.demand = NO_DEMAND
+        self.tries = NO_TRIES
+        self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
+        self.losses = self.cancelled = ()
+        self.lack = NO_LACK
+        self.moved = 0
+        self.moving = self.leaving = NOTHING
+        self.ended = self.running_since = self.driver = None
+        self.detail = self.unmet = ""
+        self.granted = self.more = self.claim = self.lent = NOTHING
+        self.on_hold = self.on_lent = self.warned = self.owed = self.unserved = False
+        self.ready = True
+        self.private_json = b""
+
+    @property
+    def registered(self) -> AppRegistered:
+        """Its registration."""
+        return replace(self.spec, app=self.id)
+
+    @property
+    def private(self) -> Private | None:
+        """Its name, command, variables and folder; None where they are withheld."""
+        return read_private(self.private_json) if self.private_json else None
+
+    @property
+    def why(self) -> str:
+        """Why it ended: in the words of whoever ended it, or what is public of that."""
+        private = self.private
+        return (private and private.said) or self.detail
+
+    @property
+    def name(self) -> str:
+        """What it is called: its id, if it has no name or that is withheld."""
+        private = self.private
+        return (private and private.name) or self.id
+
+    @property
+    def state(self) -> AppState:
+        """Pending, waiting (admitted, nothing runs), running (an executor is up, or its driver placed), or its end."""
+        if self.ended is not None:
+            return self.ended
+        if not self.admitted:
+            return "pending"
+        return "running" if self.running or self.driver is not None else "waiting"
+
+    @property
+    def ready_position(self) -> int:
+        """The log position at which it became ready (semantics J2)."""
+        return self.readied or self.submitted
+
+    @property
+    def ready_at(self) -> int:
+        """The time (ms) at which it became ready (semantics J2, Q2)."""
+        return self.readied_at or self.submitted_at
+
+    @property
+    def began(self) -> bool:
+        """Whether it was ever granted an executor or its driver (semantics J1)."""
+        return self.next_executor > 0 or self.tries.next_driver > 0
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is not ready and a turn lets it be ready, or removes it as unmet (semantics J2)."""
+        return (
+            self.ended is None
+            and not self.ready
+            and (bool(self.unmet) or not (self.awaits or self.on_hold or self.not_before))
+        )
+
+    @property
+    def left_cores(self) -> int:
+        """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
+        left, spec = self.requested.cores - self.granted.cores - self.done_cores, self.spec
+        if self.moved:
+            left += self.moving.cores
+        if spec.cores is None:
+            return UNLIMITED_CORES - self.granted.cores
+        return left if spec.driver is None or self.driver is not None else left - spec.driver.cores
+
+    @property
+    def beyond_least(self) -> Resources:
+        """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
+        sizing, elastic = self.sizing, self.spec.elastic
+        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.over:
+            return NOTHING
+        least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
+        return (self.claim - least).at_least(NOTHING)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the tasks of an elastic app call for more executors than it requests (semantics L6)."""
+        return (self.executor_limit or 0) < (self.demand.backlog_executors or 0)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its demand follows its backlog (semantics L6)."""
+        return self.spec.elastic is not None
+
+    @property
+    def driver_runs(self) -> bool:
+        """Whether it needs no driver, or has one that was not told to stop (semantics D1)."""
+        return self.spec.driver is None or (self.driver is not None and self.driver.status != "stopping")
+
+    @property
+    def unplaced_driver(self) -> Resources:
+        """Its driver while that waits for a worker; nothing otherwise."""
+        return NOTHING if self.spec.driver is None or self.driver is not None else self.spec.driver
+
+    @property
+    def lacking(self) -> int:
+        """How many executors of its fixed size placement owes it (semantics L1: target - starting - running)."""
+        if not isinstance(self.sizing, Fixed) or not self.admitted or self.over:
+            return 0
+        return max(0, min(self.left_executors, self.left_cores // self.sizing.each.cores))
+
+    @property
+    def claimable(self) -> int:
+        """How many of its smallest executors it can still use, and so claim at once (semantics E1)."""
+        return self.usable // self.need.executor.cores if self.need.growing else self.usable
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or its time is over (semantics X2): it gets nothing more."""
+        return self.ended is not None or self.expired_at > 0
+
+    @property
+    def runs(self) -> bool:
+        """Whether the time that it may run passes now (semantics X1)."""
+        return (self.started > 0 or self.driver is not None) and self.ended is None
+
+    @property
+    def left_executors(self) -> int:
+        """How many more executors the app may have (semantics P5)."""
+        if self.executor_limit is None:
+            return UNLIMITED_CORES
+        return self.executor_limit - len(self.executors) + self.moved
+
+    def allocations(self) -> list[Allocation]:
+        """The allocations of its executors and its driver."""
+        return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
+
+    @property
+    def left_executor_memory_mb(self) -> int:
+        """Memory that may still be granted to its executors, without its driver's (semantics A2, D1)."""
+        left, spec = self.requested.memory_mb - self.granted.memory_mb + self.moving.memory_mb, self.spec
+        return left if spec.driver is None or self.driver is not None else left - spec.driver.memory_mb
+
+    @property
+    def left_memory_mb(self) -> int:
+        """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
+        return self.requested.memory_mb - self.granted.memory_mb + self.moving.memory_mb
+
+    def affords(self, size: Resources) -> int:
+        """How many executors of that memory, and of those further kinds, the rest of its request allows (A2, R3)."""
+        number = self.left_memory_mb // size.memory_mb
+        return min(number, *[self.left_of(kind) // each for kind, each in size.others]) if size.others else number
+
+    def left_of(self, kind: str) -> int:
+        """What may still be granted of a further kind to its executors."""
+        kept = self.granted.amount(kind) - self.moving.amount(kind)
+        return self.requested.amount(kind) - kept - self.unplaced_driver.amount(kind)
+
+
+@lru_cache(maxsize=10_000)
+def _same(value: T) -> T:
+    """One object for all that are equal to it."""
+    return value
+
+
+def shared_spec(registered: AppRegistered, company: str, user: str) -> AppRegistered:
+    """`App.spec` of the app, with names equal to these: a million apps have few different ones.
+
+    One with dependencies hardly repeats, so it shares its request and sizing alone.
+    """
+    requested, sizing = _same(registered.requested), _same(registered.sizing)
+    spec = replace(registered, app="", company=company, user=user, requested=requested, sizing=sizing)
+    return spec if registered.after else _same(spec)
+
+
+@dataclass(slots=True, eq=False)
+class User:
+    """Somebody who submits apps on behalf of one company."""
+
+    balance: Balance = field(default_factory=Balance)
+    last_selected: int = 0
+    last_selected_at: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Company:
+    """A tenant, the quota it bought, and its users."""
+
+    spec: CompanyRegistered | CompanyChanged
+    usage: Usage
+    balance: Balance = field(default_factory=Balance)
+    last_selected: int = 0
+    apps: int = 0
+    """How many apps it has that have not ended."""
+    short_since: int | None = None
+    """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
+    users: dict[str, User] = field(default_factory=dict)
+    leaving: Resources = NOTHING
+    """What its executors and drivers hold that were told to leave."""
+
+    @property
+    def staying(self) -> Resources:
+        """What it is granted but for that."""
+        return self.balance.granted - self.leaving

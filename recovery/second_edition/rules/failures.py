@@ -1,0 +1,125 @@
+"""What failures lead to: where an app may go that failed on workers (W7, W9), and which are suspected (W8)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from recovery.second_edition.rules.placement.sizing import size_now
+from recovery.second_edition.rules.trouble import exclude_after, excluded, suspect_failures
+from scheduler.model.events import Event, ExecutorRemoved, WorkerCleared, WorkerProbed, WorkerSuspected
+
+if TYPE_CHECKING:
+    from recovery.second_edition.rules.entities import App, Suspicion, Worker
+    from recovery.second_edition.rules.state import ClusterState
+    from scheduler.model.resources import Resources
+
+LONGEST_MS = 3_600_000
+"""The longest time for which a worker is suspected."""
+_QUARTER = 4
+
+
+def left_out(state: ClusterState, app: App, size: Resources, at: int) -> Iterator[Collection[str]]:
+    """The workers that are left out when room for `size` is sought for the app at `at` (ms), try after try (W7, W9).
+
+    First those where executors of it failed; then only those from which it is excluded. Where no other live worker
+    could host it, it is excluded only from those where its command cannot be started, and if that leaves none, from
+    none.
+    """
+    settings = state.settings
+    recent_ms = at - settings.exclude_s * 1000
+    failed = {
+        worker: None
+        for worker, trouble in app.troubles.items()
+        if trouble.at > recent_ms and (trouble.unstartable or exclude_after(settings))
+    }
+    yield failed
+    kept = excluded(app, settings, at)
+    if len(kept) < len(failed):
+        yield kept
+    if kept and not could_host_elsewhere(state, size, kept):
+        unstartable = {worker: None for worker in kept if app.troubles[worker].unstartable}
+        if len(unstartable) < len(kept):
+            yield unstartable
+        if unstartable and not could_host_elsewhere(state, size, unstartable):
+            yield ()
+
+
+def kept_from(state: ClusterState, app: App, at: int) -> Collection[str]:
+    """The workers on which the app gets nothing at time `at` (ms), whatever else there is (semantics W7, W9)."""
+    if not app.troubles:
+        return ()
+    *_, last = left_out(state, app, app.need.least, at)
+    return last
+
+
+def has_room_now(state: ClusterState, app: App, at: int) -> bool:
+    """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
+    if not app.troubles:
+        return state.fleet.has_room(size_now(state.fleet, app.need))
+    with state.seen_by(app, kept_from(state, app, at)):
+        return state.fleet.has_room(size_now(state.fleet, app.need))
+
+
+def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:
+    """Whether a live worker other than these could host `size` if it were empty (semantics W7)."""
+    known = map(state.workers.get, workers)
+    among = sum(one is not None and one.status == "alive" and one.offer.covers(size) for one in known)
+    return state.fleet.hosts(size) > among
+
+
+def judged(state: ClusterState, event: ExecutorRemoved, at: int) -> Event | None:
+    """Whether the worker of the executor whose end was folded just now is suspected, or cleared (semantics W8).
+
+    Never more than a quarter of the live workers are suspected.
+    """
+    worker = state.workers[event.worker]
+    suspicion, ends = worker.suspicion, worker.quick_ends
+    if event.reason == "exited":
+        return None if suspicion is None else WorkerCleared(worker=worker.id, reason="ended-well")
+    quick = bool(ends) and ends[-1].executor == event.executor
+    if suspicion is not None:
+        return _of_probe(state, worker, suspicion, at, quick=quick) if suspicion.probe == event.executor else None
+    if not quick or worker.status != "alive" or _QUARTER * (len(state.suspects) + 1) > state.fleet.live:
+        return None
+    settings, number = state.settings, suspect_failures(state.settings)
+    last = ends[-number:]
+    in_time = last[0].at >= at - settings.suspect_window_s * 1000
+    if len(last) < number or not in_time or len({end.app for end in last}) == 1:
+        return None
+    return _suspected(state, worker.id, tuple(end.executor for end in last), 1, at)
+
+
+def _of_probe(state: ClusterState, worker: Worker, suspicion: Suspicion, at: int, *, quick: bool) -> Event:
+    """What the abnormal end of its probe says of the worker (semantics W8)."""
+    if quick:
+        return _suspected(state, worker.id, (suspicion.probe,), suspicion.times + 1, at)
+    return WorkerCleared(worker=worker.id, reason="ran")
+
+
+def suspicions_due(state: ClusterState, at: int) -> Iterator[WorkerCleared | WorkerProbed]:
+    """Workers that are suspected no longer, or may get a probe, at time `at` (ms) (semantics W8)."""
+    if not state.suspects:
+        return
+    for worker in state.timers.due(at, "probe"):
+        yield WorkerCleared(worker=worker, reason="ran")
+    for worker in state.timers.due(at, "suspect"):
+        yield WorkerProbed(worker=worker)
+    while _QUARTER * len(state.suspects) > state.fleet.live:
+        oldest = min(
+            state.suspects.values(), key=lambda worker: (worker.suspicion and worker.suspicion.since, worker.id)
+        )
+        yield WorkerCleared(worker=oldest.id, reason="quarter")
+
+
+def switched_off(state: ClusterState) -> list[WorkerCleared]:
+    """The workers that are suspected no longer because the settings suspect none (semantics W8)."""
+    if suspect_failures(state.settings):
+        return []
+    return [WorkerCleared(worker=worker, reason="off") for worker in sorted(state.suspects)]
+
+
+def _suspected(state: ClusterState, worker: str, executors: tuple[str, ...], times: int, at: int) -> WorkerSuspected:
+    """For how long: `suspect_s`, doubled each time up to an hour (semantics W8)."""
+    for_ms = min(state.settings.suspect_s * 1000 << min(times - 1, 32), LONGEST_MS)
+    return WorkerSuspected(worker=worker, executors=executors, until=at + for_ms, times=times)

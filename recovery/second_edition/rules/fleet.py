@@ -1,0 +1,306 @@
+"""Index of the live workers by free resources, updated per event (semantics S1-S3, P1).
+
+Workers with equal free cores and free memory differ only in their ids, so they are grouped by that *shape*. Even a
+large cluster has few shapes. A decision scans shapes and touches only the workers it selects.
+
+Sorted lists are plain lists with `bisect`. Removing and inserting a worker takes 0.7 µs with 1,000 workers of one
+shape, 2.3 µs with 10,000 and 19 µs with 100,000. `sortedcontainers.SortedList` takes 1.4 to 2.1 µs at all three sizes
+and would be faster above 10,000.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import merge
+from itertools import chain, groupby, repeat
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypeVar
+
+from scheduler.model.resources import NOTHING, Resources, amounts_of
+
+K = TypeVar("K")
+Shape = Resources
+"""What a worker has free."""
+
+Candidates = Iterator[tuple[str, Shape]]
+"""(worker, free resources), best first."""
+
+
+class WorkerSelection(NamedTuple):
+    """The order in which workers with room are tried (semantics P1)."""
+
+    name: str
+    by: Literal["cores", "memory", "id"]
+    """Sort key. Ties are broken by worker id in the same direction."""
+    largest_first: bool = False
+
+
+WORKER_SELECTIONS = {
+    selection.name: selection
+    for selection in (
+        WorkerSelection("cores-free-desc", "cores", largest_first=True),
+        WorkerSelection("cores-free-asc", "cores"),
+        WorkerSelection("memory-free-desc", "memory", largest_first=True),
+        WorkerSelection("memory-free-asc", "memory"),
+        WorkerSelection("worker-id", "id"),
+    )
+}
+"""Setting `worker_selection` -> its order."""
+_RANKS: dict[str, Callable[[Shape], object]] = {
+    "cores": attrgetter("cores"),
+    "memory": attrgetter("memory_mb"),
+    "id": lambda _: None,
+}
+"""What workers have in common among which their ids decide."""
+
+
+def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: str) -> Candidates:
+    """The given workers with room for `size`, in the order of `Fleet.candidates` (semantics P1)."""
+    _, by, largest_first = WORKER_SELECTIONS[selection]
+    fitting = [(worker, free) for worker, free in workers if free.covers(size)]
+    fitting.sort(
+        key=lambda one: (0 if by == "id" else one[1].memory_mb if by == "memory" else one[1].cores, one[0]),
+        reverse=largest_first,
+    )
+    return iter(fitting)
+
+
+def tally(numbers: dict[K, int], key: K, change: int) -> None:
+    """Count so many more of `key`; what there is none of is not kept."""
+    number = numbers.pop(key, 0) + change
+    if number:
+        numbers[key] = number
+
+
+class Fleet:
+    """Live workers (registered, not lost, not draining: semantics A4), indexed by free resources."""
+
+    def __init__(self, sizes: Iterable[int], minimum: Resources) -> None:
+        self.total = NOTHING
+        """What the live workers offer together."""
+        self.live = 0
+        """Number of live workers."""
+        self._offers: dict[Resources, int] = {}
+        """What a live worker offers -> how many offer that."""
+        self._workers: dict[Shape, tuple[int, list[str]]] = {}
+        """Shape -> how many of the sizes fit, and its workers, sorted by id."""
+        self._by_cores: list[Shape] = []
+        self._by_memory: list[tuple[int, Shape]] = []
+        self.offering: dict[str, tuple[str, ...]] = {}
+        """Worker -> the further kinds that it offers, of those that offer any; a shape names them all, even with 0."""
+        self._offered: dict[tuple[str, ...], int] = {}
+        """How many workers offer the same kinds."""
+        self._moved: dict[str, tuple[Shape, Shape]] = {}
+        """Worker -> (indexed shape, current shape); applied by `_sync`."""
+        self.configure(sizes, minimum)
+
+    def configure(self, sizes: Iterable[int], minimum: Resources) -> None:
+        """Set the executor sizes (cores, largest first) and the minimum executor, and recount."""
+        self.sizes = tuple(sizes)
+        self._minimum = minimum
+        self._ascending = sorted(self.sizes)
+        self._by_rank = [0] * (len(self.sizes) + 1)
+        """The number of workers by how many of the sizes fit; those of rank 0 are not usable (semantics S1)."""
+        for shape, (_, workers) in self._workers.items():
+            rank = self._rank(shape)
+            self._workers[shape] = rank, workers
+            self._by_rank[rank] += len(workers)
+
+    def join(self, worker: str, offer: Resources, free: Shape) -> None:
+        """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
+        self.live += 1
+        self.total += offer
+        tally(self._offers, offer, 1)
+        if offer.others:
+            kinds = self.offering[worker] = tuple([kind for kind, _ in offer.others])
+            tally(self._offered, kinds, 1)
+        self._insert(worker, self.shape(worker, free))
+
+    def leave(self, worker: str, offer: Resources, free: Shape) -> None:
+        """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
+        self.live -= 1
+        self.total -= offer
+        tally(self._offers, offer, -1)
+        kept, _ = self._moved.pop(worker, (self.shape(worker, free),) * 2)
+        self._delete(worker, kept)
+        if (kinds := self.offering.pop(worker, None)) is not None:
+            tally(self._offered, kinds, -1)
+
+    def move(self, worker: str, before: Shape, after: Shape) -> None:
+        """Record a change of a live worker's free resources. The index is updated at the next query."""
+        if self.offering:
+            before, after = self.shape(worker, before), self.shape(worker, after)
+        moved = self._moved.get(worker)
+        self._moved[worker] = (before if moved is None else moved[0]), after
+
+    @property
+    def usable(self) -> int:
+        """Number of usable workers (semantics S1)."""
+        if self._moved:
+            self._sync()
+        return self.live - self._by_rank[0]
+
+    def usable_with(self, index: int) -> int:
+        """Number of usable workers with at least `sizes[index]` cores free."""
+        if self._moved:
+            self._sync()
+        return sum(self._by_rank[len(self.sizes) - index :])
+
+    def most_free_cores(self) -> int:
+        """The largest number of free cores on any live worker; 0 without workers."""
+        if self._moved:
+            self._sync()
+        return self._by_cores[-1].cores if self._by_cores else 0
+
+    def offers(self) -> dict[Resources, int]:
+        """What a live worker offers -> how many offer that."""
+        return dict(self._offers)
+
+    def rooms(self) -> dict[Resources, int]:
+        """What a live worker has free -> how many have that, less what is held for apps (semantics P8, H6)."""
+        if self._moved:
+            self._sync()
+        return {shape: len(workers) for shape, (_, workers) in self._workers.items()}
+
+    def hosts(self, size: Resources) -> int:
+        """How many live workers offer that much, granted or not (semantics W7)."""
+        return sum(number for offer, number in self._offers.items() if offer.covers(size))
+
+    def could_host(self, size: Resources) -> bool:
+        """Whether a live worker offers that much, be it granted or not (semantics A8, N3)."""
+        return any(offer.covers(size) for offer in self._offers)
+
+    def has_room(self, size: Resources) -> bool:
+        """Whether a live worker has that much free."""
+        if self._moved:
+            self._sync()
+        by_cores = self._by_cores
+        if not by_cores:
+            return False
+        most = by_cores[-1]
+        if not size.others and most.cores >= size.cores and most.memory_mb >= size.memory_mb:  # mostly: save a call
+            return True
+        for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores)):
+            if by_cores[index].covers(size):
+                return True
+        return False
+
+    def least_memory_mb(self, cores: int) -> int | None:
+        """The smallest free memory (MiB) of usable workers with `cores` free; None if there is none (semantics S3)."""
+        if self._moved:
+            self._sync()
+        by_memory = self._by_memory
+        for index in range(bisect_left(by_memory, (self._minimum.memory_mb,)), len(by_memory)):
+            memory_mb, shape = by_memory[index]
+            if shape.cores >= cores:
+                return memory_mb
+        return None
+
+    def candidates(self, size: Resources, selection: str, *, sparing: bool = False) -> Candidates:
+        """The live workers with room for `size`, in the order `selection` (semantics P1).
+
+        With `sparing`, those that offer fewer kinds besides those of `size` come first (R6). Lazy. The fleet must not
+        change during iteration.
+        """
+        if self._moved:
+            self._sync()
+        if not sparing or not self.offering:
+            return self._in_order(size, selection)
+        spare = sorted({0, *[_spare(kinds, size) for kinds in self._offered]})
+        return chain.from_iterable([self._in_order(size, selection, spare=number) for number in spare])
+
+    def spare_kinds(self, worker: str, size: Resources) -> int:
+        """How many further kinds the worker offers besides those of `size` (semantics R6)."""
+        return _spare(self.offering.get(worker, ()), size)
+
+    def _in_order(self, size: Resources, selection: str, spare: int | None = None) -> Candidates:
+        """The candidates; with `spare`, those that offer so many kinds besides those of `size`."""
+        _, by, largest_first = WORKER_SELECTIONS[selection]
+        if by == "memory":
+            shapes = [shape for _, shape in self._by_memory[bisect_left(self._by_memory, (size.memory_mb,)) :]]
+        else:
+            shapes = self._by_cores[bisect_left(self._by_cores, Resources(size.cores)) :]
+        if largest_first:
+            shapes.reverse()
+        fitting: Iterable[Shape] = filter(size.fits, shapes)
+        if spare is not None:
+            fitting = [shape for shape in fitting if _spare([kind for kind, _ in shape.others], size) == spare]
+        for _, alike in groupby(fitting, _RANKS[by]):
+            yield from self._of_shapes(list(alike), largest_first=largest_first)
+
+    def live_workers(self) -> dict[str, Shape]:
+        """Live worker -> its free cores and memory."""
+        if self._moved:
+            self._sync()
+        return {
+            worker: Resources(shape.cores, shape.memory_mb, amounts_of(dict(shape.others)))
+            for shape, (_, workers) in self._workers.items()
+            for worker in workers
+        }
+
+    def shape(self, worker: str, free: Resources) -> Shape:
+        """What the worker has free, with every kind that it offers (semantics R6)."""
+        kinds = self.offering.get(worker)
+        if kinds is None:
+            return free
+        return Resources(free.cores, free.memory_mb, tuple((kind, free.amount(kind)) for kind in kinds))
+
+    def _sync(self) -> None:
+        """Move every changed worker to its current shape."""
+        shapes, by_rank = self._workers, self._by_rank
+        for worker, (kept, free) in self._moved.items():
+            if kept != free:
+                old, workers = shapes[kept]
+                del workers[bisect_left(workers, worker)]
+                if not workers:
+                    self._drop(kept)
+                new, workers = shapes[free] if free in shapes else self._add(free)
+                insort(workers, worker)
+                if old != new:
+                    by_rank[old] -= 1
+                    by_rank[new] += 1
+        self._moved.clear()
+
+    def _insert(self, worker: str, shape: Shape) -> None:
+        rank, workers = self._workers.get(shape) or self._add(shape)
+        insort(workers, worker)
+        self._by_rank[rank] += 1
+
+    def _delete(self, worker: str, shape: Shape) -> None:
+        rank, workers = self._workers[shape]
+        del workers[bisect_left(workers, worker)]
+        if not workers:
+            self._drop(shape)
+        self._by_rank[rank] -= 1
+
+    def _add(self, shape: Shape) -> tuple[int, list[str]]:
+        """Index a shape that no worker has yet."""
+        added: tuple[int, list[str]] = self._rank(shape), []
+        self._workers[shape] = added
+        insort(self._by_cores, shape)
+        insort(self._by_memory, (shape.memory_mb, shape))
+        return added
+
+    def _drop(self, shape: Shape) -> None:
+        """Forget a shape that no worker has any more."""
+        del self._workers[shape]
+        del self._by_cores[bisect_left(self._by_cores, shape)]
+        del self._by_memory[bisect_left(self._by_memory, (shape.memory_mb, shape))]
+
+    def _rank(self, shape: Shape) -> int:
+        return bisect_right(self._ascending, shape.cores) if shape.memory_mb >= self._minimum.memory_mb else 0
+
+    def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
+        """The workers of shapes with equal sort keys, by id."""
+        if len(shapes) == 1:
+            return self._of_shape(shapes[0], largest_first=largest_first)
+        return merge(*[self._of_shape(shape, largest_first=largest_first) for shape in shapes], reverse=largest_first)
+
+    def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
+        _, workers = self._workers[shape]
+        return zip(reversed(workers) if largest_first else workers, repeat(shape), strict=False)
+
+
+def _spare(offered: Collection[str], size: Resources) -> int:
+    return len(offered) - sum(kind in offered for kind, _ in size.others)

@@ -1,0 +1,487 @@
+"""Recompute the ledgers and indexes of a state from its apps, executors and workers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from math import lcm
+from typing import TYPE_CHECKING
+
+from recovery.second_edition.rules.admission.queue import ask_of
+from recovery.second_edition.rules.claims import usable_executors
+from recovery.second_edition.rules.followers import workers_asked
+from recovery.second_edition.rules.ledger import Balance, add_grant, add_request
+from recovery.second_edition.rules.placement.delay import takeable_at, timers_of
+from recovery.second_edition.rules.placement.owed import Key, key_of
+from recovery.second_edition.rules.rooms import could_gather
+from recovery.second_edition.rules.timers import Timer
+from recovery.second_edition.rules.trouble import suspicion_timers
+from scheduler.model.errors import InvariantViolated
+from scheduler.model.resources import NOTHING, Resources, amounts_of
+
+if TYPE_CHECKING:
+    from recovery.second_edition.rules.admission.limits import Ceiling
+    from recovery.second_edition.rules.admission.queue import CompanyQueue
+    from recovery.second_edition.rules.entities import Allocation, App, Worker
+    from recovery.second_edition.rules.ledger import Standing
+from recovery.second_edition.rules.state import ClusterState
+
+FILLING_EVERY = 3
+"""After so many events the filling that is kept is compared: making one anew is dear."""
+
+
+def check(state: ClusterState) -> None:
+    """Raises: InvariantViolated naming the position and the first difference (semantics O2)."""
+    for violation in violations(state):
+        raise InvariantViolated(state.head, violation)
+
+
+def violations(state: ClusterState) -> Iterator[str]:
+    """A sentence for each ledger or index that differs from the recomputed one (semantics O2)."""
+    yield from _balances(state)
+    for worker in state.workers.values():
+        yield from _worker(worker)
+    for app in state.apps.values():
+        yield from _app(app, state)
+        yield from _claim(app, state)
+    yield from _fleet_and_places(state)
+    yield from _pending_and_waiting(state)
+    yield from _drivers_and_owed(state)
+    yield from _claims(state)
+    yield from _needs(state)
+    yield from _numbers(state)
+    yield from _slots(state)
+    yield from _holds(state)
+    yield from _rooms(state)
+    yield from _holders(state)
+    yield from _growing(state)
+    yield from _parts(state)
+    for name, queue in state.queue.companies.items():
+        yield from _queue(name, queue, state)
+        yield from _limit(name, queue, state)
+    yield from _timers(state)
+
+
+def _balances(state: ClusterState) -> Iterator[str]:
+    cluster = Balance()
+    companies: defaultdict[str, Balance] = defaultdict(Balance)
+    users: defaultdict[tuple[str, str], Balance] = defaultdict(Balance)
+    leaving: defaultdict[str, Resources] = defaultdict(lambda: NOTHING)
+    for app in state.apps.values():
+        leaving[app.spec.company] += app.leaving
+        waiting, held = app.admitted and app.ended is None, app.allocations()
+        if waiting or held:
+            company, user = app.spec.company, app.spec.user
+            accounts = cluster, companies[company], users[company, user]
+            if waiting:
+                add_request(accounts, app.requested)
+            add_grant(accounts, _sum(held))
+    if state.balance != cluster:
+        yield f"waitingApps counts {state.balance}, but its apps add up to {cluster}"
+    for name, company_state in state.companies.items():
+        if company_state.balance != companies[name]:
+            yield f"company {name!r} counts {company_state.balance}, but its apps add up to {companies[name]}"
+        if company_state.leaving != leaving[name]:
+            yield f"company {name!r} counts {company_state.leaving} that leaves, but its apps add up to {leaving[name]}"
+        for user_name, user_state in company_state.users.items():
+            if user_state.balance != users[name, user_name]:
+                yield f"user {user_name!r} of {name!r} counts {user_state.balance}, not {users[name, user_name]}"
+
+
+def _claims(state: ClusterState) -> Iterator[str]:
+    """What the cluster, companies and users count of their apps' claims (semantics A8, O3)."""
+    claims = state.claims
+    claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
+    unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
+    held: defaultdict[str, Resources] = defaultdict(Resources)
+    lent: defaultdict[str, Resources] = defaultdict(Resources)
+    for app in state.apps.values():
+        company, user = app.spec.company, app.spec.user
+        live = _sum([one for one in app.allocations() if state.workers[one.worker].status == "alive"])
+        claim = live + app.more
+        if app.spec.elastic is not None and (app.claim, app.lent) != (claim, app.beyond_least):
+            yield f"app {app.id!r} counts {app.claim} and {app.lent} beyond its least number of executors"
+        if (claim, app.lent) != (NOTHING, NOTHING):
+            held[company] += live
+            lent[company] += app.lent
+            claimed[()] += claim
+            claimed[company,] += claim
+            claimed[company, user] += claim
+        if app.unserved:
+            unserved[company,] += app.requested
+            unserved[company, user] += app.requested
+    known: list[tuple[tuple[str, ...], Standing]] = [((), claims.total)]
+    known += [((name,), each) for name, each in claims.companies.items()]
+    known += [(user, each) for user, each in claims.users.items()]
+    for level, standing in known:
+        if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
+            yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
+    for name, standing in claims.companies.items():
+        if (standing.held, standing.lent) != (held[name], lent[name]):
+            yield f"company {name!r} counts {standing} where its apps make {held[name]} and {lent[name]}"
+
+
+def _needs(state: ClusterState) -> Iterator[str]:
+    """Which needs live workers could host (semantics N3)."""
+    offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
+    for need in state.claims.needs.values():
+        sizes = [size for size in (need.least, need.driver) if size.cores]
+        if need.hostable != all(any(offer.covers(size) for offer in offers) for size in sizes):
+            yield f"live workers could host {need.least} or not, against what they offer"
+    known = {id(need) for need in state.claims.needs.values()}
+    if strangers := sorted(app.id for app in state.apps.values() if id(app.need) not in known):
+        yield f"the needs of the apps {strangers} are not among those that are known"
+
+
+def _numbers(state: ClusterState) -> Iterator[str]:
+    """How many pending and admitted apps companies and users count where there are limits (semantics N1)."""
+    if not state.claims.counts_apps:
+        return
+    counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for app in state.apps.values():
+        if app.ended is None:
+            for user in ("", app.spec.user):
+                counts[app.spec.company, user][app.admitted > 0] += 1
+    known = {**{(name, ""): each for name, each in state.claims.companies.items()}, **state.claims.users}
+    for holder, standing in known.items():
+        if [standing.pending, standing.apps] != counts[holder]:
+            yield f"{holder} counts {standing.pending} pending and {standing.apps} admitted apps, not {counts[holder]}"
+
+
+def _claim(app: App, state: ClusterState) -> Iterator[str]:
+    """What the app needs and claims (semantics A8)."""
+    name, need = app.id, app.need
+    if app.ended is None and need is not state.claims.need_of(app):
+        yield f"app {name!r} needs something else of a worker than its demand says"
+    if (app.usable, app.more) != (usable_executors(app), need.more(app, state.fleet)):
+        yield f"app {name!r} counts {app.usable} executors and {app.more} that it can still use"
+    if app.usable and app.admitted not in need.owed:
+        yield f"app {name!r} is not kept among those that can use executors of its need"
+    never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.tries.next_driver
+    if app.unserved != (never and state.claims.counts_unserved):
+        yield f"app {name!r} was granted something or not, against its facts"
+
+
+def _worker(worker: Worker) -> Iterator[str]:
+    held = _sum((*worker.executors.values(), *worker.drivers.values()))
+    if worker.offer - worker.free != held:
+        yield f"worker {worker.id!r} has {worker.free} free, but its executors and drivers hold {held}"
+    if not worker.free.covers(NOTHING):
+        yield f"worker {worker.id!r} is granted beyond its offer: {worker.free} free"
+    if worker.offer.others or worker.addresses:
+        yield from _addresses(worker)
+
+
+def _addresses(worker: Worker) -> Iterator[str]:
+    """Whether what is offered and granted is what the addresses amount to, none of them twice (semantics R2, R5)."""
+    if amounts_of({kind: len(set(found)) for kind, found in worker.addresses.items()}) != worker.offer.others:
+        yield f"worker {worker.id!r} offers {worker.offer}, but the addresses {worker.addresses}"
+    held = list(worker.granted_addresses())
+    offered = {(kind, address) for kind, addresses in worker.addresses.items() for address in addresses}
+    if len(set(held)) < len(held) or not offered.issuperset(held):
+        yield f"worker {worker.id!r} grants the addresses {held}, one of them twice or not offered"
+    if amounts_of(Counter(kind for kind, _ in held)) != (worker.offer - worker.free).others:
+        yield f"worker {worker.id!r} grants the addresses {held}, but counts {worker.offer - worker.free}"
+
+
+def _leaving(app: App) -> Iterator[str]:
+    """What of it was told to stop, and what of that changes its place (semantics A5, H6)."""
+    moving = [one for one in app.executors.values() if one.moved]
+    if app.leaving != _sum([one for one in app.allocations() if one.status == "stopping"]):
+        yield f"app {app.id!r} counts {app.leaving} that leaves, against its executors"
+    if (app.moved, app.moving) != (len(moving), _sum(moving)):
+        yield f"app {app.id!r} counts {app.moved} executors that change their place, not {len(moving)}"
+
+
+def _app(app: App, state: ClusterState) -> Iterator[str]:
+    name = app.id
+    held = _sum(app.allocations())
+    if app.granted != held:
+        yield f"app {name!r} counts {app.granted} granted, not {held}"
+    yield from _leaving(app)
+    if app.executor_limit is None and not app.requested.covers(held - app.moving + Resources(app.done_cores)):
+        yield f"app {name!r} is granted {held} beyond its request"
+    if app.running != [executor.status for executor in app.executors.values()].count("running"):
+        yield f"app {name!r} counts {app.running} running executors"
+    if app.started != sum(executor.started for executor in app.executors.values()):
+        yield f"app {name!r} counts {app.started} executors that were started"
+    if (app.running_since is not None) != (app.max_runtime_s is not None and app.runs):
+        yield f"the clock of app {name!r} runs or not, against its executors"
+    if (name in state.waiting) != bool(app.admitted and app.ended is None):
+        yield f"app {name!r} in state {app.state} is wrongly in or missing from waitingApps"
+    if app.executors and not app.admitted:
+        yield f"app {name!r} has executors but was never admitted"
+    if app.owed != state.wants_executors(app):
+        yield f"app {name!r} is owed {app.left_cores} cores, but its flag `owed` is {app.owed}"
+
+
+def _fleet_and_places(state: ClusterState) -> Iterator[str]:
+    live = [worker for _, worker in sorted(state.workers.items()) if worker.status == "alive"]
+    if state.fleet.live_workers() != {worker.id: worker.open_to(None) for worker in live}:
+        yield "the fleet index differs from the live workers"
+    if state.fleet.live != len(live):
+        yield f"the fleet counts {state.fleet.live} live workers, but there are {len(live)}"
+    total = sum((worker.offer for worker in live), NOTHING)
+    if state.fleet.total != total:
+        yield f"the fleet counts {state.fleet.total}, but the live workers offer {total}"
+    if (found := state.fleet.hosts(NOTHING)) != len(live):
+        yield f"the fleet counts {found} offers, but there are {len(live)} live workers"
+    suspected = {worker.id: worker.suspicion for worker in live if worker.suspicion is not None}
+    if state.suspects.keys() != suspected.keys():
+        yield f"the suspects are {sorted(state.suspects)}, but the facts suspect {sorted(suspected)}"
+    probes = {name for name, suspicion in suspected.items() if not suspicion.shut}
+    if state.probes.keys() != probes:
+        yield f"the workers on probe are {sorted(state.probes)}, but by the facts {sorted(probes)}"
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
+    racks: defaultdict[str, list[str]] = defaultdict(list)
+    for worker in live:
+        hosts[worker.host].append(worker.id)
+        if worker.rack:
+            racks[worker.rack].append(worker.id)
+    if (state.places.by_host, state.places.by_rack) != (hosts, racks):
+        yield "the places differ from those of the live workers"
+
+
+def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
+    pending = [app for app in state.apps.values() if not app.admitted and app.ended is None]
+    ready = sorted((app.ready_position, app.id) for app in pending if app.ready)
+    users = [user for company in state.queue.companies.values() for user in company.users.values()]
+    if ready != sorted((item.ready_position, item.id) for user in users for item in user.by_policy):
+        yield "the queue differs from the pending apps that are ready"
+    if list(state.queue.arrivals) != [name for _, name in ready]:
+        yield "the arrivals are not the pending apps in the order in which they became ready"
+    if any(state.queue.arrivals[name] is not state.apps[name] for name in state.queue.arrivals):
+        yield "the queue has other pending apps than the facts"
+    for ask, line in ((ask, line) for user in users for ask, line in user.by_ask.items()):
+        if any(ask_of(app) != ask for app in line) or list(line) != sorted(line, key=line.key):
+            yield f"the apps in the queue of {ask.request} ask for something else, or are not in order"
+    yield from _dependencies(state, sorted(pending, key=lambda app: app.submitted))
+    admitted = [app.admitted for app in state.waiting.values()]
+    if admitted != sorted(admitted):
+        yield "waitingApps is not in the order of admission"
+    if state.executors.keys() != {e for app in state.apps.values() for e in app.executors}:
+        yield "the executors differ from those of the apps"
+    if state.executors.keys() != {e for worker in state.workers.values() for e in worker.executors}:
+        yield "the executors differ from those of the workers"
+
+
+def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
+    """Whether apps wait for those that have not ended, or for one that ended otherwise (semantics J1, J2)."""
+    dependents: defaultdict[str, list[str]] = defaultdict(list)
+    for app in pending:
+        for name in app.awaits:
+            if name in state.apps and state.apps[name].ended is None:
+                dependents[name].append(app.id)
+    if {name: list(apps) for name, apps in state.dependents.of.items()} != dependents:
+        yield f"the apps that wait for others are not {dict(dependents)}"
+    if state.dependents.judged != [(app.submitted, app.id) for app in pending if app.judged]:
+        yield f"a turn judges the apps {state.dependents.judged}, but by the facts others"
+
+
+def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
+    owing = [app for app in state.waiting.values() if state.wants_executors(app)]
+    owed: dict[Key, list[int]] = {}
+    for app in owing:
+        owed.setdefault(key_of(app), []).append(app.admitted)
+    if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
+        yield f"the unsatisfied apps are those admitted at {state.owed.positions()}, but placement owes those at {owed}"
+    wishes = [one for one in state.waiting.values() if one.demand.target and not one.expired_at]
+    if list(state.wishing()) != sorted(wishes, key=lambda app: app.demand.stated):
+        yield "the demands that are not met yet differ from those of the apps"
+    placing = [app for app in state.waiting.values() if app.spec.driver and app.driver is None]
+    waiting = sorted(app.submitted for app in placing if not app.expired_at)
+    if state.waiting_drivers != waiting:
+        yield f"the drivers of the apps submitted at {waiting} wait, but the index holds {state.waiting_drivers}"
+    held = sum(d.resources.cores for d in state.drivers.values() if state.workers[d.worker].status == "alive")
+    if state.driver_cores != held:
+        yield f"the state counts {state.driver_cores} cores of drivers on live workers, but they hold {held}"
+    if list(state.drivers.values()) != [d for d in state.drivers.values() if state.apps[d.app].driver is d]:
+        yield "the drivers differ from those of the apps"
+    if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:
+        yield "the drivers differ from those of the workers"
+
+
+def _holds(state: ClusterState) -> Iterator[str]:
+    """What is held and what leaves, as the workers, the apps and the state know it (semantics P8, E5)."""
+    for worker in state.workers.values():
+        stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
+        if worker.leaving != _sum(stopping):
+            yield f"worker {worker.id!r} counts {worker.leaving} as leaving, but {_sum(stopping)} is"
+        if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
+            yield f"the holds on worker {worker.id!r} are not those of the state"
+    for name, app in state.apps.items():
+        if list(app.holds) != [hold.id for hold in state.holds.values() if hold.app == name]:
+            yield f"the holds of app {name!r} are not those of the state"
+    for hold in state.holds.values():
+        leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
+        if hold.leaving.keys() != leaving:
+            yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
+
+
+def _rooms(state: ClusterState) -> Iterator[str]:
+    """What is to come on live workers, and where more can be gathered (semantics E1, P8)."""
+    live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    coming, gatherable = state.rooms.known()
+    if coming != {worker.id: worker.to_come(None) for worker in live if worker.leaving != NOTHING}:
+        yield "the room to come differs from what leaves the live workers"
+    for size, ranks in gatherable.items():
+        found = [worker for worker in live if could_gather(worker, size)]
+        if ranks != sorted((-worker.free.cores, -worker.free.memory_mb, worker.id) for worker in found):
+            yield f"room for {size} can be gathered on {[worker.id for worker in found]}, but the index differs"
+
+
+def _slots(state: ClusterState) -> Iterator[str]:
+    """Whose slots are kept: those of apps that have not ended, at most one a company (semantics H10)."""
+    if strangers := [name for name in state.slots if name not in state.apps or state.apps[name].ended is not None]:
+        yield f"slots of the apps {strangers} are kept, which have ended"
+    companies = Counter([state.apps[name].spec.company for name in state.slots if name in state.apps])
+    if several := [company for company, number in companies.items() if number > 1]:
+        yield f"the companies {several} have more than one slot"
+
+
+def _holders(state: ClusterState) -> Iterator[str]:
+    """Whether the apps that have executors are kept in the order in which they lose them (semantics E4)."""
+    after, turns = state.at - state.settings.reclaim_window_s * 1000, state.settings.max_reclaims
+
+    def rank(app: App) -> tuple[bool, int, int]:
+        return sum(when > after for when in app.losses) >= turns, app.priority, -app.admitted
+
+    having: defaultdict[str, list[App]] = defaultdict(list)
+    for app in state.apps.values():
+        if app.executors and not app.over:
+            having[app.spec.company].append(app)
+    if state.holders.companies.keys() != having.keys():
+        yield f"the companies {sorted(state.holders.companies)} have executors, but by the facts {sorted(having)}"
+    for company, apps in having.items():
+        if list(state.holders.in_order(company, after, turns)) != sorted(apps, key=rank):
+            yield f"the apps of company {company!r} that have executors are others, or lose them in another order"
+
+
+def _growing(state: ClusterState) -> Iterator[str]:
+    """Whether the apps whose request may rise are those that the facts call for (semantics L1, L6, S5)."""
+    owned = {name for name, app in state.apps.items() if app.spec.owner_timeout_s is not None and app.ended is None}
+    if state.owned.keys() != owned:
+        yield f"the apps {sorted(state.owned)} have an owner, but {sorted(owned)} do"
+    wishes = {name for name, app in state.apps.items() if app.demand.target is not None and not app.over}
+    if state.wishes.keys() != wishes:
+        yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
+    elastic = {name for name, app in state.waiting.items() if app.elastic and not app.over}
+    if {name for apps in state.elastics.values() for name in apps} != elastic:
+        yield f"the admitted elastic apps are not {sorted(elastic)}"
+    followers: defaultdict[int, set[str]] = defaultdict(set)
+    for name, app in state.waiting.items():
+        if number := workers_asked(app):
+            followers[number].add(name)
+    if {number: set(apps) for number, apps in state.followers.by_workers.items()} != followers:
+        yield f"the apps whose request follows the workers are {dict(followers)}, not {state.followers.by_workers}"
+
+
+def _timers(state: ClusterState) -> Iterator[str]:
+    """Whether the timers are those that the facts call for (semantics T1)."""
+    due = [
+        Timer(when, app.admitted, app.id, what)
+        for app in state.waiting.values()
+        for when, what in timers_of(app, state.settings, state.at)
+    ]
+    for worker in state.suspects.values():
+        due += [Timer(when, -3, worker.id, what) for when, what in suspicion_timers(worker)]
+    for name, slot in state.slots.items():
+        due.append(Timer(slot.until if slot.began else slot.date, -4, name, "slot"))
+    for app in state.apps.values():
+        if app.not_before and app.ended is None:
+            due.append(Timer(app.not_before, -5, app.id, "begin"))
+    if state.lost:
+        first = min(worker.at for worker in state.lost.values())
+        due.append(Timer(first + state.settings.remember_lost_s * 1000, 0, "", "lost"))
+    offers = Counter(worker.offer for worker in state.known_workers())
+    if state.offers != dict(offers):
+        yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
+    due += [Timer(when, 0, name, what) for name in state.companies for when, what in state.queue.moments(name)]
+    patience = state.settings.hold_patience_s * 1000
+    short = {name: state.short_since(name) for name in state.owed.companies()}
+    due += [Timer(since + patience, -1, name, "short") for name, since in short.items() if since is not None]
+    due += [
+        Timer(at, -2, name, what)
+        for name, one in state.executors.items()
+        for at, what in takeable_at(one, state.settings)
+    ]
+    if state.timers.table != sorted(due):
+        yield f"the timers are {state.timers.table}, but {sorted(due)} are due"
+
+
+def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
+    company, tenant = state.companies[name], queue.tenant
+    if (tenant.quota, tenant.last_selected) != (state.quota(name), company.last_selected):
+        yield f"the queue has another quota or turn of company {name!r} than the facts"
+    if queue.borrows != company.spec.may_borrow:
+        yield f"the queue contradicts the facts on whether company {name!r} borrows"
+    mine = [app for app in state.waiting.values() if app.spec.company == name]
+    if queue.admitted != len(mine) or tenant.standing is not state.claims.of(name):
+        yield f"the queue counts {queue.admitted} admitted apps of company {name!r}, not {len(mine)}"
+    for user_name, user in queue.users.items():
+        known, facts = user.contender, company.users[user_name]
+        if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
+            yield f"the queue has another turn of user {user_name!r} of {name!r} than the facts"
+
+
+def _parts(state: ClusterState) -> Iterator[str]:
+    """What the companies are assured (semantics C8)."""
+    quotas = {name: state.quota(name) for name in state.companies}
+    active = {app.spec.company for app in state.waiting.values()} | set(state.queue.taking_part())
+    steps = {"cores": state.settings.min_executor_cores, "memory_mb": state.settings.min_executor_memory_mb}
+    offered, whole = state.fleet.total.by_kind(), lcm(*(quota.denominator for quota in quotas.values()))
+    bought: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    """Kind -> company -> its quota, times `whole`."""
+    for name, quota in quotas.items():
+        for kind, amount in quota.amount.by_kind().items():
+            bought[kind][name] = amount * whole // quota.denominator
+    parts: dict[str, dict[str, int]] = {name: {} for name in quotas}
+    for kind, amounts in bought.items():
+        total = sum(amount for name, amount in amounts.items() if name in active)
+        live, step = offered.get(kind, 0), steps.get(kind, 1)
+        for name, amount in amounts.items():
+            share = amount * live // total if total > live * whole else amount // whole
+            least = step if state.companies[name].spec.by_default or amount >= step * whole else 0
+            parts[name][kind] = max(least, share // step * step)
+    for name, assured in parts.items():
+        if (stated := state.queue.part(name)) != Resources.of(**assured):
+            yield f"company {name!r} is assured {stated}, not {Resources.of(**assured)}"
+
+
+def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
+    limit = queue.limit
+    heads: dict[str, App] = {}
+    common = _ceilings(name, "", state)
+    for user in queue.users.values():
+        ceilings = [*common, *_ceilings(name, user.contender.user, state)]
+        apps = [app for app in user.by_policy if app.need.hostable]
+        possible = [app for app in apps if all(each.fits_alone(app.requested) for each, _ in ceilings)]
+        fitting = [app for app in possible if limit.fits_alone(app.requested)]
+        first, head = (
+            next((app for app in found[:1] if not any(each.broken(by, app.requested) for each, by in ceilings)), None)
+            for found in (possible, fitting)
+        )
+        if (user.first, user.head) != (first, head):
+            yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
+        heads |= {} if head is None else {head.id: head}
+    judged = {app for group in limit.groups.values() for app in group.heads}
+    requests = {head.requested for head in heads.values()}
+    if heads.keys() - limit.reserved.keys() != judged or requests != limit.groups.keys():
+        yield f"the quota limit of company {name!r} holds other apps than the next ones of its users"
+    for request, group in limit.groups.items():
+        held = not limit.admits(request) and limit.fits_alone(request)
+        if group.passes != limit.admits(request) or (group.held_since is not None) != held:
+            yield f"company {name!r} passes or holds back {request} contrary to its quota"
+    waiting = sorted(one for one in limit.reserved.values() if one[2].state == "pending")
+    if waiting != limit.reservations:
+        yield f"company {name!r} reserves room for apps that are not pending"
+
+
+def _ceilings(company: str, user: str, state: ClusterState) -> list[tuple[Ceiling, Standing]]:
+    """The limits of the user, or of the company if `user` is "", and what counts against them (semantics N2)."""
+    ceiling = state.limits.ceiling(company, user) if state.limits.values else None
+    return [] if ceiling is None else [(ceiling, state.claims.standing(company, user))]
+
+
+def _sum(held: Collection[Allocation]) -> Resources:
+    return sum((allocation.resources for allocation in held), NOTHING)

@@ -1,0 +1,137 @@
+"""When an app is ready: its dependencies are met, it is not on hold, and its time has come (semantics J).
+
+An app that is not ready is in no queue. So it is no head, is not held back by the quota, and does not make its company
+take part. The fold notes what each end means for the apps that wait for it; a turn removes those that wait in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from msgspec.json import Encoder
+from msgspec.structs import replace
+
+from recovery.second_edition.rules.validate import MAX_DEPENDENCIES, MAX_MOMENT, MAX_PRIORITY, check_range
+from scheduler.model.commands import SubmitApp
+from scheduler.model.errors import InvalidCommand, NotPending, UnknownDependency
+from scheduler.model.events import (
+    AppDelayed,
+    AppDue,
+    AppHeld,
+    AppReady,
+    AppReleased,
+    AppRemoved,
+    AppReprioritized,
+    Condition,
+    Dependency,
+    Event,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from recovery.second_edition.rules.entities import App
+    from recovery.second_edition.rules.state import ClusterState
+
+
+_to_json = Encoder().encode
+
+
+def check_priority(priority: int) -> None:
+    """Raises: InvalidCommand unless -1000 <= `priority` <= 1000 (semantics Q1)."""
+    check_range("the priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
+
+
+def dependencies(
+    state: ClusterState, company: str, after: Mapping[Condition, tuple[str, ...]]
+) -> tuple[Dependency, ...]:
+    """What a new app of the company waits for (semantics J1).
+
+    Only earlier apps can be named, so there are no circles.
+
+    Raises: UnknownDependency for an app that is not known or is another company's; InvalidCommand if one is named twice
+    or too many are.
+    """
+    found = tuple(Dependency(app, condition) for condition, apps in after.items() for app in apps)
+    check_range("the number of apps to start after", len(found), 0, MAX_DEPENDENCIES)
+    named: set[str] = set()
+    for app, _ in found:
+        if app not in state.apps or state.apps[app].spec.company != company:
+            raise UnknownDependency(app[:80], company)
+        if app in named:
+            raise InvalidCommand(f"app {app!r} is named twice in --after; name it once, with one condition")
+        named.add(app)
+    return found
+
+
+def with_namesakes(state: ClusterState, command: SubmitApp) -> SubmitApp:
+    """The submission of a `singleton` with the apps of its user that have its name, which it waits for (semantics J5).
+
+    Applied when a command arrives: names are private, so what is decided is which apps it waits for. Raises:
+    InvalidCommand if it has no name.
+    """
+    if not command.singleton:
+        return command
+    if not command.name:
+        raise InvalidCommand("a singleton waits for the apps of its name; add --name NAME")
+    named = {name for names in command.after.values() for name in names}
+    written = _to_json(command.name)
+    found = [
+        app.id
+        for app in state.apps.values()
+        if app.ended is None
+        and (app.spec.company, app.spec.user) == (command.company, command.user)
+        and app.id not in named
+        and written in app.private_json
+        and app.name == command.name
+    ]
+    after: dict[Condition, tuple[str, ...]] = {**command.after}
+    if found:
+        after["any"] = (*after.get("any", ()), *found)
+    return replace(command, singleton=False, after=after)
+
+
+def reprioritized(app: App, priority: int) -> list[Event]:
+    """The events of a new priority: none if it is the same (semantics Q1). Raises: InvalidCommand."""
+    check_priority(priority)
+    return [] if app.priority == priority else [AppReprioritized(app=app.id, priority=priority)]
+
+
+def put_on_hold(app: App, *, hold: bool) -> list[Event]:
+    """The events of a hold, or of its end: none if nothing changes (semantics J3). Raises: NotPending."""
+    if app.admitted:
+        raise NotPending(app.id)
+    if app.on_hold == hold:
+        return []
+    return [AppHeld(app=app.id) if hold else AppReleased(app=app.id)]
+
+
+def delayed(app: str, begin: int | None, at: int) -> list[Event]:
+    """The new app waits for the time `begin` (ms), unless that has come at `at` (ms) (semantics J4).
+
+    Raises: InvalidCommand.
+    """
+    check_range("the time to begin, in ms,", begin, 0, MAX_MOMENT)
+    return [AppDelayed(app=app, until=begin)] if begin is not None and begin > at else []
+
+
+def due(state: ClusterState, at: int) -> Iterable[Event]:
+    """The apps whose time to begin has come at `at` (ms), by name (semantics J4)."""
+    return [AppDue(app=name) for name in state.timers.due(at, "begin")]
+
+
+def judgements(state: ClusterState, _at: int) -> Iterable[Event]:
+    """Apps that are ready now, and ends of apps that wait in vain, down the chain, by submission (semantics J2)."""
+    return _judgements(state) if state.dependents.judged else ()  # most turns: save the generator
+
+
+def _judgements(state: ClusterState) -> Iterator[Event]:
+    while state.dependents.judged:
+        _, name = state.dependents.judged[0]
+        app = state.apps[name]
+        if not app.unmet:
+            yield AppReady(app=name)
+            continue
+        detail = f"it waited for {app.unmet}:{app.awaits[app.unmet]}, which can no longer come"
+        yield AppRemoved(app=name, reason="unmet", detail=detail)

@@ -1,0 +1,371 @@
+"""The event of a submitted app: checks of its arguments, and its request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from recovery.second_edition.rules import readiness, validate
+from recovery.second_edition.rules.entities import Company
+from recovery.second_edition.rules.kinds import amounts_named, per_task
+from recovery.second_edition.rules.limiting import check_submission
+from recovery.second_edition.rules.placement.sizing import memory_of, requested_resources, smallest_cores
+from recovery.second_edition.rules.programs import check_terms, check_together, of_programs
+from recovery.second_edition.rules.request import Asked, asked
+from recovery.second_edition.rules.runtime import runtime_of, warning_of
+from recovery.second_edition.rules.state import ClusterState
+from recovery.second_edition.rules.validate import MAX_NEAR, check_range, shorten
+from scheduler.model.arrays import preferences
+from scheduler.model.commands import SubmitApp
+from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
+from scheduler.model.events import AppChanged, AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
+from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
+
+SPARK_MEMORY_MB = 1024
+"""Default memory of an executor or a driver, as in Spark."""
+
+
+def registration(state: ClusterState, company: Company, command: SubmitApp, at: int) -> AppRegistered:
+    """The event that queues the app at `at` (ms), with its request (semantics A1, A2, S5).
+
+    Raises: InvalidCommand, DuplicateApp, RuntimeTooLong (X1), or QuotaExceeded if the request alone is larger than the
+    quota (C4).
+    """
+    validate.check_identifier("the app id", command.app)
+    if command.app in state.apps:
+        raise DuplicateApp(command.app)
+    if command.user not in company.users:
+        validate.check_name("the user", command.user)
+    if command.kind not in ("batch", "sql"):
+        raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
+    counted = command.elastic is not None or command.executor_program or bool(command.prefer)
+    sizes = not counted or (command.executor_cores, command.executor_memory_mb) != (None, None)
+    if counted:
+        command = _counted(state, command)
+    asks = (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority)
+    terms = (command.executor_limit, command.reclaim_signal, command.grace_s, command.owner_timeout_s)
+    if asks != (None, 0, None, 0) or terms != (None, None, None, None):
+        _check_numbers(command)
+    sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
+    ask = asked(state.settings, command, sizing)
+    after = readiness.dependencies(state, command.company, command.after) if command.after else ()
+    max_runtime_s = runtime_of(state.settings, company.spec, command)
+    request = _request(state, ask, sizing, command.executor_limit)
+    if driver is not None:
+        request += driver
+    registered = AppRegistered(
+        app=command.app,
+        company=command.company,
+        user=command.user,
+        kind="batch" if command.kind == "batch" else "sql",
+        cores=ask.cores,
+        requested=request,
+        tasks=ask.tasks,
+        sizing=sizing,
+        retries=command.retries,
+        time_limit_s=command.time_limit_s,
+        executor_limit=command.executor_limit,
+        driver=driver,
+        supervise=command.supervise,
+        elastic=None if command.elastic is None else _bounds(command, ask, *command.elastic),
+        priority=command.priority,
+        after=after,
+        on_hold=command.hold,
+        cores_per_task=ask.cores_per_task,
+        retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
+        max_runtime_s=max_runtime_s,
+        warn=None if command.warn is None else warning_of(*command.warn, max_runtime_s),
+        reclaim_signal=command.reclaim_signal or "",
+        programs=command.executor_program,
+        grace_s=command.grace_s,
+        owner_timeout_s=command.owner_timeout_s,
+    )
+    if state.settings.admission == "fair":
+        if state.limits.values or state.closed:
+            check_submission(state.limits, state.claims, registered, at, closed=state.closed)
+        _check_purchase(company, registered)
+        if sizes:
+            check_size(state, sizing, command.cores)
+        _check_fits(state, registered)
+        check_together(state, company, command, registered)
+    return registered
+
+
+def with_preferences(command: SubmitApp) -> SubmitApp:
+    """The submission with the numbers of tasks that prefer hosts, as its private part makes them (semantics L7).
+
+    Raises: InvalidCommand if it states others, or an index that no task has.
+    """
+    if command.near and command.tasks is None:
+        raise InvalidCommand("tasks can prefer hosts only if their number is stated; add --tasks N or --array LIST")
+    preferring, by_host = preferences(command.near, command.array, command.tasks or 0)
+    stated = command.preferring_tasks, command.prefer
+    if stated not in ((None, {}), (preferring, by_host)):
+        raise InvalidCommand("prefer and preferring_tasks of a submission follow from near; leave them out")
+    return replace(command, preferring_tasks=preferring, prefer=by_host)
+
+
+def preferred(registered: AppRegistered, command: SubmitApp) -> list[AppChanged]:
+    """The first demand of an app whose tasks prefer hosts (semantics L7). Raises: InvalidCommand."""
+    if not command.prefer:
+        return []
+    if isinstance(registered.sizing, Fixed) and (registered.cores or 0) // registered.sizing.each.cores > MAX_NEAR:
+        raise InvalidCommand(f"at most {MAX_NEAR} executors can have preferred hosts; ask for fewer --cores")
+    elastic = registered.elastic
+    return [
+        AppChanged(
+            app=registered.app,
+            requested=registered.requested,
+            sizing=registered.sizing,
+            executor_limit=registered.executor_limit,
+            preferring_tasks=command.preferring_tasks or 0,
+            preferred_hosts=dict(sorted(command.prefer.items())),
+            backlog_executors=None if elastic is None else elastic.backlog,
+            next_step=1 if elastic is None else elastic.step,
+        )
+    ]
+
+
+def _preferring(state: ClusterState, command: SubmitApp) -> SubmitApp:
+    """The submission of an app whose tasks prefer hosts: its executors have one size (semantics L7).
+
+    The default size is the minimum executor, as of an elastic app. Raises: InvalidCommand.
+    """
+    validate.check_preferences(command.prefer, command.preferring_tasks)
+    if command.executor_program:
+        raise InvalidCommand("tasks prefer hosts, and with --executor-program an app has none; use `fairlog scale`")
+    if command.cores == "unlimited" or command.sizing not in (None, "fixed"):
+        raise InvalidCommand(
+            "hosts can be preferred only by an app of a number of cores, with executors of one size; leave out "
+            "--sizing, or give --sizing fixed"
+        )
+    if command.task_resources:
+        raise InvalidCommand("executors of an app that prefers hosts have one size; give --executor-resource instead")
+    if command.elastic is not None:
+        return command
+    each, cores_per_task = command.executor_cores, command.cores_per_task or 1
+    if each is None:
+        each = smallest_cores(state.settings, cores_per_task)
+    memory_mb = command.executor_memory_mb
+    if memory_mb is None:
+        memory_mb = memory_of(state.settings, each, command.memory_per_task_mb, max(1, each // cores_per_task))
+    return replace(command, sizing="fixed", executor_cores=each, executor_memory_mb=memory_mb)
+
+
+def _check_numbers(command: SubmitApp) -> None:
+    check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
+    check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
+    check_range("retries", command.retries, 0, 1000)
+    check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    readiness.check_priority(command.priority)
+    if command.reclaim_signal is not None:
+        validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
+    check_terms(command)
+
+
+def check_stated_size(state: ClusterState, sizing: Fixed) -> None:
+    """Raises: InvalidCommand or NeverFits for a size of executors that is out of bounds (S5) or fits nowhere (N3)."""
+    if state.settings.admission == "fair":
+        check_size(state, sizing, None)
+        if state.workers and state.settings.never_fits == "refuse":
+            _check_fit(state, "an executor", sizing.each)
+
+
+def check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimited"] | None) -> None:
+    """Raises: InvalidCommand if an executor is larger than the app, or out of the bounds that are set (semantics S5).
+
+    `cores` are those of the whole app, as given.
+    """
+    settings = state.settings
+    if isinstance(sizing, Fixed) and isinstance(cores, int) and not sizing.counted and sizing.each.cores > cores:
+        raise InvalidCommand(
+            f"an executor of {sizing.each.cores} cores is larger than the app, which asks for {cores} in all; "
+            "ask for more cores, or for smaller executors"
+        )
+    if settings.own_sizes == "any" or isinstance(sizing, Computed):
+        return
+    least = Resources(settings.min_executor_cores, settings.min_executor_memory_mb)
+    most = Resources(settings.max_executor_cores, settings.max_executor_memory_mb)
+    each = Resources(sizing.each.cores if isinstance(sizing, Fixed) else least.cores, sizing.memory_mb)
+    if not each.covers(least) or not most.covers(each):
+        raise InvalidCommand(f"executors must have between {least} and {most} (setting own_sizes), not {each}")
+
+
+def _check_fits(state: ClusterState, app: AppRegistered) -> None:
+    """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3).
+
+    With no worker registered nobody is refused.
+    """
+    if not state.workers or state.settings.never_fits == "wait":
+        return
+    if app.executor_limit == 0:  # it asks for executors later (L1, L6)
+        alone = state.claims.need(replace(app, driver=None), app.sizing, app.requested, None, NOTHING)
+        _check_fit(state, "an executor", alone.least)
+    need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
+    if need.hostable:
+        return
+    if need.least.cores:
+        _check_fit(state, "an executor", need.least)
+    if need.driver.cores:
+        _check_fit(state, "the driver", need.driver)
+
+
+def _check_fit(state: ClusterState, what: str, size: Resources) -> None:
+    for offer in state.offers:
+        if offer.covers(size):
+            return
+    worker, nearest_offer = nearest([(worker.id, worker.offer) for worker in state.known_workers()], size)
+    raise NeverFits(what, str(size), worker, str(nearest_offer))
+
+
+def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[str, Resources]:
+    """Of these workers and what they have, the one that has most of what is missing (semantics N3)."""
+
+    def nearness(one: tuple[str, Resources]) -> tuple[float, Resources, str]:
+        worker, offer = one
+        return min(min(1.0, has / asked) for has, asked in aligned(offer, size) if asked), offer, worker
+
+    return max(workers, key=nearness)
+
+
+def _request(state: ClusterState, ask: Asked, sizing: Sizing, limit: int | None) -> Resources:
+    """The request for the app's executors (semantics A1, A2, S5, R3); nothing yet if its cores are unlimited (A6)."""
+    cores, _, cores_per_task = ask
+    if cores is None:
+        return NOTHING
+    if isinstance(sizing, Computed):
+        return requested_resources(state.settings, cores, sizing.memory_per_task_mb, cores_per_task, sizing.per_task)
+    executors = max(1, state.fleet.live)
+    if isinstance(sizing, Fixed):
+        if limit is not None and state.settings.admission == "fair":
+            cores = min(cores, limit * sizing.each.cores)
+        executors = cores // sizing.each.cores
+    return Resources(cores, executors * sizing.memory_mb, (sizing.each * executors).others)
+
+
+def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
+    """The sizing of the app's executors: computed unless the command states a size (semantics S5, R3)."""
+    cores, memory_mb, name = command.executor_cores, command.executor_memory_mb, command.sizing
+    if cores is None and memory_mb is None and name in (None, "computed"):
+        if command.executor_resources:
+            raise InvalidCommand(
+                "--executor-resource is for executors that the app sizes; add --executor-cores, or give "
+                "--task-resource instead"
+            )
+        return Computed(
+            command.memory_per_task_mb, per_task(kinds, command.task_resources) if command.task_resources else ()
+        )
+    if command.task_resources:
+        raise InvalidCommand(
+            "--task-resource is for executors that the scheduler sizes; give --executor-resource instead"
+        )
+    others = amounts_named(kinds, "an executor's", command.executor_resources, 1, MAX_AMOUNT)
+    check_range("an executor's cores", cores, 1, validate.MAX_CORES)
+    check_range("an executor's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
+    memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
+    match name or ("one-per-worker" if cores is None else "fixed"):
+        case "fixed":
+            if cores is None:
+                raise InvalidCommand("fixed executors need a number of cores; add --executor-cores N")
+            counted = command.elastic is not None or command.executor_program
+            return Fixed(Resources(cores, memory_mb, others), counted=counted)
+        case "one-per-worker":
+            if cores is not None:
+                raise InvalidCommand("executors of the sizing one-per-worker grow by cores; leave out --executor-cores")
+            return OnePerWorker(memory_mb, others)
+        case "computed":
+            raise InvalidCommand(
+                "the scheduler sizes computed executors; leave out --executor-cores and --executor-memory"
+            )
+        case other:
+            raise InvalidCommand(f"the sizing must be computed, fixed or one-per-worker, not {shorten(other)}")
+
+
+def _counted(state: ClusterState, command: SubmitApp) -> SubmitApp:
+    """The submission of an app whose executors are of one size, as one of fixed executors (semantics L6, L7, G1)."""
+    if command.prefer:
+        command = _preferring(state, command)
+    if command.executor_program:
+        return of_programs(state, command)
+    return command if command.elastic is None else _elastic(state, command, *command.elastic)
+
+
+def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> SubmitApp:
+    """The submission of an elastic app as one of fixed executors (semantics L6).
+
+    The default size is the minimum executor. The app starts with MIN executors, or with one if it has tasks.
+    """
+    check_range("MAX of --elastic", most, 1, validate.MAX_TASKS)
+    check_range("MIN of --elastic", least, 0, most)
+    if command.cores is not None or command.executor_limit is not None:
+        raise InvalidCommand("--elastic sets the number of executors; leave out --cores and --max-executors")
+    if command.sizing not in (None, "fixed"):
+        raise InvalidCommand(
+            f"executors of an elastic app have one size; its sizing must be fixed, not {shorten(command.sizing)}"
+        )
+    settings, cores_per_task = state.settings, command.cores_per_task or 1
+    each, memory_mb = command.executor_cores, command.executor_memory_mb
+    if each is None:
+        each = smallest_cores(settings, cores_per_task)
+    at_once = max(1, each // cores_per_task)
+    if memory_mb is None:
+        memory_mb = memory_of(settings, each, command.memory_per_task_mb, at_once)
+    tasks = command.tasks
+    if tasks is None:
+        tasks = 0 if command.driver else most * at_once
+    if not command.driver:
+        least = min(least, -(-tasks // at_once))
+    start = least or min(1, tasks)
+    fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
+    return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start, elastic=(least, most))
+
+
+def _bounds(command: SubmitApp, ask: Asked, least: int, most: int) -> Elastic:
+    """The bounds, the number of executors that the tasks need within them, and the next step (semantics L6)."""
+    at_once = (command.executor_cores or 1) // ask.cores_per_task
+    backlog = max(least, min(most, -(-ask.tasks // at_once)))
+    return Elastic(least, most, backlog, 1)
+
+
+def _driver(command: SubmitApp, kinds: Sequence[str]) -> Resources | None:
+    """The request of the app's driver; None without a driver (semantics D1, R3)."""
+    cores, memory_mb = command.driver_cores, command.driver_memory_mb
+    if not command.driver:
+        if cores is not None or memory_mb is not None or command.supervise:
+            raise InvalidCommand("--driver-cores, --driver-memory and --supervise need --driver; add it")
+        if command.driver_resources:
+            raise InvalidCommand("--driver-resource needs --driver; add it")
+        return None
+    cores = 1 if cores is None else cores
+    memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
+    check_range("the driver's cores", cores, 1, validate.MAX_CORES)
+    check_range("the driver's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
+    return Resources(cores, memory_mb, amounts_named(kinds, "the driver's", command.driver_resources, 1, MAX_AMOUNT))
+
+
+def _first_unit(state: ClusterState, app: AppRegistered) -> Resources:
+    """An executor of the app, with its driver if it has one (semantics H5)."""
+    need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
+    return need.executor + need.driver
+
+
+def _check_purchase(company: Company, app: AppRegistered) -> None:
+    """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (C4, L6).
+
+    A company that may borrow may request more, but for the least number of executors of an elastic app.
+    """
+    request = app.requested
+    if company.spec.may_borrow:
+        if app.elastic is None or not isinstance(app.sizing, Fixed):
+            return
+        request = app.sizing.each * app.elastic.least
+    name, bought = company.spec.company, company.spec.amounts
+    if bought is not None and request.cores > bought.cores:
+        raise QuotaExceeded(name, "cores", request.cores, bought.cores)
+    if bought is not None and request.memory_mb > bought.memory_mb:
+        raise QuotaExceeded(name, "MiB of memory", request.memory_mb, bought.memory_mb)
+    for kind in company.spec.kinds:
+        if bought is not None and request.amount(kind) > bought.amount(kind):
+            raise QuotaExceeded(name, kind, request.amount(kind), bought.amount(kind))

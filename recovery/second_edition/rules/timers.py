@@ -1,0 +1,110 @@
+"""Everything that waits for a time, as (when, what, for whom) (semantics T1).
+
+It is an index: what stands in it follows from the facts, and whoever changes a fact sets anew what waits because of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from recovery.second_edition.rules.entities import App
+
+What = Literal[
+    "delay",
+    "growth",
+    "idle",
+    "lapse",
+    "lost",
+    "reservation",
+    "hold",
+    "hold-limit",
+    "short",
+    "takeable",
+    "excluded",
+    "suspect",
+    "probe",
+    "expiry",
+    "warning",
+    "restart",
+    "slot",
+    "begin",
+]
+"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
+end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
+the end of one (P8), an executor that may be taken from then on (E2), the end of an app's exclusion from a worker (W7),
+of a suspicion and of the wait for its probe (W8), the end of an app's time and the warning before it (X2), the next
+start of a driver (D3), the beginning and the end of a slot (H10), the time before which an app is not to
+begin (J4)."""
+
+
+class Timer(NamedTuple):
+    """At `when` (ms) something is due for an app, or for a company; `order` ranks what is due at the same time."""
+
+    when: int
+    order: int
+    whom: str
+    what: What
+
+
+class Timers:
+    """A table for each kind of thing that is due, in the order of time: who asks for one passes none of another."""
+
+    def __init__(self) -> None:
+        self.changed: dict[int, App] = {}
+        """The apps that may wait for another time since somebody last asked, by the position of their submission."""
+        self.short: dict[str, None] = {}
+        """The companies of which the table tells when they will have been short for too long (semantics P8)."""
+        self._tables: dict[What, list[Timer]] = {}
+        self._of: dict[tuple[str, int], tuple[tuple[int, What], ...]] = {}
+
+    @property
+    def table(self) -> list[Timer]:
+        """All of them, in the order of time."""
+        return sorted([timer for table in self._tables.values() for timer in table])
+
+    def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
+        """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
+
+        Apps have their position of admission for `order`; a company has 0, which no app has, a worker -3, a slot -4,
+        an app's beginning -5.
+        """
+        key = whom, order
+        before = self._of.get(key, ())
+        if not due and not before:
+            return
+        after = tuple(due)
+        if before == after:
+            return
+        for when, what in before:
+            table = self._tables[what]
+            del table[bisect_left(table, (when, order, whom, what))]
+        for when, what in after:
+            insort(self._tables.setdefault(what, []), Timer(when, order, whom, what))
+        if after:
+            self._of[key] = after
+        else:
+            del self._of[key]
+
+    def next(self, after: int) -> int | None:
+        """The first time (ms), later than `after`, at which something is due; None if nothing is (semantics Z4)."""
+        first: int | None = None
+        for table in self._tables.values():
+            index = bisect_left(table, (after + 1,))
+            if index < len(table) and (first is None or table[index].when < first):
+                first = table[index].when
+        return first
+
+    def any_due(self, at: int) -> bool:
+        """Whether anything is due by `at` (ms)."""
+        return any(table and table[0].when <= at for table in self._tables.values())
+
+    def due(self, at: int, what: What) -> list[str]:
+        """For whom that is due by `at` (ms), each once, in their order."""
+        table = self._tables.get(what)
+        if not table or table[0].when > at:
+            return []
+        past = table[: bisect_left(table, (at + 1,))]
+        return list(dict.fromkeys([whom for _, whom in sorted([(one.order, one.whom) for one in past])]))

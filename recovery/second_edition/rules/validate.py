@@ -1,0 +1,408 @@
+"""Checks of the values of commands; each refusal is one sentence that names what was wrong and what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from msgspec import ValidationError, convert, json
+from msgspec.structs import asdict, replace
+
+from recovery.second_edition.rules.accounts import RESERVED
+from recovery.second_edition.rules.admission.app import APP_POLICIES
+from recovery.second_edition.rules.admission.company import COMPANY_POLICIES
+from recovery.second_edition.rules.admission.user import USER_POLICIES
+from recovery.second_edition.rules.fleet import WORKER_SELECTIONS
+from recovery.second_edition.rules.placement.executors import PLACEMENTS
+from recovery.second_edition.rules.placement.sizing import MEMORY_STEP_MB
+from scheduler.model.arrays import indexes
+from scheduler.model.commands import (
+    Command,
+    EndApp,
+    EndedDriver,
+    EndedExecutor,
+    Private,
+    RegisterCompany,
+    SubmitApp,
+    check_variables,
+)
+from scheduler.model.errors import InvalidCommand, InvalidSetting
+from scheduler.model.events import ClusterConfigured
+from scheduler.model.outputs import check_pattern
+from scheduler.model.staged import SCRIPT
+from scheduler.model.text import MAX_DETAIL, MAX_NAME, one_line
+
+MAX_CORES = 1_000_000
+MAX_MEMORY_MB = 1 << 30
+MAX_LEASE_S = 3600
+"""The longest lease that a master may be started with."""
+MAX_TASKS = 100_000
+MAX_EXECUTORS = 1_000_000
+MAX_PRIORITY = 1_000
+MAX_DEPENDENCIES = 1_000
+MAX_LABELS = 16
+"""The most labels of a worker."""
+MAX_LINE_BYTES = 128 * 1024
+"""The most bytes of a command with its arguments, as JSON."""
+MAX_FOLDER = 4096
+MAX_NAMED = 10_000
+"""The most executors that a command can name."""
+MAX_HOSTS = 10_000
+MAX_NEAR = 10_000
+"""The most executors of an app with preferred hosts: each is a request of its own."""
+MAX_MOMENT = 1 << 53
+MAX_GRACE_S = 3600
+"""The longest time between SIGTERM and SIGKILL that an app can ask for (semantics G5)."""
+_EXIT_CODES = range(-(1 << 31), 1 << 31)
+SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
+"""The signals that apps may ask for."""
+SENT_SIGNALS = (*SIGNALS, "ALRM", "CONT", "KILL", "STOP", "TSTP", "URG", "WINCH")
+"""Those that somebody may send; the others are for moments that apps name."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S{1,1000}")
+_PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+_PART = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?%?|[0-9]{1,9}/[1-9][0-9]{0,8}")
+
+NEW_SETTINGS: Mapping[str, Any] = {"reclaim": "firm", "reclaim_patience_s": 3600}
+"""What a new log states beside the defaults of an earlier one: what was lent comes back by a date (semantics H7)."""
+NEW_CLUSTER = ClusterConfigured(**NEW_SETTINGS)
+"""The settings that the first master of a new log states."""
+
+_CHOICES: Mapping[str, Iterable[str]] = {
+    "company_policy": COMPANY_POLICIES,
+    "user_policy": USER_POLICIES,
+    "app_policy": APP_POLICIES,
+    "placement": PLACEMENTS,
+    "worker_selection": WORKER_SELECTIONS,
+    "occupancy": ("requested", "granted", "claimed"),
+    "admission": ("fair", "open"),
+    "never_fits": ("refuse", "wait"),
+    "reclaim": ("none", "gentle", "firm"),
+    "own_sizes": ("any", "within-bounds"),
+}
+_AT_LEAST = {
+    "min_executor_cores": 2,
+    "min_executor_memory_mb": MEMORY_STEP_MB,
+    "default_cores": 1,
+    "default_memory_per_task_mb": 512,
+    "max_executor_failures": 1,
+    "worker_timeout_s": 1,
+    "retained_apps": 0,
+    "half_life_s": 1,
+    "quota_patience_s": 0,
+    "max_drivers": 0,
+    "executor_idle_timeout_s": 1,
+    "elastic_step_ms": 1,
+    "locality_wait_host_ms": 0,
+    "locality_wait_rack_ms": 0,
+    "remember_lost_s": 0,
+    "default_max_runtime_s": 1,
+    "max_max_runtime_s": 1,
+    "archive_after_events": 0,
+    "archive_retain_events": 0,
+    "hold_patience_s": 0,
+    "hold_limit_s": 1,
+    "min_runtime_s": 0,
+    "max_reclaims": 1,
+    "reclaim_window_s": 1,
+    "reclaim_patience_s": 0,
+    "slot_s": 0,
+    "kill_grace_s": 0,
+    "priority_step_s": 0,
+    "exclude_after": 0,
+    "exclude_s": 1,
+    "suspect_failures": 0,
+    "suspect_window_s": 1,
+    "suspect_s": 1,
+    "retry_backoff_s": 0,
+}
+
+
+def check_identifier(what: str, value: str) -> None:
+    """Raises: InvalidCommand unless `value` is 1 to 64 letters, digits, `_`, `.`, `-`, as keys and paths allow."""
+    if not _IDENTIFIER.fullmatch(value):
+        raise InvalidCommand(
+            f"{what} must be 1 to 64 letters, digits, '_', '.' or '-', starting with a letter or digit, "
+            f"not {shorten(value)}"
+        )
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raises: InvalidCommand for labels that a worker cannot have: too many, or a key or a value that is no name."""
+    if len(labels) > MAX_LABELS:
+        raise InvalidCommand(f"a worker can have at most {MAX_LABELS} labels, not {len(labels)}")
+    for key, value in labels.items():
+        check_identifier("the key of a label", key)
+        check_name(f"the label {key}", value)
+
+
+def check_number(what: str, values: Collection[object], most: int) -> None:
+    """Raises: InvalidCommand for more than `most` values."""
+    if len(values) > most:
+        raise InvalidCommand(f"a command can name at most {most} {what}, not {len(values)}")
+
+
+def check_name(what: str, value: str) -> None:
+    """Raises: InvalidCommand unless `value` is 1 to 128 printable characters without blanks at its ends."""
+    if not value:
+        raise InvalidCommand(f"{what} must not be empty")
+    if len(value) > MAX_NAME:
+        raise InvalidCommand(f"{what} must have at most {MAX_NAME} characters, not {len(value)}")
+    if not value.isprintable():
+        raise InvalidCommand(f"{what} must not contain control characters: {shorten(value)}")
+    if value != value.strip():
+        raise InvalidCommand(f"{what} must not start or end with a space: {shorten(value)}")
+
+
+def check_new_names(command: Command) -> None:
+    """Raises: InvalidCommand for a name that `COMPANY/USER` could not be made of, or that means something else there.
+
+    Checked when a command arrives, never by `decide`: logs of earlier versions have such companies and users.
+    """
+    if isinstance(command, RegisterCompany):
+        check_name("the company", command.company)
+        _check_word("a company's name", command.company)
+        if command.company in RESERVED:
+            raise InvalidCommand(f"a company cannot be named {' or '.join(RESERVED)}")
+    elif isinstance(command, SubmitApp):
+        _check_word("a user's name", command.user)
+
+
+def _check_word(what: str, value: str) -> None:
+    if re.search(r"[\s/]", value):
+        raise InvalidCommand(f"{what} has neither blanks nor '/'; it cannot be {shorten(value)}")
+
+
+def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:
+    """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
+    if value is not None and not lowest <= value <= highest:
+        raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {shorten(value)}")
+
+
+def check_preferences(by_host: Mapping[str, int], tasks: int | None) -> None:
+    """Raises: InvalidCommand for numbers of tasks, by the host that they prefer, that no app can have (L1)."""
+    check_range("tasks with a preference", tasks, 0, MAX_TASKS)
+    if len(by_host) > MAX_HOSTS:
+        raise InvalidCommand(f"at most {MAX_HOSTS} hosts can be preferred, not {len(by_host)}")
+    for host, number in by_host.items():
+        check_name("a preferred host", host)
+        check_range(f"tasks that prefer {host}", number, 0, MAX_TASKS)
+
+
+def check_signal(what: str, name: str) -> None:
+    """Raises: InvalidCommand unless `name` is a signal that apps may ask for, without SIG."""
+    if name not in SIGNALS:
+        raise InvalidCommand(f"{what} must be one of {', '.join(SIGNALS)}, not {shorten(name)}")
+
+
+def check_private(private: Private) -> None:
+    """Raises: InvalidCommand unless the app's name is valid and a worker could run its command.
+
+    Checked when a command arrives, never by `decide`: no decision depends on private parts, which may be withheld.
+    """
+    if private.display or private.said:
+        if private.display:
+            check_name("the name that is shown", private.display)
+        if len(private.said) > MAX_DETAIL or not private.said.isprintable():
+            raise InvalidCommand(f"a reason or a detail must be at most {MAX_DETAIL} printable characters on one line")
+        return
+    if private.name:
+        check_name("the app's name", private.name)
+    command, env = private.command, private.env
+    if not command or not command[0]:
+        raise InvalidCommand("an app needs a command; add it as `-- CMD ARG…`")
+    size = max(len(json.encode(command)), len(json.encode(private.executor_command)))
+    if size > MAX_LINE_BYTES:
+        raise InvalidCommand(
+            f"a command with its arguments can take at most {MAX_LINE_BYTES} bytes as JSON, not {size}; pass what is "
+            "longer in a file"
+        )
+    for name in env:
+        if not name or "=" in name or not name.isprintable():
+            raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
+    if env:
+        check_variables(dict.fromkeys(env, ""))
+    _check_place(private)
+
+
+def _check_place(private: Private) -> None:
+    """Raises: InvalidCommand for a folder or a list of task indexes that no worker could use."""
+    command, cwd = (*private.command, *private.executor_command), private.cwd
+    if any("\0" in part for part in command) or (cwd is not None and "\0" in cwd):
+        raise InvalidCommand("the command and its folder must not contain NUL characters")
+    if cwd is not None and not cwd.startswith("/"):
+        raise InvalidCommand(f"the folder to run in must be an absolute path, not {shorten(cwd)}")
+    if len(private.array) > MAX_LINE_BYTES:
+        raise InvalidCommand(f"a list of task indexes has at most {MAX_LINE_BYTES} characters; submit several apps")
+    if private.array:
+        indexes(private.array)
+    check_near(private.near)
+    check_pattern("--output", private.output)
+    check_pattern("--error", private.error)
+    if len(private.comment) > MAX_DETAIL or "\0" in private.comment:
+        raise InvalidCommand(f"a comment has at most {MAX_DETAIL} characters and no NUL, not {len(private.comment)}")
+    if bool(private.script) != (SCRIPT in private.env) or not 0 <= private.script_at < len(private.command):
+        raise InvalidCommand(
+            f"a script is copied as the variable {SCRIPT}, with its digest and its place in the command"
+        )
+    if cwd is not None and len(cwd) > MAX_FOLDER:
+        raise InvalidCommand(f"the folder to run in can have at most {MAX_FOLDER} characters, not {len(cwd)}")
+
+
+def check_near(near: Mapping[str, str]) -> None:
+    """Raises: InvalidCommand if the lists of tasks that prefer hosts are too long for the log (L7)."""
+    if (size := sum(len(host) + len(text) for host, text in near.items())) > MAX_LINE_BYTES:
+        raise InvalidCommand(
+            f"the preferred hosts of an app's tasks take at most {MAX_LINE_BYTES} characters, not {size}; give tasks "
+            "that prefer the same host neighbouring indexes, or submit several apps"
+        )
+
+
+def check_command_id(identity: str) -> None:
+    """Raises: InvalidCommand unless `identity` is 1 to 128 printable characters on one line."""
+    check_name("the id of a command", identity)
+
+
+def trimmed(command: Command) -> Command:
+    """The command, with what a worker's report says as long as the log takes it, on one line.
+
+    Reports are trimmed and not refused: a worker repeats one until it is in the log. Only an exit code that no program
+    can have is left out.
+    """
+    match command:
+        case EndApp(detail=said) if _needs_trim(said):
+            return replace(command, detail=one_line(said, MAX_DETAIL))
+        case EndedExecutor(unstartable=said, exit_code=code, detail=why) if (
+            _needs_trim(said) or _needs_trim(why) or (code or 0) not in _EXIT_CODES
+        ):
+            said = said and (one_line(said, MAX_DETAIL) or "its command cannot be started")
+            code, why = code if (code or 0) in _EXIT_CODES else None, one_line(why, MAX_DETAIL)
+            return replace(command, unstartable=said, exit_code=code, detail=why)
+        case EndedDriver(detail=said, exit_code=code) if _needs_trim(said) or (code or 0) not in _EXIT_CODES:
+            code = code if (code or 0) in _EXIT_CODES else None
+            return replace(command, detail=one_line(said, MAX_DETAIL), exit_code=code)
+        case _:
+            return command
+
+
+def _needs_trim(detail: str) -> bool:
+    return len(detail) > MAX_DETAIL or not detail.isprintable()
+
+
+def read_part(text: str) -> str:
+    """A quota's part of the cluster, given as "25%" or "1/4", as "n/d" in lowest terms (semantics C2).
+
+    Raises: InvalidCommand unless it is above 0 and at most the whole.
+    """
+    if not _PART.fullmatch(text):
+        raise InvalidCommand(f"a part of the cluster is written like 25% or 1/4, not {shorten(text)}")
+    part = Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
+    if not 0 < part <= 1:
+        raise InvalidCommand(f"a part of the cluster must be above 0% and at most 100%, not {shorten(text)}")
+    if part.denominator > 1_000_000:
+        raise InvalidCommand(f"a part of the cluster can have at most a millionth as its unit, not {shorten(text)}")
+    return f"{part.numerator}/{part.denominator}"
+
+
+def check_archive_url(url: str) -> None:
+    """Raises: InvalidSetting unless `url` is empty or names a folder without passwords or options."""
+    if "?" in url or _PASSWORD.search(url):
+        raise InvalidSetting(
+            "the archive's URL is written to the log; leave out passwords and options, and set them in the environment"
+        )
+    local = url.partition("file://")[2]
+    if url and (not _URL.fullmatch(url) or (url.startswith("file://") and not local.startswith("/"))):
+        raise InvalidSetting(
+            "the archive's URL must name a folder, such as file:///mnt/archive or s3://bucket/folder, not "
+            f"{shorten(url)}"
+        )
+
+
+def check_runtimes(usual_s: int | None, most_s: int | None) -> None:
+    """Raises: InvalidSetting if apps get more time by default than they may have (semantics X1)."""
+    if usual_s is not None and most_s is not None and usual_s > most_s:
+        raise InvalidSetting(f"default_max_runtime_s must be at most max_max_runtime_s ({most_s}), not {usual_s}")
+
+
+def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> ClusterConfigured:
+    """The settings after `changes`; they count for what is decided next (semantics Z3; Settings: checks).
+
+    Raises: InvalidSetting for an unknown name or a value that breaks a check.
+    """
+    share = changes.get("max_driver_share")
+    if isinstance(share, (int, float)):
+        changes = {**changes, "max_driver_share": str(share)}
+    _check_kinds(changes, asdict(current))
+    settings = replace(current, **changes)
+    if "max_driver_share" in changes:
+        try:
+            settings = replace(settings, max_driver_share=read_part(settings.max_driver_share))
+        except InvalidCommand as error:
+            raise InvalidSetting(f"max_driver_share: {error}") from None
+    for name, value in asdict(settings).items():
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, value)}")
+        if name in _AT_LEAST and value is not None and value < _AT_LEAST[name]:
+            raise InvalidSetting(f"{name} must be at least {_AT_LEAST[name]}, not {value}")
+        if isinstance(value, int) and value > MAX_MEMORY_MB:
+            raise InvalidSetting(f"{name} must be at most {MAX_MEMORY_MB}, not {value}")
+    check_archive_url(settings.archive_url)
+    check_runtimes(settings.default_max_runtime_s, settings.max_max_runtime_s)
+    _check_executor_sizes(settings)
+    return settings
+
+
+def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        if name not in known:
+            raise InvalidSetting(f"no setting is named {shorten(name)}; `fairlog settings` lists the settings")
+        try:
+            convert([ClusterConfigured.__name__, *{**known, name: value}.values()], ClusterConfigured)
+        except ValidationError:
+            raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, known[name])}") from None
+
+
+def check_said(reason: str) -> None:
+    """Raises: InvalidCommand unless it is a reason in at most `MAX_DETAIL` printable characters on one line."""
+    if len(reason) > MAX_DETAIL or not reason.isprintable():
+        raise InvalidCommand(f"a reason must be at most {MAX_DETAIL} printable characters on one line")
+
+
+def shorten(value: object) -> str:
+    """The value's text for an error sentence, at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _expected(name: str, current: object) -> str:
+    if name in _CHOICES:
+        return f"use one of {', '.join(_CHOICES[name])}"
+    if isinstance(current, bool):
+        return "use true or false"
+    if name in ("max_drivers", "suspect_failures", "default_max_runtime_s", "max_max_runtime_s"):
+        return "use a whole number or none"
+    if name == "max_driver_share":
+        return "use a part of the cluster, such as 1/2 or 50%"
+    return "use a whole number" if isinstance(current, int) else "use a text"
+
+
+def _check_executor_sizes(settings: ClusterConfigured) -> None:
+    least, most = settings.min_executor_cores, settings.max_executor_cores
+    if least % 2:
+        raise InvalidSetting(f"min_executor_cores must be an even number, not {least}")
+    if most > 1 << 16:
+        raise InvalidSetting(f"max_executor_cores must be at most {1 << 16}, not {most}")
+    times = most // least
+    if most < least or most % least or times & (times - 1):
+        raise InvalidSetting(
+            f"max_executor_cores must be min_executor_cores times a power of two, not {most} with {least}"
+        )
+    least, most = settings.min_executor_memory_mb, settings.max_executor_memory_mb
+    for name, value in (("min_executor_memory_mb", least), ("max_executor_memory_mb", most)):
+        if value % MEMORY_STEP_MB or not value:
+            raise InvalidSetting(f"{name} must be a multiple of {MEMORY_STEP_MB} MiB, not {value}")
+    if most < least:
+        raise InvalidSetting(f"max_executor_memory_mb must be at least min_executor_memory_mb ({least}), not {most}")
