@@ -24,6 +24,7 @@ from tests.waiting import HOPELESS_S, wait_until
 OTHERWHERE = {
     "store": "tests/integration/recovery/test_broken_store.py types the section of the documents that it names",
     "shorter": "tests/integration/recovery/test_shorter_log.py does both that it offers",
+    "edition": "tests/integration/recovery/test_earlier_edition.py types it",
     "log": "tests/integration/recovery/test_backup.py restores a backup",
     "replicas": "tests/integration/scheduler/test_replicas.py brings a replica back",
     "no_master": "tests/integration/fairlog/test_watching.py starts one and waits until it serves",

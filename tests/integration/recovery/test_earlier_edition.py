@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from fairlog.cli.main import main
+from fairlog.local.store import EmbeddedStore
+from recovery.failover.master import REFUSING
 from tests.integration.cli_rig import Shell
+from tests.integration.forked import Forked
 from tests.waiting import wait_until
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -53,7 +57,22 @@ def test_up_says_what_to_type_and_serves_once_that_is_typed(shell: Shell) -> Non
 
 
 @pytest.mark.slow
-def test_masters_that_stand_by_serve_as_soon_as_it_is_typed(shell: Shell) -> None:
-    shell.ok("edition", "3")
-    shell.ok(*UP)
-    assert json.loads(shell.ok("edition", "--json"))["edition"] == 3
+def test_masters_that_wait_serve_as_soon_as_it_is_typed(shell: Shell, tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "store") as store:
+        shell.env = {**shell.env, "FAIRLOG_STORE": store.url}
+        del shell.env["FAIRLOG_DATA"]
+        shell.ok("import", str(GOLDEN / "failover.jsonl"))
+        log = tmp_path / "log"
+        master = Forked(main, "master", environment=shell.env, log=log)
+        try:
+            wait_until(lambda: log.exists() and REFUSING in log.read_text(), "the master to refuse")
+            found = status(shell)
+            assert "no_master" not in found, "the advice to start one would be wrong"
+            assert found["edition"]["severity"] == "critical"
+            assert "`fairlog edition 3`" in found["edition"]["do"]
+            shell.ok("edition", "3")
+            shell.ok("company", "add", "initech")
+            assert "edition" not in status(shell)
+        finally:
+            master.terminate()
+            master.wait()

@@ -28,6 +28,7 @@ from fairlog.watch.surroundings import Watched, look_around, short_of, since_whe
 from recovery.failover.lease import Member
 from recovery.replay.bounds import moment
 from scheduler.model.commands import (
+    ChangeEdition,
     ConfigureCluster,
     LoseWorker,
     RegisterCompany,
@@ -60,6 +61,7 @@ def a_state(*, workers: int = 1, apps: int = 0, cores: int = 8, at: int = NOW) -
     """A cluster of workers of 8 cores with apps of acme, after one turn."""
     state = ClusterState()
     turn = Turn(state, at)
+    turn.take(ChangeEdition(edition=3))
     turn.take(ConfigureCluster(settings={"never_fits": "wait"}))
     turn.take(RegisterCompany(company="acme", cores=64, memory_mb=1 << 20))
     for number in range(workers):
@@ -358,7 +360,10 @@ def every_condition() -> list[Found]:
     lending.apply(EditionChanged(edition=3), NOW)
     each = [*found(lending, GOOD), *found(state, bad), *found(large, GOOD), *found(alone, GOOD), *found(a_state(), odd)]
     shorter = GOOD._replace(shorter=(2, End(5, "d", "m")), log_at=NOW)
-    return [*each, *found(a_state(), behind), *found(a_state(), shorter)]
+    earlier = ClusterState()
+    earlier.apply(MasterElected(master="m"), NOW)
+    unserved = GOOD._replace(serving=None, log_at=NOW)
+    return [*each, *found(a_state(), behind), *found(a_state(), shorter), *found(earlier, unserved)]
 
 
 def test_each_says_what_it_is_since_when_what_to_do_and_what_it_costs(fake: fakeredis.FakeRedis) -> None:
