@@ -29,8 +29,7 @@ test: $(VENV)/.test
 # tests that read sources, or replace a function or an object of these modules.
 COMPILED := $(VENV)/compiled
 REPLACE := docs test_architecture.py unit/test_compiled.py unit/scheduler/rules/test_rules_cited.py \
-	simulation/test_planted.py exploration/test_explored.py integration/fairlog/test_printed.py \
-	unit/scheduler/rules/test_holders.py
+	simulation/test_planted.py exploration/test_explored.py integration/fairlog/test_printed.py
 test-compiled:
 	rm -rf $(COMPILED) && mkdir -p $(COMPILED)/tree
 	$(PYTHON) -m venv $(COMPILED)/venv

@@ -19,7 +19,6 @@ from redis import Redis
 
 from fairlog.local.store import EmbeddedStore, bundled_server
 from tests.integration.servers import Servers
-from tests.property.given import EDITION
 
 REDIS_SERVER = shutil.which("redis-server")
 
@@ -69,12 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         part = len(items) * (number + 1) // processes - len(items) * number // processes
         dealt += [*first, *islice(others, max(0, part - len(first)))]
     items[:] = [*dealt, *others]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Clusters decide by the edition of the rules that the test is of."""
-    EDITION.usual = 2 if item.get_closest_marker("second_edition") else 3
 
 
 def pytest_collection_finish() -> None:

@@ -18,7 +18,7 @@ from scheduler.rules.views import companies as companies_view
 from scheduler.rules.views import exclusions, shares, summary
 from scheduler.rules.views import workers as workers_view
 from witness.entitled_reasons import stands
-from witness.pending_reasons import held_for, place_in_queue, waits_for
+from witness.pending_reasons import place_in_queue, waits_for
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Worker
@@ -37,13 +37,7 @@ HELP: dict[str, str] = {
     "begin": "It starts after the time that it names.",
     "no-live-worker": "Start a worker, or return a draining one to service.",
     "beyond-limit": "Wait until apps under the same limit end, or have the limit raised.",
-    "beyond-quota": "It asks for more than its company's whole quota: submit it with less, or have the quota raised.",
-    "quota": "Wait until apps of its company end, or have the company's quota raised.",
-    "reserved": "An app of its company waited too long and goes first; this one follows.",
     "queue": "An earlier app of the same user goes first; a higher priority changes their order.",
-    "company-turn": "Another company holds less of its part and goes first; this one's turn comes as apps end.",
-    "user-turn": "Another user of the company goes first; this one's turn comes next.",
-    "cluster-full": "Wait until apps end, or add workers.",
     "next-turn": "Nothing: it is due in the next turn.",
     "not-entitled": "Wait until others want less, or add workers; what is left over is lent to it at once.",
     "larger-than-share": "Submit smaller executors, add workers, have the quota raised, or have `slot_s` set.",
@@ -55,11 +49,6 @@ HELP: dict[str, str] = {
     "excluded": "Its executors failed on the workers that have room; find out why, in its output.",
     "suspect-worker": "The workers with room are suspected; they are tried again by themselves.",
     "need": "Nothing: room is made for it by the date that it is told.",
-    "claim": "Executors beyond other companies' parts are about to leave for it.",
-    "room-held": "Room is held for it and completed as executors end.",
-    "reclaim-unlawful": "What others hold may not be taken back yet; it comes back between two of their tasks.",
-    "held-for-others": "The room that is free is held for apps that wait longer.",
-    "parts-exceed-cluster": "The companies' parts exceed the live cluster: add workers, or lower quotas.",
     "locality": "It insists on preferred hosts for a moment, then takes others.",
     "workers-full": "Wait until executors end, or add workers.",
 }
@@ -231,7 +220,6 @@ def one(state: ClusterState, name: str) -> dict[str, Any]:
         "help": told and HELP.get(told["cause"], ""),
         "queue": place_in_queue(state, app),
         "standing": stands(state, app),
-        "claims": held_for(app),
         "excludedWorkers": exclusions(state, app),
     }
 
@@ -260,7 +248,7 @@ def company(state: ClusterState, name: str) -> dict[str, Any]:
     return {
         **stated,
         **own,
-        "shortCores": _short(own),
+        "shortCores": own["belowCores"],
         "pending": sum(pending.values()),
         "admitted": sum(admitted.values()),
         "longest": _waiter(state, waiting) if waiting is not None else None,
@@ -273,20 +261,13 @@ def company(state: ClusterState, name: str) -> dict[str, Any]:
 
 
 def _shares(state: ClusterState) -> dict[str, Any]:
-    """The shares; by entitlement, what is entitled stands in the place of the part, and the demand in the claim's."""
+    """The shares; what is entitled as the part, what is wanted as the claim, and what is lent as what is beyond."""
     found = shares(state)
-    for each in found["companies"] if found["byEntitlement"] else ():
+    for each in found["companies"]:
         for of in ("Cores", "Memory"):
             each[f"part{of}"], each[f"claim{of}"] = each[f"entitled{of}"], each[f"demand{of}"]
             each[f"beyond{of}"] = each[f"lent{of}"]
     return found
-
-
-def _short(own: dict[str, Any]) -> int:
-    """Cores of its assured part that it claims and is not granted (semantics C8, A8); by entitlement, below it (H)."""
-    if "belowCores" in own:
-        return int(own["belowCores"])
-    return int(max(0, min(own["partCores"], own["claimCores"]) - own["grantedCores"]))
 
 
 def fleet(state: ClusterState) -> list[dict[str, Any]]:

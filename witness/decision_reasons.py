@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
-from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
-from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.admission.app import APP_POLICIES
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.company import COMPANY_POLICIES
-from scheduler.rules.admission.queue import CompanyQueue
-from scheduler.rules.admission.user import USER_POLICIES
-from scheduler.rules.decide import is_full, place
+from scheduler.rules.decide import place
 from scheduler.rules.entities import App
 from scheduler.rules.failures import left_out
 from scheduler.rules.fleet import Shape
@@ -23,7 +19,6 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state import ClusterState
 from witness.entitled_reasons import is_entitled, why_entered
-from witness.pending_reasons import companies_in_turn, users_in_turn
 
 Reason = dict[str, str]
 """A rule and a sentence about its outcome."""
@@ -32,12 +27,11 @@ Reason = dict[str, str]
 def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
     """Why the app was next: the reasons, and every company and user with something to admit, as the rules saw them."""
     companies, users = [], []
-    taking = set() if state.by_entitlement else set(state.queue.taking_part())
     for name, company in state.queue.companies.items():
-        heads = [(queue.contender, queue.head) for queue in company.users.values() if queue.head is not None]
+        heads = [(each.contender, next(each.in_order(lambda _: False))) for each in company.asking.values()]
         if not heads:
             continue
-        passing = [_passes(state, company, head) for _, head in heads]
+        entitled = [is_entitled(state, head) for _, head in heads]
         use = state.usage(state.companies[name])
         companies.append(
             {
@@ -45,7 +39,7 @@ def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
                 "share": str(state.queue.share(name)),
                 "usedCoreMs": use.cores,
                 "usedMemoryMs": use.memory_mb,
-                "takesPart": any(passing) if state.by_entitlement else name in taking,
+                "takesPart": any(entitled),
                 "lastSelected": company.tenant.last_selected or None,
             }
         )
@@ -56,16 +50,11 @@ def why_admitted(state: ClusterState, app: App) -> dict[str, Any]:
                 "lastSelected": contender.last_selected or None,
                 "app": head.id,
                 "passes": passes,
-                "keptOutBy": None if passes else "not entitled" if state.by_entitlement else "quota",
+                "keptOutBy": None if passes else "not entitled",
             }
-            for (contender, head), passes in zip(heads, passing, strict=True)
+            for (contender, head), passes in zip(heads, entitled, strict=True)
         ]
     return {"why": _reasons(state, app), "companies": companies, "users": users}
-
-
-def _passes(state: ClusterState, company: CompanyQueue, app: App) -> bool:
-    """Whether the app may enter by its entitlement (H4), or by its company's quota (C4)."""
-    return is_entitled(state, app) if state.by_entitlement else company.limit.admits(app.requested)
 
 
 def _reasons(state: ClusterState, app: App) -> list[Reason]:
@@ -74,80 +63,10 @@ def _reasons(state: ClusterState, app: App) -> list[Reason]:
         return [
             _reason("A6", f"with open admission every app enters, the oldest first: it was the oldest of {pending}")
         ]
-    settings, name, me = state.settings, app.spec.company, app.spec.user
-    if state.by_entitlement:
-        policy = COMPANY_POLICIES[settings.company_policy]
-        value = policy.key(state.queue.companies[name].tenant, state.queue.basis)
-        return [
-            *why_entered(state, app),
-            _reason(
-                policy.rule,
-                f"of the companies with an app that is due, this one was first: {name} had {policy.measure} {value}",
-            ),
-        ]
-    company = state.queue.companies[name]
-    reasons = [_why_now(state, company, app), _why_company(state, company, app)]
-    reserver = company.limit.reserver() if company.limit.reservations else None
-    if reserver is app:
-        return [*reasons, _reason("C7", "the company's room was reserved for it after quota_patience_s")]
-    others = [queue.contender.user for queue, _ in users_in_turn(state, company) if queue.contender.user != me]
-    users, apps = USER_POLICIES[settings.user_policy], APP_POLICIES[settings.app_policy]
-    alone = f"no other user of {name} had an app within the quota"
-    user = f"of {name}'s users {me} {users.reason}, before {_names(others)}" if others else alone
-    queued = company.users[me].by_policy
-    first = apps.reason
-    if any(one.priority != app.priority or one.ready_position != one.submitted for one in queued):
-        first = f"the first, with priority {app.priority} and ready since {moment(app.ready_at)} (Q2)"
-    return [
-        *reasons,
-        _reason(users.rule, user),
-        _reason(apps.rule, f"of {len(queued)} apps in {me}'s queue it was {first}"),
-    ]
-
-
-def _why_now(state: ClusterState, company: CompanyQueue, app: App) -> Reason:
-    """Its company's part (C8), room that nobody claims (A3), or room that nobody admitted can use (A9)."""
-    if (within := _within_part(state, company, app)) is not None:
-        return within
-    total = state.fleet.total
-    cluster = state.claims.total.claimed
-    counted = f"apps claimed {cluster.cores} of {total.cores} cores and {cluster.memory_mb} of {total.memory_mb} MiB"
-    for kind, _ in app.requested.others:
-        counted += f" and {cluster.amount(kind)} of {total.amount(kind)} {kind}"
-    if is_full(state, app.requested):
-        return _reason("A9", f"{counted}, but there was room that none of them could use")
-    return _reason("A3", f"{counted}, so there was room")
-
-
-def _within_part(state: ClusterState, company: CompanyQueue, app: App) -> Reason | None:
-    """How the app kept its company within its part (A3, C8); None if it did not."""
-    name, standing = app.spec.company, company.tenant.standing
-    part = state.queue.part(name)
-    claimed = standing.claimed - standing.lent
-    if (part - claimed).suffices_for(app.requested):
-        return _reason("A3", f"{name} claimed {claimed} of its part, {part}, so the app was within it")
-    if claimed == NOTHING and company.limit.admits(app.requested):
-        return _reason("A3", f"{name} claimed nothing, and the app was within its quota")
-    return None
-
-
-def _why_company(state: ClusterState, company: CompanyQueue, app: App) -> Reason:
-    me, policy = company.tenant.company, COMPANY_POLICIES[state.settings.company_policy]
-    order = [(each.tenant, value) for each, value in companies_in_turn(state)]
-    own = next((value for tenant, value in order if tenant.company == me), None)
-    if own is None or not company.limit.admits(app.requested):
-        return _reason("C6", f"{me} borrows: no other company took part, so it may exceed its quota")
-    other, value = next(((tenant, value) for tenant, value in order if tenant.company != me), (None, ""))
-    if other is None:
-        return _reason("C1", f"no company other than {me} took part")
-    first, least = order[0]
-    if first.company != me and _within_part(state, company, app) is not None:
-        text = f"{first.company} had {policy.measure} {least} ({me}: {own}), but no app that kept it within its part"
-        return _reason("A3", text)
-    text = f"{me} had {policy.measure} {own}, the smallest of {len(order)}; the next was {other.company} with {value}"
-    if value == own:
-        text += f", last selected {_when(other.last_selected)} ({me}: {_when(company.tenant.last_selected)})"
-    return _reason(policy.rule, text)
+    name, policy = app.spec.company, COMPANY_POLICIES[state.settings.company_policy]
+    value = policy.key(state.queue.companies[name].tenant, state.queue.basis)
+    text = f"of the companies with an app that is due, this one was first: {name} had {policy.measure} {value}"
+    return [*why_entered(state, app), _reason(policy.rule, text)]
 
 
 def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
@@ -268,11 +187,3 @@ def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAl
 
 def _reason(rule: str, text: str) -> Reason:
     return {"rule": rule, "text": text}
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _when(seq: int) -> str:
-    return f"at position {seq}" if seq else "never"

@@ -196,7 +196,7 @@ def targets_of(app: App) -> list[dict[str, Any]]:
 
 def _date(state: ClusterState, app: App) -> int | None:
     """By when (ms) room is made for the app's need; None if nobody has to leave by a date (semantics H7)."""
-    return (app.lack.date or None) if app.lack.units and state.settings.reclaim == "firm" else None
+    return (app.lack.date or None) if app.lack.units and state.settings.reclaim_patience_s is not None else None
 
 
 def _until(leaving: Iterable[Allocation]) -> str:

@@ -28,7 +28,7 @@ from scheduler.rules.views import exclusions
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
 from witness.entitled_reasons import stands, targets_of
-from witness.pending_reasons import CAUSES, held_for, place_in_queue, waits_for
+from witness.pending_reasons import CAUSES, place_in_queue, waits_for
 
 
 def explain(
@@ -53,7 +53,7 @@ def explain(
 
 
 def _receipt(event: ExecutorRevoked) -> dict[str, Any]:
-    """What an app that lost an executor to a claim is told (semantics E8, E5)."""
+    """What an app that lost an executor to another one is told (semantics H7, E8)."""
     shares = {} if event.shares is None else event.shares._asdict()
     return {
         "executor": event.executor,
@@ -176,7 +176,6 @@ class _Story:
             "executors": self.executors,
             "runtime": _runtime(app, at),
             "standing": stands(self.state, app),
-            "claims": [] if self.state.by_entitlement else held_for(app),
             "targets": targets_of(app),
             "losses": self.losses,
             "excludedWorkers": exclusions(self.state, app),

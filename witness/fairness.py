@@ -9,8 +9,8 @@ Every figure is a published one, weighted by time:
 - bounded slowdown: turnaround time / run time, runs below 10 s counted as 10 s (Feitelson, Rudolph 1998);
 - finish-time fairness: turnaround time / that on a dedicated 1/N of the cluster (Mahajan et al., Themis, NSDI 2020).
 
-"Occupied" is requested or granted, by the setting `occupancy` (semantics O3). Unlike in the literature, a quota limits
-what a company occupies (C4): `beyondQuotaCoreS` is the part of the shortfall that is due to this.
+"Occupied" is what is granted. Unlike in the literature, a quota limits what a company occupies (semantics H1):
+`beyondQuotaCoreS` is the part of the shortfall that is due to this.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 from scheduler.model.events import Event
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.standings import granted_live
 from scheduler.rules.state import ClusterState
 from witness.entitlement import Amount, among_equals, entitlements, jain
 from witness.usage import Account, Accounts
@@ -179,31 +180,30 @@ class Fairness(Accounts):
         self._kinds = tuple(kind for kind, _ in total.others)
         capacity = tuple(float(amount) for amount in total)
         quotas = [self._bought(state.quota(name)) for name in companies]
-        granted_counts = state.settings.occupancy == "granted"
-        whole = [self._standing(self._totals[name][name, ""], granted_counts=granted_counts) for name in companies]
+        whole = [self._standing(self._totals[name][name, ""]) for name in companies]
         due = entitlements(capacity, quotas, [standing.demand for standing in whole])
         standings: dict[Party, Standing] = {}
         self._of_users.clear()
         for name, quota, entitled, standing in zip(companies, quotas, due, whole, strict=True):
             if self.by == "user":
-                standings |= self._within(name, entitled, quota, granted_counts=granted_counts)
+                standings |= self._within(name, entitled, quota)
                 continue
             standing.entitled, standing.quota = entitled, quota
             standings[name, ""] = standing
             if self.users:
-                facts = entitled, quota, granted_counts, *self._totals[name].items()
+                facts = entitled, quota, *self._totals[name].items()
                 known = self._known.get(name)
                 if known is None or known[0] != facts:
-                    within = self._within(name, entitled, quota, granted_counts=granted_counts).items()
+                    within = self._within(name, entitled, quota).items()
                     known = facts, [(party, user.share, user.short_cores) for party, user in within]
                     self._known[name] = known
                 self._of_users += known[1]
         return standings
 
-    def _within(self, company: str, entitled: Amount, quota: Amount, *, granted_counts: bool) -> dict[Party, Standing]:
+    def _within(self, company: str, entitled: Amount, quota: Amount) -> dict[Party, Standing]:
         """The company's users, with its entitlement divided among them as equals."""
         totals = self._totals[company].items()
-        users = {party: self._standing(total, granted_counts=granted_counts) for party, total in totals if party[1]}
+        users = {party: self._standing(total) for party, total in totals if party[1]}
         due = among_equals(entitled, quota, [user.demand for user in users.values()])
         for standing, part in zip(users.values(), due, strict=True):
             standing.entitled, standing.quota = part, quota
@@ -215,10 +215,9 @@ class Fairness(Accounts):
         others = (of.amount(kind) / parts if named is None or kind in named else inf for kind in self._kinds)
         return of.cores / parts, of.memory_mb / parts, *others
 
-    def _standing(self, total: _Count, *, granted_counts: bool) -> Standing:
+    def _standing(self, total: _Count) -> Standing:
         granted = self._amount(total.granted)
-        occupied = granted if granted_counts else self._amount(total.requested)
-        return Standing(self._amount(total.demand), (0.0,) * len(granted), occupied, granted, pending=total.pending)
+        return Standing(self._amount(total.demand), (0.0,) * len(granted), granted, granted, pending=total.pending)
 
     def _amount(self, held: Resources) -> Amount:
         return held.cores, held.memory_mb, *map(held.amount, self._kinds)
@@ -275,9 +274,9 @@ class Fairness(Accounts):
         for app in state.apps.values():
             if app.ended is None and not app.admitted and app.ready and app.need.hostable:
                 pending.setdefault(app.spec.company, []).append(app.requested)
-        for name in state.companies:
-            requests, claim = pending.get(name, []), state.claims.of(name)
-            total = _Count(_sum(requests) + claim.claimed, claim.held, claim.held, len(requests))
+        for name, held in granted_live(state).items():
+            requests = pending.get(name, [])
+            total = _Count(_sum(requests) + state.claims.of(name).claimed, held, held, len(requests))
             if total != _NOTHING:
                 self._totals[name] = {(name, ""): total}
         return {company: standing for (company, _), standing in self._standings_of(state).items()}

@@ -60,9 +60,6 @@ def _ahead(state: ClusterState, command: SubmitApp) -> list[dict[str, str]]:
         if one is app or len(names) == AHEAD:
             break
         names[one.id] = None
-    first = state.queue.first()
-    if first is not None and first is not app:
-        names[first.id] = None
     return [
         {"app": name, "company": spec.company, "user": spec.user} for name in names for spec in [state.apps[name].spec]
     ]

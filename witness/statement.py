@@ -62,7 +62,7 @@ def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> di
 
 
 def _amounts(accounts: Iterable[Account]) -> dict[str, Any]:
-    """What these apps held, and what they lost to claims of other companies (semantics E8)."""
+    """What these apps held, and what they lost to claims of other companies (semantics H7)."""
     held_by = list(accounts)
     requested = sum((account.requested_ms for account in held_by), NOTHING)
     granted = sum((account.granted_ms for account in held_by), NOTHING)

@@ -53,7 +53,7 @@ class Account:
     asked_cores: int = 0
     """Its largest request."""
     lost: int = 0
-    """How many of its executors were told to leave for claims (semantics E5), without those that went on."""
+    """How many of its executors were told to leave for claims (semantics H7), without those that went on."""
     lost_core_ms: int = 0
     """What those of them that were killed had run."""
 
@@ -104,7 +104,7 @@ class Accounts:
     def _lose(
         self, account: Account, state: ClusterState, event: ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
     ) -> None:
-        """Count executors that leave for claims within the span (semantics E8)."""
+        """Count executors that leave for claims within the span (semantics H7)."""
         if isinstance(event, ExecutorRevoked):
             if event.reason == "reclaimed" and self.clip(state.at) == state.at:
                 held = state.executors[event.executor]

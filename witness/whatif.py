@@ -34,10 +34,11 @@ from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.model.sender import ASSUMED
 from scheduler.rules.decide import check_edition
+from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.standings import standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
-from scheduler.rules.validate import changed_settings
+from scheduler.rules.validate import RETIRED, changed_settings, of_now
 from scheduler.store.codec import Fact
 from witness.fairness import Fairness
 
@@ -55,7 +56,7 @@ _OF_THE_LOG = (
 So are the refused ones of all kinds but submissions, which other rules may accept if their sender was permitted.
 """
 _DECIDED = events.ExecutorsRequested | events.RoomReserved | events.WorkerSuspected | events.WorkerCleared
-"""Events that follow from others by the rules (semantics L1, L2, C7, W8), like the removal of an expired app (X2)."""
+"""Events that follow from others by the rules (semantics L1, L2, W8), like the removal of an expired app (X2)."""
 
 
 class Input(NamedTuple):
@@ -83,6 +84,7 @@ def turns(facts: Iterable[Fact]) -> Iterator[LoggedTurn]:
 
 
 def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
+    edition = EDITION_2
     for number, fact in enumerate(turn):
         event = fact.event
         submitted = isinstance(fact.command, commands.SubmitApp)
@@ -98,9 +100,16 @@ def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
         elif isinstance(fact.event, MasterElected):
             yield Input(fact.event)
         elif isinstance(fact.event, EditionChanged) and not fact.cause:
+            edition = fact.event.edition
             yield Input(commands.ChangeEdition(edition=fact.event.edition))
         elif isinstance(fact.event, ClusterConfigured) and not fact.cause:
-            yield Input(ConfigureCluster(settings=asdict(fact.event)))
+            yield Input(ConfigureCluster(settings=_stated(fact.event, earlier=edition < ENTITLED)))
+
+
+def _stated(event: ClusterConfigured, *, earlier: bool) -> dict[str, Any]:
+    """The settings of a new log, as they would be stated today; `earlier`: it is of an earlier edition."""
+    stated = {name: value for name, value in asdict(event).items() if name not in RETIRED}
+    return {**stated, "reclaim_patience_s": None} if earlier and event.reclaim != "firm" else stated
 
 
 class Work(NamedTuple):
@@ -191,11 +200,14 @@ class World:
         }
 
 
-def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
+def check_rules(rules: Rules, turns: Sequence[LoggedTurn]) -> None:
     """Raises: CommandRejected if a setting or the edition is invalid or a quota names an unknown company."""
     if rules.edition is not None:
         check_edition(rules.edition)
     changed_settings(ClusterConfigured(), rules.settings)
+    begun = turns[0].events if turns else []
+    if rules.edition is None and begun and not any(isinstance(event, EditionChanged) for event in begun):
+        raise InvalidCommand(f"the log begins by an earlier edition of the rules; give --edition {ENTITLED}")
     known = {given.what.company for turn in turns for given in turn.inputs if isinstance(given.what, RegisterCompany)}
     for company in rules.quotas:
         if company not in known:
@@ -245,10 +257,11 @@ class OtherWorld(World):
             self.run_until(logged.at)
         turn = self.turn(logged.at)
         stated = any(isinstance(given.what, ConfigureCluster) for given in logged.inputs)
-        if self.rules.settings and not self._begun and not stated:
-            _assume(turn, ConfigureCluster(settings=dict(self.rules.settings)))
-        if self.rules.edition not in {None, self.state.edition} and not self._begun:
-            _assume(turn, commands.ChangeEdition(edition=self.rules.edition))
+        settings = {} if self._begun or stated else dict(self.rules.settings)
+        if not self._begun and (settings or self.rules.edition is not None):
+            _assume(turn, commands.ChangeEdition(edition=self.rules.edition or ENTITLED))
+        if settings:
+            _assume(turn, ConfigureCluster(settings=settings))
         for given in logged.inputs:
             if self.rules.edition is None or not isinstance(given.what, commands.ChangeEdition):
                 self._give(turn, given)
@@ -295,7 +308,9 @@ class OtherWorld(World):
                 case MasterElected() | CommandRefused():
                     turn.hear(what, cause)
                 case ConfigureCluster():
-                    if not _assume(turn, ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
+                    if not _assume(
+                        turn, ConfigureCluster(settings={**of_now(what.settings), **self.rules.settings}), cause
+                    ):
                         turn.hear(self.state.settings, cause)  # the log states what is in force all the same
                 case RegisterCompany() if what.company in self.rules.quotas:
                     cores, memory_mb = self.rules.quotas[what.company]

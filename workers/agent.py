@@ -123,7 +123,7 @@ class Agent:
         self._stopping: dict[str, float] = {}
         self._silent: dict[str, float] = {}
         self._told: dict[str, Leaving | None] = {}
-        """What executors were told about leaving (semantics E5)."""
+        """What executors were told about leaving (semantics H7)."""
         self._ended: dict[str, _Ended] = {}
         self._unsent: list[str] = []
         """Executors whose start is not reported yet."""
@@ -264,7 +264,7 @@ class Agent:
         del self._ended[executor]
 
     def _tell_to_leave(self, granted: Mapping[str, Grant]) -> None:
-        """Tell executors that they are to leave for a claim, or need not any more (semantics E5)."""
+        """Tell executors that they are to leave for a claim, or need not any more (semantics H7)."""
         for executor, grant in granted.items():
             if executor not in self._told or self._told[executor] != grant.leaving:
                 self._files.tell_to_leave(executor, grant.leaving)

@@ -186,7 +186,7 @@ class Executor:
         return None
 
     def _pass_on(self, leaving: Leaving | None, told: Leaving | None) -> None:
-        """Pass on to the tasks what signals they are to get (semantics E5, X2, X4)."""
+        """Pass on to the tasks what signals they are to get (semantics H7, X2, X4)."""
         executor = self._spec.grant.executor
         if leaving is not None and leaving.signal and leaving != told:
             self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
@@ -203,7 +203,7 @@ class Executor:
             self._group.cancel(self._cancelled)
 
     def _leave(self, leaving: Leaving) -> Literal["killed"] | None:
-        """End if no task runs, or when a firm deadline has come; its tasks return to the queue (semantics E5)."""
+        """End if no task runs, or when a firm deadline has come; its tasks return to the queue (semantics H7)."""
         if leaving.firm and time.time() * 1000 >= leaving.deadline:
             self._grace_s = leaving.grace_s
             return "killed"

@@ -57,7 +57,7 @@ class Program:
         self._wakeup = Wakeup(self._on_term)
 
     def work_off(self) -> ExitNote:
-        """Run the program until it ends, the grant is revoked, a firm deadline comes (E5, X2) or SIGTERM arrives."""
+        """Run the program until it ends, the grant is revoked, a firm deadline comes (H7, X2) or SIGTERM arrives."""
         begun = False
         outage = Outage(executor=self._grant.executor)
         while not self._stop and not self._group.ended:

@@ -107,7 +107,7 @@ class RunDir:
         return self.told(executor) / "stop-at"
 
     def tell_to_leave(self, executor: str, leaving: Leaving | None) -> None:
-        """Write or remove that file. Its first line is the deadline in seconds since the epoch (semantics E5)."""
+        """Write or remove that file. Its first line is the deadline in seconds since the epoch (semantics H7)."""
         path = self.stop_at_file(executor)
         if leaving is None:
             path.unlink(missing_ok=True)

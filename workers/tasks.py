@@ -47,7 +47,7 @@ RESOURCES_VARIABLE = "FAIRLOG_RESOURCES"
 HOST_VARIABLE = "FAIRLOG_HOST"
 """The worker's host, as peers reach it; the name that preferences use."""
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
-"""The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
+"""The file in which a task finds until when its executor may run, once that was told to leave (semantics H7)."""
 SCRATCH_VARIABLE = "FAIRLOG_SCRATCH"
 """The executor's own folder, deleted when it is gone. Programs of an app owned from outside begin in it (G1)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "TMPDIR")

@@ -49,7 +49,7 @@ VERBS = {
     "limit": ("cluster", "Set or list limits of the cluster, companies and users."),
     "resource": ("cluster", "Register or list kinds of resources beside cores and memory, such as gpu."),
     "settings": ("cluster", "Show or change the cluster's settings."),
-    "edition": ("cluster", "Show or change the edition of the rules of sharing."),
+    "edition": ("cluster", "Show the edition of the rules of sharing, or go on by the newest one."),
     "submit": ("submit", "Submit an app, which runs CMD one or more times."),
     "run": ("submit", "Submit an app, print its output as it is written, and exit with its code."),
     "resubmit": ("submit", "Submit an app again as it was submitted, under a new id."),

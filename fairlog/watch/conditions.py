@@ -427,11 +427,10 @@ def too_large(state: ClusterState) -> int:
 
 
 def _no_date(state: ClusterState, _: Around) -> Holds:
-    if state.by_entitlement and state.settings.reclaim != "firm":
+    if state.by_entitlement and state.settings.reclaim_patience_s is None:
         needs = len(state.needy)
         waiting = f"; {needs} {'app waits' if needs == 1 else 'apps wait'} for it" if needs else ""
-        choice = f"the setting reclaim is {state.settings.reclaim}"
-        yield "", f"what is lent has to come back by no date: {choice}{waiting}", 0
+        yield "", f"what is lent has to come back by no date: reclaim_patience_s is none{waiting}", 0
 
 
 def _no_standby(_: ClusterState, around: Around) -> Holds:
@@ -666,7 +665,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "no_date",
         "warning",
         _no_date,
-        "`fairlog settings set reclaim=firm` gives each need a date",
+        "`fairlog settings set reclaim_patience_s=3600` gives each need a date",
         cost="who is below its entitlement waits until tasks of others end by themselves",
     ),
     Condition(

@@ -21,7 +21,7 @@ from recovery.failover.exporter import histogram
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
 from scheduler.model.states import AppState, WorkerStatus
-from scheduler.rules.standings import NOWHERE, standings
+from scheduler.rules.standings import NOWHERE, granted_live, standings
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for
 
@@ -206,18 +206,14 @@ def standing_of(state: ClusterState, around: Around) -> Standing:
 
 
 def _amounts(state: ClusterState) -> dict[str, dict[str, Resources]]:
-    """`granted`, `claimed`, `assured` -> company -> amounts: demand and entitlement, or claim and part (H2, A8, C8)."""
-    claims = {company: state.claims.of(company) for company in state.companies}
-    amounts = {"granted": {name: claim.held for name, claim in claims.items()}}
-    if state.by_entitlement:
-        stand = standings(state)
-        each = {name: stand.get((name, ""), NOWHERE) for name in state.companies}
-        amounts["claimed"] = {name: standing.demand for name, standing in each.items()}
-        amounts["assured"] = {name: standing.entitled for name, standing in each.items()}
-    else:
-        amounts["claimed"] = {name: claim.claimed for name, claim in claims.items()}
-        amounts["assured"] = {name: state.queue.part(name) for name in state.companies}
-    return amounts
+    """`granted`, `claimed`, `assured` -> company -> amounts: what it holds, wants and is entitled to (semantics H2)."""
+    stand = standings(state)
+    each = {name: stand.get((name, ""), NOWHERE) for name in state.companies}
+    return {
+        "granted": granted_live(state),
+        "claimed": {name: standing.demand for name, standing in each.items()},
+        "assured": {name: standing.entitled for name, standing in each.items()},
+    }
 
 
 def _waits(app: App) -> bool:

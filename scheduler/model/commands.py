@@ -64,7 +64,7 @@ class RegisterKind(_Request, frozen=True):
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
-    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
+    `borrow`: whether it may exceed its quota (semantics H1); None = only a default quota may be passed (C2).
     `resources`: amounts of further kinds; those not named are not limited (semantics R4). The two times, in seconds,
     take the place of the settings of the same name (semantics X1).
     """
@@ -176,7 +176,7 @@ class SubmitApp(_Request, frozen=True):
     further kinds, an app that sizes its executors states what each executor has, another one what each task needs, such
     as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how many seconds
     before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is told to leave
-    for a claim (E5). `array`: the indexes that the tasks find in their environment, such as `1-10,15`; `tasks` is their
+    for a need (H7). `array`: the indexes that the tasks find in their environment, such as `1-10,15`; `tasks` is their
     number.
 
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app

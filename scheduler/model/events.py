@@ -181,7 +181,7 @@ class ClusterConfigured(_Fact, frozen=True):
     min_runtime_s: int = 300
     max_reclaims: int = 3
     reclaim_window_s: int = 3600
-    reclaim_patience_s: int = 300
+    reclaim_patience_s: int | None = 300
     kill_grace_s: int = 30
     own_sizes: Literal["any", "within-bounds"] = "any"
     priority_step_s: int = 3600
@@ -206,7 +206,7 @@ class KindRegistered(_Fact, frozen=True):
 class CompanyRegistered(_Fact, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
-    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2). `kinds`:
+    `borrow`: whether it may exceed its quota (semantics H1); None = only a default quota may be passed (C2). `kinds`:
     the further kinds that the amounts name; others are not limited (R4). The two times, in seconds, take the place of
     the settings of the same name for its apps (semantics X1).
     """

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Leaving(BaseModel):
-    """The executor was told to leave for a claim: it begins no task and ends when those it runs have (semantics E5).
+    """The executor was told to leave for a claim: it begins no task and ends when those it runs have (semantics H7).
 
     `deadline` is in ms since the epoch, 0 = now. With `firm`, the tasks that run then get SIGTERM, and SIGKILL after
     `grace_s`. `signal`, without SIG, is what the tasks that run get at once, "" = nothing. The executors and the driver

@@ -25,7 +25,7 @@ _WITHHELD = Private()
 def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901, PLR0912, PLR0915 - a test a field
     """The grant of an executor or driver: the JSON text of a `Grant` without its defaults; `STOP` if it must end now.
 
-    A reclaimed executor keeps its grant, with the deadline at which it must leave (semantics E5). So does what an app
+    A reclaimed executor keeps its grant, with the deadline at which it must leave (semantics H7). So does what an app
     holds whose time is over: it must leave now (X2).
     """
     app, leaving = state.apps[held.app], None

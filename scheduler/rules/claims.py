@@ -51,21 +51,18 @@ def usable_executors(app: App) -> int:
     return _fitting(app, cores, memory_mb)
 
 
-def _fitting(app: App, cores: int, memory_mb: int, besides: Resources = NOTHING, executors: int = 0) -> int:
-    """The same where so many cores and so much memory are left to the app.
-
-    Of further kinds `besides` is left, and of its bound so many executors, more than it has left.
-    """
+def _fitting(app: App, cores: int, memory_mb: int) -> int:
+    """The same where so many cores and so much memory are left to the app."""
     size = app.need.executor
     number, by_memory = cores // size.cores, memory_mb // size.memory_mb
     if by_memory <= 0:
         return 0
-    by_kind = [(app.left_of(kind) + besides.amount(kind)) // each for kind, each in size.others] if size.others else ()
+    by_kind = [app.left_of(kind) // each for kind, each in size.others] if size.others else ()
     if app.need.growing:
-        may = app.left_executors + executors > 0 and all(fit > 0 for fit in by_kind)
+        may = app.left_executors > 0 and all(fit > 0 for fit in by_kind)
         return max(0, number) * size.cores if may else 0
     number = min(number, by_memory, *by_kind)
-    return max(0, number if app.executor_limit is None else min(number, app.left_executors + executors))
+    return max(0, number if app.executor_limit is None else min(number, app.left_executors))
 
 
 class Claims:
@@ -207,7 +204,7 @@ class Claims:
         if 0 < number <= need.most and app.executor_limit is None:  # most apps: it can use all that it requests
             app.more = app.requested
             self._set_usable(app, number)
-            self._count(app, app.more)
+            _count(app, app.more)
         else:
             self.update(app)
 
@@ -239,8 +236,8 @@ class Claims:
             for standing in app.standings[1:]:
                 standing.unserved += app.requested - before
 
-    def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> Resources:
-        """Count the app's claim anew; `held` is what more it is granted on live workers. How much more it claims.
+    def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> None:
+        """Count the app's claim anew; `held` is what more it is granted on live workers.
 
         `moved`: it needs something else of a worker than before.
         """
@@ -255,7 +252,7 @@ class Claims:
                 else:
                     app.more = NOTHING
                     del need.owed[app.admitted]
-                return NOTHING
+                return
         usable = usable_executors(app)
         if usable != app.usable or moved or not need.simple:
             self._set_usable(app, usable)
@@ -263,59 +260,22 @@ class Claims:
         change = app.more if more is NOTHING else NOTHING if more is app.more else app.more - more
         if held is not None:
             change = held if change is NOTHING else held + change
-        if change == NOTHING:
-            return NOTHING
-        self._count(app, change)
-        return change
+        if change != NOTHING:
+            _count(app, change)
 
-    def rise(self, app: App, left: Resources, executors: int = 0) -> Resources:
-        """How much more an admitted app would claim with that much, and so many executors, more left to it (A8)."""
-        need = app.need
-        if not need.hostable:
-            return -app.more
-        cores, memory_mb = app.left_cores + left.cores, app.left_executor_memory_mb + left.memory_mb
-        usable = _fitting(app, cores, memory_mb, left, executors) if need.executor.cores else 0
-        return need.used(app, usable, self._fleet, left) - app.more
-
-    def _count(self, app: App, change: Resources) -> None:
-        """The app claims that much more."""
-        cluster, company, user = app.standings
-        cluster.claimed, company.claimed, user.claimed = sums(cluster.claimed, company.claimed, user.claimed, change)
-        if app.spec.elastic is not None:
-            app.claim += change
-            self.lend(app)
-
-    def lend(self, app: App) -> None:
-        """Count anew what the elastic app claims beyond its least number of executors (semantics E7)."""
-        lent = app.beyond_least
-        if lent != app.lent:
-            for standing in app.standings[:2]:
-                standing.lent += lent - app.lent
-            app.lent = lent
-
-    def move(self, app: App, need: Need) -> Resources:
-        """The app needs something else of a worker from now on. How much more it claims."""
+    def move(self, app: App, need: Need) -> None:
+        """The app needs something else of a worker from now on."""
         self._set_usable(app, 0)
         app.need.owed.pop(app.admitted, None)
         app.need = need
-        return self.update(app, moved=True)
+        self.update(app, moved=True)
 
     def stay(self, allocation: Allocation, app: App, *, live: bool) -> None:
         """Its worker is live from now on, or not any more."""
-        change = allocation.resources if live else -allocation.resources
-        company = app.standings[1]
-        company.stranded -= change
-        if company.stranded == NOTHING:
-            company.stranded = NOTHING
-        self._count(app, change)
+        _count(app, allocation.resources if live else -allocation.resources)
 
-    def review(self) -> tuple[list[Need], dict[tuple[str, str], None]]:
-        """Compare every need, never every app, with the workers that are live now (semantics Z6).
-
-        Returns the needs whose apps can be hosted now or no longer, and the users whose apps claim something else.
-        """
-        changed: list[Need] = []
-        recounted: dict[tuple[str, str], None] = {}
+    def review(self) -> None:
+        """Compare every need, never every app, with the workers that are live now (semantics Z6)."""
         for need in self.needs.values():
             hostable, most = need.hostable, need.most
             self._judge(need)
@@ -323,20 +283,15 @@ class Claims:
             if flipped or most != need.most or need.growing:
                 bound = 0 if flipped or need.growing else min(most, need.most) + 1
                 for app in need.owed.values():
-                    if app.usable >= bound and self._recount(app):
-                        recounted[app.spec.company, app.spec.user] = None
-            if flipped:
-                changed.append(need)
-        return changed, recounted
+                    if app.usable >= bound:
+                        self._recount(app)
 
-    def _recount(self, app: App) -> bool:
+    def _recount(self, app: App) -> None:
         more = app.need.more(app, self._fleet)
         change = more - app.more
-        if change == NOTHING:
-            return False
-        app.more = more
-        self._count(app, change)
-        return True
+        if change != NOTHING:
+            app.more = more
+            _count(app, change)
 
     def _set_usable(self, app: App, usable: int) -> None:
         """The app can use so many executors more; it is kept with those of its need that can use any."""
@@ -346,3 +301,9 @@ class Claims:
             need.owed[position] = app
         elif position in need.owed:
             del need.owed[position]
+
+
+def _count(app: App, change: Resources) -> None:
+    """The app claims that much more."""
+    cluster, company, user = app.standings
+    cluster.claimed, company.claimed, user.claimed = sums(cluster.claimed, company.claimed, user.claimed, change)

@@ -6,8 +6,7 @@ unordered set (semantics T2). `submission` builds the event of a submitted app; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, assert_never
 
 from msgspec.structs import asdict
@@ -17,11 +16,10 @@ from scheduler.model import events as facts
 from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
-from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.resources import Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules import membership
-from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, gave_back, scaled, stopped
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.failures import could_host_elsewhere, left_out
@@ -58,6 +56,7 @@ from scheduler.rules.validate import (
     check_said,
     read_part,
     shorten,
+    undated,
 )
 
 
@@ -95,7 +94,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return abandoned(_app(state, command.app), command)
         case commands.ReportBacklog():
             executor = _executor(state, command.executor)
-            return backlog(state, state.apps[executor.app], executor, command)
+            return backlog(state.apps[executor.app], executor, command)
         case commands.EndedDriver():
             return _driver_ended(state, command)
         case commands.RegisterWorker():
@@ -163,19 +162,21 @@ def _submitted(state: ClusterState, command: commands.SubmitApp, at: int) -> lis
 
 
 def check_edition(edition: Any) -> None:  # noqa: ANN401 - a scenario may state anything
-    """Raises: InvalidCommand unless the rules of sharing have that edition (semantics H8)."""
-    if type(edition) is not int or edition not in EDITIONS:
-        known = " and ".join(map(str, EDITIONS))
-        raise InvalidCommand(f"there are editions {known} of the rules, not {shorten(edition)}")
+    """Raises: InvalidCommand unless that is the edition of the rules by which it is decided (semantics H8)."""
+    if type(edition) is not int or edition != EDITIONS[-1]:
+        raise InvalidCommand(f"it is decided by edition {EDITIONS[-1]} of the rules alone, not by {shorten(edition)}")
 
 
 def _change_edition(state: ClusterState, edition: int) -> list[Event]:
-    """The rules of sharing of another edition, from here on; holds of the second one end (semantics H8)."""
-    check_edition(edition)
+    """The rules of another edition, from here on (semantics H8).
+
+    What the second one held ends, and nobody has to leave by a date where nobody had to before.
+    """
     if edition == state.edition:
         return []
     if edition < state.edition:
         raise InvalidCommand(f"edition {state.edition} of the rules is in force, and no earlier one can follow it")
+    check_edition(edition)
     ended = [
         facts.HoldEnded(hold=hold.id, worker=hold.worker, app=hold.app, reason="served")
         for hold in state.holds.values()
@@ -186,43 +187,27 @@ def _change_edition(state: ClusterState, edition: int) -> list[Event]:
         for _, executor in sorted(hold.leaving.items())
         if not state.apps[executor.app].over
     ]
-    return [*ended, *withdrawn, facts.EditionChanged(edition=edition)]
+    undate = state.configured and state.settings.reclaim != "firm"
+    settings = [undated(state.settings)] if undate else []
+    return [*ended, *withdrawn, facts.EditionChanged(edition=edition), *settings]
 
 
 def admit(state: ClusterState) -> facts.AppAdmitted | None:
-    """The app that enters waitingApps next; None if no app may enter (semantics A3).
-
-    First those that keep their company within its part, whatever others hold: it is theirs. Then, while all claims
-    are below the live cluster in cores, in memory and in the kinds that the app requests, the others that C4 or C6 lets
-    pass, so the last one may exceed it. Nothing enters without a live worker. Open admission admits every app at once,
-    in order of arrival (A6).
-    """
-    if state.settings.admission == "open":
-        first = state.queue.oldest()
-    elif not state.fleet.live:
-        first = None
-    elif (full := is_full(state)) and state.claims.total.lent == NOTHING:
-        first = state.queue.next_within()
-    elif full or state.claims.total.claimed.others:
-        first = state.queue.first(partial(room_for, state))
-    else:
-        first = state.queue.first()
+    """The app that enters waitingApps next with open admission: each at once, in order of arrival (semantics A6)."""
+    first = state.queue.oldest()
     return None if first is None else admission(state, first)
 
 
-def admission(state: ClusterState, app: App, *, filling: bool = False) -> facts.AppAdmitted:
-    """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
+def admission(state: ClusterState, app: App) -> facts.AppAdmitted:
+    """The event that admits the app."""
     company = app.spec.company
-    share = state.queue.share(company)
-    lends = state.claims.total.lent != NOTHING and state.settings.admission == "fair" and not state.by_entitlement
-    lent = lends and state.queue.on_lent(app, full=is_full(state, app.requested), filling=filling)
-    return facts.AppAdmitted(app=app.id, company=company, user=app.spec.user, share=str(share), lent=lent)
+    return facts.AppAdmitted(app=app.id, company=company, user=app.spec.user, share=str(state.queue.share(company)))
 
 
 def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[facts.ExecutorAllocated]:
     """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
-    With `most`, only whole executors that fit into that much (semantics P6). Room that is held for the app counts (P8),
+    With `most`, only whole executors that fit into that much (semantics P6). Room that is held for the app counts (H6),
     workers from which it is excluded do not (W7). The caller folds them before it calls again. None fits at present if
     it is empty.
     """
@@ -333,23 +318,6 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     return filter(lambda candidate: candidate[0] not in own, candidates)
 
 
-def is_full(state: ClusterState, request: Resources = NOTHING, but: Resources = NOTHING) -> bool:
-    """Whether all claims, without `but`, fill the live cluster in cores, in memory or in a kind of the request (A3)."""
-    claimed, total = state.claims.total.claimed, state.fleet.total
-    if but is not NOTHING:
-        claimed -= but
-    if claimed.cores >= total.cores or claimed.memory_mb >= total.memory_mb:
-        return True
-    return bool(request.others) and any(claimed.amount(kind) >= total.amount(kind) for kind, _ in request.others)
-
-
-def room_for(state: ClusterState, lent: Resources) -> Callable[[Ask], bool] | None:
-    """Which asks find room in the cluster where what is lent does not count; None = no ask (semantics A3, R4, E7)."""
-    if is_full(state, but=lent):
-        return None
-    return lambda ask: not ask.request.others or not is_full(state, ask.request, lent)
-
-
 def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
     """Whether a live worker could host the app that has not said that its command cannot be started (semantics W9)."""
     workers = {name for name, trouble in app.troubles.items() if trouble.unstartable} | {worker.id}
@@ -357,7 +325,7 @@ def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
-    """It runs, also one that is to leave for a claim, whose tasks end in peace: its time counts (semantics X1, E5)."""
+    """It runs, also one that is to leave for a claim, whose tasks end in peace: its time counts (semantics X1, H7)."""
     executor = _executor(state, command.executor)
     new = executor.status == "starting" or (executor.claim > 0 and not executor.started)
     return [facts.ExecutorChanged(executor=executor.id)] if new and _is_its_worker(executor, command.worker) else []
@@ -403,7 +371,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
     if app.spec.programs and reason == "exited" and not revoked and app.ended is None and not app.expired_at:
         events += gave_back(app)
     elif app.ended is None and not done and not app.expired_at:
-        events += after_removal(state, {app.id: [executor]}) if not revoked or state.by_entitlement else []
+        events += after_removal(state, {app.id: [executor]})
         failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
@@ -625,9 +593,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         for executor in worker.executors.values()
     ]
     ended: dict[str, list[Allocation]] = {
-        executor.app: []
-        for executor in worker.executors.values()
-        if (executor.status != "stopping" or state.by_entitlement) and not state.apps[executor.app].over
+        executor.app: [] for executor in worker.executors.values() if not state.apps[executor.app].over
     }
     for executor in worker.executors.values():
         if executor.app in ended:
@@ -667,7 +633,7 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
 
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
-    """The quota in full; what the command does not state stays (semantics C2, C6, X1)."""
+    """The quota in full; what the command does not state stays (semantics C2, X1)."""
     stated = asdict(_tenant(state, command))
     known = asdict(_company(state, command.company).spec)
     others = {name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s")}

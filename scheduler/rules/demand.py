@@ -5,7 +5,6 @@ Like `decide`, these functions read the state and return events.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,12 +31,11 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources
 from scheduler.rules.admission.limits import most_app_cores
-from scheduler.rules.admission.queue import CompanyQueue
-from scheduler.rules.entities import EMPTY, Allocation, App, Demand
+from scheduler.rules.entities import Allocation, App, Demand
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.kinds import amounts_named
 from scheduler.rules.placement.delay import served_by
-from scheduler.rules.placement.sizing import requested_resources, size_now
+from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.programs import resized
 from scheduler.rules.state import ClusterState
@@ -112,10 +110,7 @@ def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | No
     stated, driver = min(_stated(app, sizing), most), (app.spec.driver or NOTHING).cores
     changes: dict[str, Any] = {"done_cores": 0, "target": None}
     limit = executors
-    if app.admitted:
-        if done := _not_owed_again(state, app):
-            stated = min(stated, (app.requested.cores - driver - done) // sizing.each.cores)
-    else:
+    if not app.admitted:
         stated = max(stated, (most_app_cores(state.limits, app.spec) - driver) // sizing.each.cores)
     if target > stated and state.settings.admission == "fair":
         limit = stated
@@ -172,89 +167,17 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
 
 
 def after_removal(state: ClusterState, ended: Mapping[str, Sequence[Allocation]]) -> list[Event]:
-    """The demands of apps once these executors of theirs, whose tasks are not all done, have ended.
+    """The demands of apps once these executors of theirs, whose tasks are not all done, have ended (semantics S6).
 
-    With sharing by entitlement their own cores alone are owed again (semantics S6): of one that changes its place they
-    may be done already, since its successor found no task. By the second edition what was done before is owed, too. An
-    elastic app asks for fewer executors then, instead of leaving some done, so that its steps bring them back (L6).
+    Of one that changes its place the own cores may be done already, since its successor found no task: they are owed
+    again.
     """
-    if state.by_entitlement:
-        return [
-            demand(app, done_cores=max(0, app.done_cores - moved))
-            for name, executors in ended.items()
-            if (app := state.apps[name]).done_cores
-            and (moved := sum([one.resources.cores for one in executors if one.moved]))
-        ]
-    events: list[Event] = []
-    besides: dict[tuple[str, str], Resources] = {}
-    for name, executors in ended.items():
-        app = state.apps[name]
-        done = _not_owed_again(state, app, executors, besides)
-        if done and app.elastic and isinstance(app.sizing, Fixed):
-            limit = (app.executor_limit or 0) - done // app.sizing.each.cores
-            request = _request(app, app.sizing, limit)
-            events.append(demand(app, executor_limit=limit, next_step=1, requested=request, done_cores=0))
-        elif done < app.done_cores:
-            events.append(demand(app, done_cores=done))
-        if len(ended) > 1:
-            rise = _rise(state, app, app.done_cores - done, executors)
-            for holder in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
-                besides[holder] = besides.get(holder, NOTHING) + rise
-    return events
-
-
-def _rise(state: ClusterState, app: App, again: int, ended: Sequence[Allocation]) -> Resources:
-    """How much more the app claims once these executors are gone and so many of its done cores are owed again (A8)."""
-    gone = sum((one.resources for one in ended), Resources(again))
-    live = sum((one.resources for one in ended if state.workers[one.worker].status == "alive"), NOTHING)
-    return state.claims.rise(app, gone, len(ended)) - live
-
-
-def _not_owed_again(
-    state: ClusterState,
-    app: App,
-    ended: Sequence[Allocation] = (),
-    besides: Mapping[tuple[str, str], Resources] = EMPTY,
-) -> int:
-    """The done cores of the app that stay done when others would be owed again (semantics S6).
-
-    Those, in whole smallest executors, by which its company would claim more than amounts or a part that it may not
-    pass (C4), or it or its user more than a limit (N2). These executors have `ended`; `besides` is what companies and
-    their users claim more already.
-    """
-    cores, company = app.need.executor.cores, state.queue.companies[app.spec.company]
-    hard = company.limit.limited or _is_hard(company)
-    if (
-        state.by_entitlement
-        or not hard
-        or not app.done_cores
-        or not cores
-        or not app.admitted
-        or state.settings.admission == "open"
-    ):
-        return 0
-    user, number = app.spec.user, app.done_cores // cores
-    of_company, of_user = [besides.get((app.spec.company, holder), NOTHING) for holder in ("", user)]
-
-    def exceeds(more: int) -> bool:
-        rise = _rise(state, app, more * cores, ended)
-        return not _passes(company, user, of_company + rise, of_user + rise)
-
-    owed = bisect_left(range(1, number + 1), 1, key=exceeds)
-    return 0 if owed == number else app.done_cores - owed * cores
-
-
-def _is_hard(company: CompanyQueue) -> bool:
-    """Whether the company may never pass its quota: not where that is a default, nor where it may borrow (C4, C6)."""
-    return company.limit.stops_idle and not company.borrows
-
-
-def _passes(company: CompanyQueue, user: str, of_company: Resources, of_user: Resources) -> bool:
-    """Whether both may claim that much more by a quota that the company may not pass and by the limits (C4, N2)."""
-    quota = company.limit
-    if _is_hard(company) and not quota.admits(of_company, lent=False):
-        return False
-    return quota.broken(user, of_user, 0, of_company=of_company) is None
+    return [
+        demand(app, done_cores=max(0, app.done_cores - moved))
+        for name, executors in ended.items()
+        if (app := state.apps[name]).done_cores
+        and (moved := sum([one.resources.cores for one in executors if one.moved]))
+    ]
 
 
 def gave_back(app: App) -> list[Event]:
@@ -277,7 +200,7 @@ def gave_back(app: App) -> list[Event]:
     return [changed]
 
 
-def backlog(state: ClusterState, app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
+def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
     """The demand of an elastic app whose executor reports its waiting and running tasks (semantics L6).
 
     If they need fewer executors, the demand falls at once. Steps start over with one then, and when more become wanted.
@@ -299,7 +222,7 @@ def backlog(state: ClusterState, app: App, executor: Allocation, command: Report
     if wanted == app.demand.backlog_executors:
         return [*events, demand(app, **changes)] if changes else events
     changes |= {"backlog_executors": wanted, "done_cores": 0}
-    limit = (app.executor_limit or 0) - _not_owed_again(state, app) // sizing.each.cores
+    limit = app.executor_limit or 0
     changes["executor_limit"] = limit
     if wanted <= limit:
         limit = wanted
@@ -415,9 +338,9 @@ def steps(state: ClusterState, at: int) -> Iterator[str]:
 
 
 def _growth(state: ClusterState, app: App) -> Iterator[AppChanged]:
-    """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as there is room (L6)."""
+    """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, within the limits (L6)."""
     limit, wanted, sizing = app.executor_limit or 0, app.demand.backlog_executors or 0, app.sizing
-    if limit >= wanted or not isinstance(sizing, Fixed) or (not state.by_entitlement and _others_wait(state, app)):
+    if limit >= wanted or not isinstance(sizing, Fixed):
         return
     if more := _room_for(state, app, sizing, min(app.demand.next_step, wanted - limit)):
         step = 2 * app.demand.next_step if more == app.demand.next_step else 1
@@ -426,75 +349,11 @@ def _growth(state: ClusterState, app: App) -> Iterator[AppChanged]:
 
 
 def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
-    """The memory of one executor for each live worker, as far as C4 or C6 lets the company claim it (semantics S5)."""
-    asked, memory_mb, company = workers_asked(app), app.sizing.memory_mb, app.spec.company  # type: ignore[union-attr]
-    quota = state.queue.companies[company].limit
-    beyond = state.queue.may_borrow(company)
-    served = app.left_cores < app.need.executor.cores  # it claims nothing now, but may when an executor of it ends
-    more = 0
-    while asked + more < state.fleet.live:
-        memory = (more + 1) * memory_mb
-        if state.by_entitlement:
-            more = state.fleet.live - asked
-            break
-        rise = Resources(0, memory) if served else state.claims.rise(app, Resources(0, memory))
-        if not (beyond or quota.admits(rise, lent=False)):
-            break
-        more += 1
-    if more:
+    """The memory of one executor for each live worker (semantics S5)."""
+    more = state.fleet.live - workers_asked(app)
+    if more > 0:
+        memory_mb = app.sizing.memory_mb  # type: ignore[union-attr]  # of one executor a worker
         yield demand(app, requested=app.requested + Resources(0, more * memory_mb))
-
-
-def withdrawn(state: ClusterState, admitted: AppAdmitted) -> Iterator[AppChanged]:
-    """What elastic apps asked for beyond their least, and were not granted, gives way to another app (semantics E7)."""
-    for app in list(state.elastics.get(admitted.company, {}).values()):
-        if app.id != admitted.app:
-            yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
-
-
-def _lowered(app: App, executors: int) -> Iterator[AppChanged]:
-    """The request of an elastic app lowered to so many executors, at least to its least number."""
-    least = app.spec.elastic.least if app.spec.elastic is not None else 0
-    limit = max(least, executors)
-    if limit < (app.executor_limit or 0):
-        yield _with_limit(app, limit)
-
-
-def lowered_by_loss(app: App) -> Iterator[AppChanged]:
-    """The elastic app lost an executor that it was lent (semantics E7)."""
-    yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
-
-
-def raised_by_return(state: ClusterState, app: App) -> Iterator[AppChanged]:
-    """The elastic app keeps an executor that it was to lose (semantics E7); no more than its tasks need.
-
-    More than it has only as far as a quota that may not be passed, and limits, let it claim that (C4, N2).
-    """
-    most = app.spec.elastic.most if app.spec.elastic is not None else 0
-    executors = sum(one.status != "stopping" for one in app.executors.values())
-    limit = min(most, (app.executor_limit or 0) + 1, app.demand.backlog_executors or 0)
-    company, rise = state.queue.companies[app.spec.company], state.claims.rise(app, app.need.executor, executors=1)
-    if limit > executors and not _passes(company, app.spec.user, rise, rise):
-        limit = executors
-    if limit > (app.executor_limit or 0):
-        yield _with_limit(app, limit)
-
-
-def _with_limit(app: App, limit: int) -> AppChanged:
-    request = _request(app, app.sizing, limit) if isinstance(app.sizing, Fixed) else app.requested
-    done = max(0, app.done_cores - max(0, app.requested.cores - request.cores))
-    return demand(app, executor_limit=limit, next_step=1, target=None, done_cores=done, requested=request)
-
-
-def _others_wait(state: ClusterState, app: App) -> bool:
-    """Whether another app of the company waits to enter, or is owed what fits nowhere now (semantics L6)."""
-    if state.queue.has_head(app.spec.company):
-        return True
-    return any(
-        need.least.cores and not state.fleet.has_room(size_now(state.fleet, need)) and positions != [app.admitted]
-        for (company, need, holder, _), positions in state.owed.lists.items()
-        if company == app.spec.company and not (holder and state.fits_where_held(state.apps[holder]))
-    )
 
 
 def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevoked]:
@@ -523,42 +382,15 @@ def _request(app: App, sizing: Fixed, executors: int | None) -> Resources:
     return request if app.spec.driver is None else request + app.spec.driver
 
 
-def _usable(app: App, sizing: Fixed, more: int) -> int:
-    """How many executors the app could still use if it requested so many more."""
-    limit = (app.executor_limit or 0) + more
-    left = _request(app, sizing, limit) - app.granted - app.unplaced_driver
-    return max(0, min(left.holds(sizing.each), limit - len(app.executors)))
-
-
 def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
-    """How many executors more, at most so many, the app may ask for now (semantics L1, L6).
-
-    As many as C4 or C6 and the limits (N2) let pass, and as stay within the company's part or, with all claims, within
-    the cluster.
-    """
+    """How many executors more, at most so many, the app may ask for now: as many as limits let pass (L1, L6, N2)."""
     if most <= 0 or state.settings.admission == "open":
         return max(0, most)
     if not (app.need.hostable and state.fleet.could_host(sizing.each)):  # an app with a limit of 0 has an empty need
         return 0
     if state.limits.values:
         most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
-    if state.by_entitlement:
-        return _within_limits(state, app, sizing, most)
-    company, claims, total = app.spec.company, state.claims, state.fleet.total
-    beyond = state.queue.may_borrow(company)
-    quota, part = state.queue.companies[company].limit, state.queue.part(company)
-    claimed, cluster = claims.of(company).claimed, claims.total.claimed
-    more = 0
-    while more < most:
-        added = sizing.each * _usable(app, sizing, more + 1) + app.need.driver - app.more
-        if not (beyond or quota.admits(added, lent=False)):
-            break
-        if quota.limited and quota.broken(app.spec.user, added, 0) is not None:
-            break
-        if not (part - claimed).suffices_for(added) and not _within(cluster + added, total, added):
-            break
-        more += 1
-    return more
+    return _within_limits(state, app, sizing, most)
 
 
 def _within_limits(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
@@ -570,13 +402,6 @@ def _within_limits(state: ClusterState, app: App, sizing: Fixed, most: int) -> i
     while more < most and quota.broken(app.spec.user, sizing.each * (more + 1), 0) is None:
         more += 1
     return more
-
-
-def _within(claims: Resources, total: Resources, added: Resources) -> bool:
-    """Whether the claims stay within the cluster in cores, memory and the kinds of which there are more (A3, L1)."""
-    if claims.cores > total.cores or claims.memory_mb > total.memory_mb:
-        return False
-    return all(claims.amount(kind) <= total.amount(kind) for kind, _ in added.others)
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:

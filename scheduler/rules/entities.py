@@ -67,11 +67,11 @@ class Allocation:
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
     granted_at: int
     claim: int
-    """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
+    """The hold for whose claim it was told to leave (semantics H7), 0 = none."""
     deadline: int
-    """When (ms) its tasks are ended if it leaves firmly (semantics E5)."""
+    """When (ms) its tasks are ended if it leaves firmly (semantics H7)."""
     firm: bool
-    """Whether reclaiming was firm when it was told to leave (semantics E5)."""
+    """Whether reclaiming was firm when it was told to leave (semantics H7)."""
     was_running: bool
     """Whether it was running when it was told to leave for a claim."""
     addresses: Addresses
@@ -157,7 +157,7 @@ HoldReason = Literal["hold", "reclaim", "surplus", "move", "cap", "plan"]
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
+    """A target: room for one unit of an app that is kept for it on a worker; `id` is its position (semantics H6)."""
 
     id: int
     worker: str
@@ -165,10 +165,8 @@ class Hold:
     amounts: Resources
     reason: HoldReason
     since: int
-    within: bool = False
-    """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
     leaving: dict[str, Allocation] = field(default_factory=dict)
-    """The executors that were told to leave for the claim and are not gone."""
+    """The executors that were told to leave for it and are not gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -215,22 +213,13 @@ class Worker:
                     yield kind, address
 
     def open_to(self, app: str | None) -> Resources:
-        """What is free and not held for another app (semantics P8), None = held for nobody; nothing if shut (W8)."""
+        """What is free and not held for another app (semantics H6), None = held for nobody; nothing if shut (W8)."""
         if self.shut:
             return NOTHING
         if not self.holds:
             return self.free
         held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
         return (self.free - held).at_least(NOTHING)
-
-    def to_come(self, app: str | None) -> Resources:
-        """What is free once all that leaves is gone, less what is held but for a hold of that app's own (E1, E4)."""
-        if self.shut:
-            return NOTHING
-        if not self.holds:
-            return self.free + self.leaving
-        kept = [hold.amounts for hold in self.holds.values() if hold.app != app or hold.reason == "reclaim"]
-        return self.free + self.leaving - sum(kept, NOTHING)
 
     @property
     def beside_drivers(self) -> Resources:
@@ -297,15 +286,11 @@ class Need:
         """What the app can still use, at most the live cluster (semantics A8)."""
         if not self.hostable or not app.admitted or app.ended is not None or app.expired_at:
             return NOTHING
-        return self.used(app, app.usable, fleet)
-
-    def used(self, app: App, usable: int, fleet: Fleet, besides: Resources = NOTHING) -> Resources:
-        """What so many executors, or cores of growing ones, and the driver claim where `besides` is left to the app."""
+        usable = app.usable
         if self.growing:
-            left = Resources(usable, app.left_executor_memory_mb + besides.memory_mb) if usable else NOTHING
+            left = Resources(usable, app.left_executor_memory_mb) if usable else NOTHING
             if self.executor.others and usable:
-                others = {kind: app.left_of(kind) + besides.amount(kind) for kind, _ in self.executor.others}
-                left += Resources(others=amounts_of(others))
+                left += Resources(others=amounts_of({kind: app.left_of(kind) for kind, _ in self.executor.others}))
             more = left.combined(fleet.total, min)
         else:
             number = min(usable, self.most)
@@ -409,10 +394,6 @@ class App:
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
     demand: Demand
-    reserved_at: int
-    """Since when (ms) its company's room is reserved for it; 0 = it is not (semantics C7)."""
-    lapsed: int
-    """Log position at which its last reservation lapsed, 0 = none did."""
     admitted: int
     admitted_at: int
     ended: Literal["finished", "failed", "killed", "unmet", "expired"] | None
@@ -447,14 +428,8 @@ class App:
     readied_at: int
     owed_since: int
     """Since when (ms) it is owed executors and was granted none."""
-    on_lent: bool
-    """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
-    no_hold_before: int
-    """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
     lack: Lack
-    """Its need by the third edition of sharing, the last one if it has none now (semantics H6)."""
-    losses: tuple[int, ...]
-    """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
+    """Its need, the last one if it has none now (semantics H6)."""
     max_runtime_s: int | None
     """How long it may run, extensions included (semantics X1, X3); None = any time."""
     started: int
@@ -478,9 +453,6 @@ class App:
     """How many of its smallest executors it can still use; of growing ones, how many cores."""
     more: Resources
     """What of its claim is not granted yet (semantics A8)."""
-    claim: Resources
-    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
-    lent: Resources
     unserved: bool
     """Whether it was admitted and never granted anything (semantics O3)."""
     moved: int
@@ -523,20 +495,20 @@ class App:
         self.priority = priority
         self.max_runtime_s = max_runtime_s
         self.admitted = self.admitted_at = self.ended_at = self.readied = self.readied_at = self.expired_at = 0
-        self.reserved_at = self.lapsed = self.owed_since = self.next_executor = 0
+        self.owed_since = self.next_executor = 0
         self.done_cores = self.returned_at = self.running = self.started = self.failures = self.usable = 0
-        self.no_hold_before = self.ran_ms = self.not_before = 0
+        self.ran_ms = self.not_before = 0
         self.demand = NO_DEMAND
         self.tries = NO_TRIES
         self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
-        self.losses = self.cancelled = ()
+        self.cancelled = ()
         self.lack = NO_LACK
         self.moved = 0
         self.moving = self.leaving = NOTHING
         self.ended = self.running_since = self.driver = None
         self.detail = self.unmet = ""
-        self.granted = self.more = self.claim = self.lent = NOTHING
-        self.on_hold = self.on_lent = self.warned = self.owed = self.unserved = False
+        self.granted = self.more = NOTHING
+        self.on_hold = self.warned = self.owed = self.unserved = False
         self.ready = True
         self.private_json = b""
 
@@ -606,15 +578,6 @@ class App:
         return left if spec.driver is None or self.driver is not None else left - spec.driver.cores
 
     @property
-    def beyond_least(self) -> Resources:
-        """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
-        sizing, elastic = self.sizing, self.spec.elastic
-        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.over:
-            return NOTHING
-        least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
-        return (self.claim - least).at_least(NOTHING)
-
-    @property
     def wants_more(self) -> bool:
         """Whether the tasks of an elastic app call for more executors than it requests (semantics L6)."""
         return (self.executor_limit or 0) < (self.demand.backlog_executors or 0)
@@ -640,11 +603,6 @@ class App:
         if not isinstance(self.sizing, Fixed) or not self.admitted or self.over:
             return 0
         return max(0, min(self.left_executors, self.left_cores // self.sizing.each.cores))
-
-    @property
-    def claimable(self) -> int:
-        """How many of its smallest executors it can still use, and so claim at once (semantics E1)."""
-        return self.usable // self.need.executor.cores if self.need.growing else self.usable
 
     @property
     def over(self) -> bool:
@@ -724,8 +682,6 @@ class Company:
     last_selected: int = 0
     apps: int = 0
     """How many apps it has that have not ended."""
-    short_since: int | None = None
-    """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
     users: dict[str, User] = field(default_factory=dict)
     leaving: Resources = NOTHING
     """What its executors and drivers hold that were told to leave."""

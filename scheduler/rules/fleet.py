@@ -158,7 +158,7 @@ class Fleet:
         return dict(self._offers)
 
     def rooms(self) -> dict[Resources, int]:
-        """What a live worker has free -> how many have that, less what is held for apps (semantics P8, H6)."""
+        """What a live worker has free -> how many have that, less what is held for apps (semantics H6)."""
         if self._moved:
             self._sync()
         return {shape: len(workers) for shape, (_, workers) in self._workers.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from math import lcm
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
@@ -13,15 +12,13 @@ from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.claims import usable_executors
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
-from scheduler.rules.placement.delay import takeable_at, timers_of
+from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.placement.owed import Key, key_of
-from scheduler.rules.rooms import could_gather
 from scheduler.rules.share.entitlement import filling, still_holding
 from scheduler.rules.timers import Timer
 from scheduler.rules.trouble import suspicion_timers
 
 if TYPE_CHECKING:
-    from scheduler.rules.admission.limits import Ceiling
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.ledger import Standing
@@ -53,10 +50,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _numbers(state)
     yield from _slots(state)
     yield from _holds(state)
-    yield from _rooms(state)
-    yield from _holders(state)
     yield from _growing(state)
-    yield from _parts(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
         yield from _limit(name, queue, state)
@@ -110,17 +104,11 @@ def _claims(state: ClusterState) -> Iterator[str]:
     claims = state.claims
     claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
-    held: defaultdict[str, Resources] = defaultdict(Resources)
-    lent: defaultdict[str, Resources] = defaultdict(Resources)
     for app in state.apps.values():
         company, user = app.spec.company, app.spec.user
         live = _sum([one for one in app.allocations() if state.workers[one.worker].status == "alive"])
         claim = live + app.more
-        if app.spec.elastic is not None and (app.claim, app.lent) != (claim, app.beyond_least):
-            yield f"app {app.id!r} counts {app.claim} and {app.lent} beyond its least number of executors"
-        if (claim, app.lent) != (NOTHING, NOTHING):
-            held[company] += live
-            lent[company] += app.lent
+        if claim != NOTHING:
             claimed[()] += claim
             claimed[company,] += claim
             claimed[company, user] += claim
@@ -133,9 +121,6 @@ def _claims(state: ClusterState) -> Iterator[str]:
     for level, standing in known:
         if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
             yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
-    for name, standing in claims.companies.items():
-        if (standing.held, standing.lent) != (held[name], lent[name]):
-            yield f"company {name!r} counts {standing} where its apps make {held[name]} and {lent[name]}"
 
 
 def _needs(state: ClusterState) -> Iterator[str]:
@@ -319,7 +304,7 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
 
 
 def _holds(state: ClusterState) -> Iterator[str]:
-    """What is held and what leaves, as the workers, the apps and the state know it (semantics P8, E5)."""
+    """Targets and what leaves, as the workers, the apps and the state know it (semantics H6)."""
     for worker in state.workers.values():
         stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
         if worker.leaving != _sum(stopping):
@@ -335,18 +320,6 @@ def _holds(state: ClusterState) -> Iterator[str]:
             yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
 
 
-def _rooms(state: ClusterState) -> Iterator[str]:
-    """What is to come on live workers, and where more can be gathered (semantics E1, P8)."""
-    live = [worker for worker in state.workers.values() if worker.status == "alive"]
-    coming, gatherable = state.rooms.known()
-    if coming != {worker.id: worker.to_come(None) for worker in live if worker.leaving != NOTHING}:
-        yield "the room to come differs from what leaves the live workers"
-    for size, ranks in gatherable.items():
-        found = [worker for worker in live if could_gather(worker, size)]
-        if ranks != sorted((-worker.free.cores, -worker.free.memory_mb, worker.id) for worker in found):
-            yield f"room for {size} can be gathered on {[worker.id for worker in found]}, but the index differs"
-
-
 def _slots(state: ClusterState) -> Iterator[str]:
     """Whose slots are kept: those of apps that have not ended, at most one a company (semantics H10)."""
     if strangers := [name for name in state.slots if name not in state.apps or state.apps[name].ended is not None]:
@@ -354,24 +327,6 @@ def _slots(state: ClusterState) -> Iterator[str]:
     companies = Counter([state.apps[name].spec.company for name in state.slots if name in state.apps])
     if several := [company for company, number in companies.items() if number > 1]:
         yield f"the companies {several} have more than one slot"
-
-
-def _holders(state: ClusterState) -> Iterator[str]:
-    """Whether the apps that have executors are kept in the order in which they lose them (semantics E4)."""
-    after, turns = state.at - state.settings.reclaim_window_s * 1000, state.settings.max_reclaims
-
-    def rank(app: App) -> tuple[bool, int, int]:
-        return sum(when > after for when in app.losses) >= turns, app.priority, -app.admitted
-
-    having: defaultdict[str, list[App]] = defaultdict(list)
-    for app in state.apps.values():
-        if app.executors and not app.over:
-            having[app.spec.company].append(app)
-    if state.holders.companies.keys() != having.keys():
-        yield f"the companies {sorted(state.holders.companies)} have executors, but by the facts {sorted(having)}"
-    for company, apps in having.items():
-        if list(state.holders.in_order(company, after, turns)) != sorted(apps, key=rank):
-            yield f"the apps of company {company!r} that have executors are others, or lose them in another order"
 
 
 def _growing(state: ClusterState) -> Iterator[str]:
@@ -383,7 +338,7 @@ def _growing(state: ClusterState) -> Iterator[str]:
     if state.wishes.keys() != wishes:
         yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
     elastic = {name for name, app in state.waiting.items() if app.elastic and not app.over}
-    if {name for apps in state.elastics.values() for name in apps} != elastic:
+    if state.elastics.keys() != elastic:
         yield f"the admitted elastic apps are not {sorted(elastic)}"
     followers: defaultdict[int, set[str]] = defaultdict(set)
     for name, app in state.waiting.items():
@@ -413,15 +368,6 @@ def _timers(state: ClusterState) -> Iterator[str]:
     offers = Counter(worker.offer for worker in state.known_workers())
     if state.offers != dict(offers):
         yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
-    due += [Timer(when, 0, name, what) for name in state.companies for when, what in state.queue.moments(name)]
-    patience = state.settings.hold_patience_s * 1000
-    short = {name: state.short_since(name) for name in state.owed.companies()}
-    due += [Timer(since + patience, -1, name, "short") for name, since in short.items() if since is not None]
-    due += [
-        Timer(at, -2, name, what)
-        for name, one in state.executors.items()
-        for at, what in takeable_at(one, state.settings)
-    ]
     if state.timers.table != sorted(due):
         yield f"the timers are {state.timers.table}, but {sorted(due)} are due"
 
@@ -430,74 +376,24 @@ def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     company, tenant = state.companies[name], queue.tenant
     if (tenant.quota, tenant.last_selected) != (state.quota(name), company.last_selected):
         yield f"the queue has another quota or turn of company {name!r} than the facts"
-    if queue.borrows != company.spec.may_borrow:
-        yield f"the queue contradicts the facts on whether company {name!r} borrows"
-    mine = [app for app in state.waiting.values() if app.spec.company == name]
-    if queue.admitted != len(mine) or tenant.standing is not state.claims.of(name):
-        yield f"the queue counts {queue.admitted} admitted apps of company {name!r}, not {len(mine)}"
+    if tenant.standing is not state.claims.of(name):
+        yield f"the queue has other claims of company {name!r} than the state"
+    if queue.asking != {user: each for user, each in queue.users.items() if each.by_ask}:
+        yield f"the users of company {name!r} that have pending apps are not {sorted(queue.asking)}"
     for user_name, user in queue.users.items():
         known, facts = user.contender, company.users[user_name]
         if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
             yield f"the queue has another turn of user {user_name!r} of {name!r} than the facts"
 
 
-def _parts(state: ClusterState) -> Iterator[str]:
-    """What the companies are assured (semantics C8)."""
-    quotas = {name: state.quota(name) for name in state.companies}
-    active = {app.spec.company for app in state.waiting.values()} | set(state.queue.taking_part())
-    steps = {"cores": state.settings.min_executor_cores, "memory_mb": state.settings.min_executor_memory_mb}
-    offered, whole = state.fleet.total.by_kind(), lcm(*(quota.denominator for quota in quotas.values()))
-    bought: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    """Kind -> company -> its quota, times `whole`."""
-    for name, quota in quotas.items():
-        for kind, amount in quota.amount.by_kind().items():
-            bought[kind][name] = amount * whole // quota.denominator
-    parts: dict[str, dict[str, int]] = {name: {} for name in quotas}
-    for kind, amounts in bought.items():
-        total = sum(amount for name, amount in amounts.items() if name in active)
-        live, step = offered.get(kind, 0), steps.get(kind, 1)
-        for name, amount in amounts.items():
-            share = amount * live // total if total > live * whole else amount // whole
-            least = step if state.companies[name].spec.by_default or amount >= step * whole else 0
-            parts[name][kind] = max(least, share // step * step)
-    for name, assured in parts.items():
-        if (stated := state.queue.part(name)) != Resources.of(**assured):
-            yield f"company {name!r} is assured {stated}, not {Resources.of(**assured)}"
-
-
 def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
-    limit = queue.limit
-    heads: dict[str, App] = {}
-    common = _ceilings(name, "", state)
-    for user in queue.users.values():
-        ceilings = [*common, *_ceilings(name, user.contender.user, state)]
-        apps = [app for app in user.by_policy if app.need.hostable]
-        possible = [app for app in apps if all(each.fits_alone(app.requested) for each, _ in ceilings)]
-        fitting = [app for app in possible if limit.fits_alone(app.requested)]
-        first, head = (
-            next((app for app in found[:1] if not any(each.broken(by, app.requested) for each, by in ceilings)), None)
-            for found in (possible, fitting)
-        )
-        if (user.first, user.head) != (first, head):
-            yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
-        heads |= {} if head is None else {head.id: head}
-    judged = {app for group in limit.groups.values() for app in group.heads}
-    requests = {head.requested for head in heads.values()}
-    if heads.keys() - limit.reserved.keys() != judged or requests != limit.groups.keys():
-        yield f"the quota limit of company {name!r} holds other apps than the next ones of its users"
-    for request, group in limit.groups.items():
-        held = not limit.admits(request) and limit.fits_alone(request)
-        if group.passes != limit.admits(request) or (group.held_since is not None) != held:
-            yield f"company {name!r} passes or holds back {request} contrary to its quota"
-    waiting = sorted(one for one in limit.reserved.values() if one[2].state == "pending")
-    if waiting != limit.reservations:
-        yield f"company {name!r} reserves room for apps that are not pending"
-
-
-def _ceilings(company: str, user: str, state: ClusterState) -> list[tuple[Ceiling, Standing]]:
-    """The limits of the user, or of the company if `user` is "", and what counts against them (semantics N2)."""
-    ceiling = state.limits.ceiling(company, user) if state.limits.values else None
-    return [] if ceiling is None else [(ceiling, state.claims.standing(company, user))]
+    """The limits by which the company's apps are passed over (semantics N2)."""
+    limit, limits = queue.limit, state.limits
+    theirs = {user: limits.ceiling(name, user) for user in queue.users} if limits.values else {}
+    if limit.ceiling != limits.ceiling(name) or {user: each for user, (each, _) in limit.ceilings.items()} != {
+        user: each for user, each in theirs.items() if each is not None
+    }:
+        yield f"other limits count for company {name!r} than there are"
 
 
 def _sum(held: Collection[Allocation]) -> Resources:

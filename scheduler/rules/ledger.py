@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from scheduler.model.resources import NOTHING, Resources
@@ -119,12 +119,6 @@ class Standing:
     """What the cluster's, a company's or a user's apps count for."""
 
     claimed: Resources = NOTHING
-    balance: Balance = field(default_factory=Balance)
-    """The company's; that of users and of the cluster stays empty here."""
-    stranded: Resources = NOTHING
-    """What of its grants is on workers that are not live."""
-    lent: Resources = NOTHING
-    """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything (semantics O3).
 
@@ -133,11 +127,6 @@ class Standing:
     pending: int = 0
     """How many apps are pending, and how many are in waitingApps; not kept for the cluster (semantics N1)."""
     apps: int = 0
-
-    @property
-    def held(self) -> Resources:
-        """What the company is granted on live workers."""
-        return self.balance.granted if self.stranded is NOTHING else self.balance.granted - self.stranded
 
     def occupied(self, balance: Balance, occupancy: str) -> Resources:
         """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""

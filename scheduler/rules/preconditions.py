@@ -315,19 +315,10 @@ def _sized(event: events.AppRegistered) -> Broken:
     return ("G5", f"app {event.app!r} has a grace of {event.grace_s} s") if (event.grace_s or 0) < 0 else None
 
 
-def _room_reserved(state: Facts, event: events.RoomReserved) -> Broken:
+def _of_a_pending_app(state: Facts, event: events.RoomReserved | events.ReservationLapsed) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.admitted or app.ended is not None:
         return "C7", f"app {event.app!r} is not pending"
-    if not state.queue.companies[app.spec.company].limit.is_held(app):
-        return "C7", f"app {event.app!r} is not held back by its company's quota, or has its room reserved"
-    return None
-
-
-def _reservation_lapsed(state: Facts, event: events.ReservationLapsed) -> Broken:
-    app = state.apps.get(event.app)
-    if app is None or app.admitted or app.ended is not None or not app.reserved_at:
-        return "C7", f"no room is reserved for app {event.app!r}"
     return None
 
 
@@ -358,7 +349,7 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
     if worker.holds:
         open_to = worker.open_to(event.app)
         if not open_to.covers(event.resources):
-            return "P8", f"on worker {event.worker!r} only {open_to} are not held for others"
+            return "H6", f"on worker {event.worker!r} only {open_to} are not held for others"
     return _free_addresses(worker, event) if event.addresses or event.resources.others else None
 
 
@@ -572,7 +563,7 @@ def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Br
         if held.moved:
             return "H7", f"executor {event.executor!r} changes its place"
         if held.claim in state.holds and state.edition == EDITION_2:
-            return "E5", f"the claim for which executor {event.executor!r} leaves is not void"
+            return "H7", f"the claim for which executor {event.executor!r} leaves is not void"
     return broken
 
 
@@ -840,8 +831,8 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.WorkerProbed: _worker_probed,
     events.WorkerCleared: _worker_cleared,
     events.AppRegistered: _app_registered,
-    events.RoomReserved: _room_reserved,
-    events.ReservationLapsed: _reservation_lapsed,
+    events.RoomReserved: _of_a_pending_app,
+    events.ReservationLapsed: _of_a_pending_app,
     events.AppAdmitted: _app_admitted,
     events.DriverAllocated: _driver_allocated,
     events.DriverRemoved: _driver_removed,

@@ -219,12 +219,10 @@ def _final(state: ClusterState) -> dict[str, Any]:
 
 def _ledgers(state: ClusterState, company: str) -> dict[str, Any]:
     balance, claimed = state.companies[company].balance, state.claims.of(company).claimed
-    part = state.queue.part(company)
     return {
         "claim": _amounts(claimed),
         "requested": _amounts(balance.requested),
         "granted": _amounts(balance.granted),
-        "part": [f"{part.cores}/1", f"{part.memory_mb}/1"],
     }
 
 

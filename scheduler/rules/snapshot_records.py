@@ -136,8 +136,6 @@ _APP = _record_of(
         "more",
         "usable",
         "unserved",
-        "claim",
-        "lent",
         "demand",
         "tries",
         "moved",
@@ -177,7 +175,6 @@ _RECORDS: dict[str, type[Any]] = {
     "drivers": _ALLOCATION,
     "holds": _record_of(Hold, "leaving"),
     "ended": defstruct("Ended", [("app", str)], bases=(_Record,)),
-    "held_back": defstruct("HeldBack", [("app", str), ("since", int), ("reserved", bool, False)], bases=(_Record,)),
     "commands": defstruct("Command", [("id", str), ("seq", int), ("at", int, 0)], bases=(_Record,)),
     "refusals": defstruct("Refusal", [("id", str), ("error", str), ("message", str)], bases=(_Record,)),
     "accounts": _record_of(Account),
@@ -220,7 +217,6 @@ def lines(state: ClusterState) -> Iterator[str]:
         "drivers": map(_allocation, state.drivers.values()),
         "holds": map(_hold, state.holds.values()),
         "ended": ((app,) for app in state.ended),
-        "held_back": sorted(state.queue.held_back()),
         "commands": state.known_commands(),
         "refusals": ((name, *said) for name, said in state.refusals.items()),
         "accounts": map(_account, state.accounts.known.values()),
@@ -243,7 +239,6 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
     records that contradict each other.
     """
     state = ClusterState()
-    held_back: list[tuple[str, int, bool]] = []
     kinds: set[str] = set()
     users = _Users(state)
     for text in texts:
@@ -254,9 +249,6 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
         try:
             record_type = _APP_READ if kind == "apps" else _RECORDS[kind]
             records = msgspec.json.decode(rows, type=list[record_type])  # type: ignore[valid-type]
-            if kind == "held_back":
-                held_back += map(astuple, records)
-                continue
             if kind == "apps":
                 _restore_apps(state, users, records)
                 continue
@@ -266,7 +258,7 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
             raise ValueError(f"a record of kind {kind!r} cannot be read: {error}") from error
     if "cluster" not in kinds:
         raise ValueError("its record of kind 'cluster' is missing")
-    state.index(held_back)
+    state.index()
     return state
 
 

@@ -73,3 +73,14 @@ def _taking_part(state: ClusterState) -> Iterator[App]:
     for app in state.apps.values():
         if app.ended is None or app.executors or app.driver is not None:
             yield app
+
+
+def granted_live(state: ClusterState) -> dict[str, Resources]:
+    """Company -> what it is granted on live workers."""
+    found = {name: company.balance.granted for name, company in state.companies.items()}
+    for worker in state.workers.values():
+        if worker.status != "alive":
+            for held in (*worker.executors.values(), *worker.drivers.values()):
+                company = state.apps[held.app].spec.company
+                found[company] = found.get(company, NOTHING) - held.resources
+    return found

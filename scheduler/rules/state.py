@@ -4,11 +4,11 @@ Two states that folded the same events are equal and have the same digest, on an
 
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
-- An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `rooms`,
-  `queue`, `claims`, `places`, `timers`, `owed`, `needy`, `holders`, `followers`, `waiting_drivers`, `dependents`,
-  `suspects`, `probes`, `owned`.
+- An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
+  `claims`, `places`, `timers`, `owed`, `needy`, `followers`, `waiting_drivers`, `dependents`, `suspects`, `probes`,
+  `owned`.
   `invariants` recomputes all.
-- What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
+- What a rule *decides* stands in an event: pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
 finds in it every change there can be.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from hashlib import blake2b
@@ -73,16 +73,14 @@ from scheduler.rules.entities import (
 )
 from scheduler.rules.fleet import Fleet, tally
 from scheduler.rules.followers import Followers
-from scheduler.rules.holders import Holders
 from scheduler.rules.ledger import Accounts as LedgersOfUser
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request, granted
-from scheduler.rules.placement.delay import takeable_at, timers_of
+from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
-from scheduler.rules.preconditions import EDITION_2, PRECONDITIONS
+from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.ranks import Ranks
-from scheduler.rules.rooms import Rooms
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
 from scheduler.rules.trouble import failures_in_a_row, is_quick, restart_after, suspect_failures, suspicion_timers
@@ -115,7 +113,7 @@ class ClusterState:
         self.settings = ClusterConfigured()
         self.configured = False
         self.edition = 2
-        """By which edition of the rules of sharing it is decided (semantics H)."""
+        """Of which edition of the rules of sharing the log is; 2 before any `EditionChanged` (semantics H8)."""
         self.edition_at = 0
         self.ranks: dict[str, Ranks] = {}
         """App whose executors run programs -> the indexes of these, until it is over (semantics G6)."""
@@ -156,7 +154,6 @@ class ClusterState:
         """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
-        self.rooms = Rooms(self.workers)
         self.claims = Claims(self.fleet, self.apps)
         self.limits = Limits()
         self.accounts = Accounts()
@@ -165,15 +162,11 @@ class ClusterState:
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
-        self._timed = -1
-        """The position of the last event that the timers regard."""
         self.drivers: dict[str, Allocation] = {}
         self.holds: dict[int, Hold] = {}
-        """What is held for apps, by the position of its event (semantics P8, E5)."""
-        self.holders = Holders()
-        """The admitted apps that have executors."""
-        self.elastics: dict[str, dict[str, App]] = {}
-        """Company -> its elastic apps in waitingApps."""
+        """The targets, by the position of their events (semantics H6)."""
+        self.elastics: dict[str, App] = {}
+        """The elastic apps in waitingApps."""
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.owed = Owed()
@@ -218,10 +211,8 @@ class ClusterState:
             raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
-            if self.owed.lists:
-                self._note_shortage()
             if len(self._timers.changed) > CHANGED_APPS:
-                self._timers_but_shortage()
+                self._update_timers()
             self._before_at = self.at
             self.at = self.queue.basis.at = at
         if cause:
@@ -232,8 +223,6 @@ class ClusterState:
         fold(self, event)
         if self.changes.kept is not None:
             self.changes.mark(event)
-        if self.queue.to_review:
-            self.queue.review()
         if private is not None:
             self._keep_private(event, private)
         if done and by is not NOBODY and by.role in ("user", "admin", "operator"):
@@ -287,8 +276,8 @@ class ClusterState:
 
     @property
     def by_entitlement(self) -> bool:
-        """Whether the third edition of sharing decides (semantics H)."""
-        return self.edition > EDITION_2 and self.settings.admission == "fair"
+        """Whether sharing is by entitlement; with open admission nobody is entitled to anything (semantics H, A6)."""
+        return self.settings.admission == "fair"
 
     @property
     def sparing(self) -> bool:
@@ -298,19 +287,10 @@ class ClusterState:
     @property
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1), brought up to date with the last event."""
-        timers = self._timers_but_shortage()
-        if self._timed != self.head:
-            self._timed = self.head
-            if self.owed.lists or timers.short:
-                self._set_short()
-        return timers
+        self._update_timers()
+        return self._timers
 
-    def _timers_but_shortage(self) -> Timers:
-        """Those of companies with held-back apps and of apps: all that a stage before placement asks for."""
-        if self.queue.changed:
-            for company in self.queue.changed:
-                self._timers.set(company, 0, self.queue.moments(company))
-            self.queue.changed.clear()
+    def _update_timers(self) -> None:
         if changed := self._timers.changed:
             for app in changed.values():
                 self._set_timers(app)
@@ -319,58 +299,22 @@ class ClusterState:
             self._stepped_at = self.at
             for name in self._timers.due(self.at, "growth"):
                 self._set_timers(self.apps[name])
-        return self._timers
 
     def any_due(self, at: int) -> bool:
         """Whether anything that waits for a time is due by `at` (ms)."""
-        return self._timers_but_shortage().any_due(at)
-
-    def _set_short(self) -> None:
-        """When the companies that have not reached their parts will have been short for too long (semantics P8)."""
-        short = {name: self.short_since(name) for name in self.owed.companies()}
-        patience_ms = self.settings.hold_patience_s * 1000
-        for name in {**self._timers.short, **short}:
-            since = short.get(name)
-            self._timers.set(name, -1, () if since is None else ((since + patience_ms, "short"),))
-        self._timers.short = dict.fromkeys(short)
-
-    def short_since(self, company: str) -> int | None:
-        """Since when (ms) the company has not reached its part at the end of each turn; None if it has (semantics P8).
-
-        It is kept for companies that are owed executors.
-        """
-        if self.settings.admission == "open" or self.queue.reached(company):
-            return None
-        since = self.companies[company].short_since
-        return self.at if since is None else since
-
-    def _note_shortage(self) -> None:
-        """Time moves on, so the turn has ended: which companies have not reached their parts (semantics P8)."""
-        for name in self.owed.companies():
-            self.companies[name].short_since = self.short_since(name)
-
-    def to_reserve(self, at: int) -> list[str]:
-        """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self._timers_but_shortage().due(at, "reservation") if self.queue.arrivals else ()
-        return [app for company in due for app in self.queue.to_reserve(company, at)]
-
-    def to_lapse(self, at: int) -> list[str]:
-        """The apps whose reservation has lasted too long by `at` (ms), company by company (semantics C7)."""
-        return [
-            app for company in self._timers_but_shortage().due(at, "lapse") for app in self.queue.to_lapse(company, at)
-        ]
+        return self.timers.any_due(at)
 
     def idle_due(self, at: int) -> list[App]:
         """The elastic apps with an executor that is idle for too long by `at` (ms), in the order of admission (L6)."""
-        if not self.elastics:  # most clusters: nobody asks for timers that placement changes
+        if not self.elastics:  # most clusters
             return []
-        return [self.apps[name] for name in self._timers_but_shortage().due(at, "idle")]
+        return [self.apps[name] for name in self.timers.due(at, "idle")]
 
     def steps_due(self, at: int) -> list[App]:
         """The elastic apps with a step after the last event and by `at` (ms), in the order of admission (L6)."""
         if not self.steppers:
             return []
-        return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth")]
+        return [self.apps[name] for name in self.timers.due(at, "growth")]
 
     def growing(self, at: int) -> list[App]:
         """Those that may take a step in the turn at `at` (ms), as its beginning tells (L6)."""
@@ -426,7 +370,6 @@ class ClusterState:
             "executors": to_builtins(self.executors),
             "drivers": to_builtins(self.drivers),
             "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
-            "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(map(list, self.known_commands())),
             "forgotten_at": self.forgotten_at,
             "public_keys": list(self.public_keys.items()),
@@ -443,11 +386,8 @@ class ClusterState:
             **({"slots": [[name, *slot] for name, slot in self.slots.items()]} if self.slots else {}),
         }
 
-    def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
-        """Work out every index from the facts alone: for a state whose facts were read back, before any event.
-
-        `held_back` is the result of `AppQueue.held_back`.
-        """
+    def index(self) -> None:
+        """Work out every index from the facts alone: for a state whose facts were read back, before any event."""
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
         self.claims.configure(self.settings)
         self.queue.configure(self.settings)
@@ -460,7 +400,6 @@ class ClusterState:
                 self.holds[allocation.claim].leaving[allocation.id] = allocation
         for name, company in self.companies.items():
             standing = self.claims.of(name)
-            standing.balance, standing.stranded = company.balance, company.balance.granted
             selected = company.last_selected
             self.queue.add_company(name, company.balance, company.usage, last_selected=selected, standing=standing)
             for user_name, user in company.users.items():
@@ -483,14 +422,9 @@ class ClusterState:
                 self.wishes[app.id] = app
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         ready = sorted((app for app in pending if app.ready), key=lambda app: app.ready_position)
-        for app in ready:
-            if app.reserved_at or app.lapsed:
-                self.queue.recall(app, app.reserved_at, app.lapsed)
         self.queue.push_all(ready)
         for app in sorted((app for app in pending if app.awaits or not app.ready), key=lambda app: app.submitted):
             self.dependents.add(app, self.apps)
-        for executor in self.executors.values():
-            self._set_takeable(executor)
         for name in self.slots:
             self._set_slot_timer(name)
         for app in pending:
@@ -501,27 +435,21 @@ class ClusterState:
             self._index_admitted(app)
         if self.limits.values or self.closed:
             self._count_apps()
-        self.queue.hold_back(held_back)
 
     def _index_admitted(self, app: App) -> None:
         self.waiting[app.id] = app
         if app.lack.units:
             self.needy[app.id] = app
-        self.queue.companies[app.spec.company].admitted += 1
         if not app.next_executor and not app.tries.next_driver:
             self.claims.await_grant(app)
         if app.spec.driver is not None and app.driver is None and not app.expired_at:
             self._let_driver_wait(app, waits=True)
         if app.spec.elastic is not None and not app.expired_at:
-            self.elastics.setdefault(app.spec.company, {})[app.id] = app
-            self.claims.lend(app)
+            self.elastics[app.id] = app
         owed_since = app.owed_since
         self._reconsider(app)
         app.owed_since = owed_since
-        if app.executors and not app.expired_at:
-            self.holders.add(app)
         self._set_timers(app)
-        self.queue.touch(app.spec.company, app.spec.user)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -529,7 +457,6 @@ class ClusterState:
             "balance": to_builtins(company.balance),
             "usage": to_builtins(self.usage(company)),
             "last_selected": company.last_selected,
-            "short_since": company.short_since,
             "apps": company.apps,
             "users": {name: _facts(user) for name, user in company.users.items()},
         }
@@ -593,9 +520,6 @@ class ClusterState:
         for app in self.waiting.values():
             self._timers.changed[app.submitted] = app
             self._reconsider(app)
-        for executor in self.executors.values():
-            self._set_takeable(executor)
-        self.holders.misplace()
         self._wait_to_forget()
         self._forget_ended()
 
@@ -605,7 +529,6 @@ class ClusterState:
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         standing = self.claims.of(event.company)
-        standing.balance = company.balance
         self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
         if self.limits.values:
             self.queue.set_limits(event.company, self.limits)
@@ -686,10 +609,6 @@ class ClusterState:
             self._trust(worker)
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_cluster()
-        for allocation in (*worker.executors.values(), *worker.drivers.values()):
-            spec = self.apps[allocation.app].spec
-            if spec.company in self.queue.companies:
-                self.queue.touch(spec.company, spec.user)
 
     def known_workers(self) -> list[Worker | LostWorker]:
         """The workers that are registered, or lost and still remembered (semantics N3)."""
@@ -752,7 +671,6 @@ class ClusterState:
         """Another amount than `before` may be open to new executors on the worker."""
         if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.open_to(None))
-        self.rooms.touch(worker)
 
     def _set_suspicion(self, worker: Worker) -> None:
         self.suspects.pop(worker.id, None)
@@ -768,7 +686,6 @@ class ClusterState:
             return
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.open_to(None))
-        self.rooms.touch(worker)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         move = self.places.join if now else self.places.leave
@@ -778,18 +695,12 @@ class ClusterState:
 
     def _set_quotas(self, *names: str) -> None:
         """The quotas of these companies, or of all, by the cluster and companies there are (semantics A8, C2, C4)."""
-        self.queue.set_cluster(self.fleet.total, self._minimum_executor())
         for name in names or self.companies:
-            spec = self.companies[name].spec
-            self.queue.set_quota(name, self.quota(name), stops_idle=not spec.by_default, borrow=spec.may_borrow)
+            self.queue.set_quota(name, self.quota(name))
 
     def _set_cluster(self) -> None:
         """Which apps live workers could host, what they claim, and quotas, by the workers there are (A8, N3, C2)."""
-        hosted, recounted = self.claims.review()
-        for need in hosted:
-            self.queue.rejudge(need)
-        for company, user in recounted:
-            self.queue.touch(company, user)
+        self.claims.review()
         self._set_quotas()
 
     def _set_need(self, app: App) -> None:
@@ -800,8 +711,7 @@ class ClusterState:
         if app.admitted:
             if app.owed:
                 self.owed.remove(app)
-            if self.claims.move(app, need) is not NOTHING:
-                self.queue.touch(app.spec.company, app.spec.user)
+            self.claims.move(app, need)
             if app.owed:
                 self.owed.add(app)
         else:
@@ -820,8 +730,6 @@ class ClusterState:
     def _restate(self, app: App, before: Ask) -> None:
         """A pending app, be it in its user's queue or not ready yet, asked that before."""
         if app.ready and ask_of(app) != before:
-            if app.requested != before.request:
-                app.reserved_at = 0
             self.queue.restate(app, before)
 
     def _app_registered(self, event: AppRegistered) -> None:
@@ -869,14 +777,11 @@ class ClusterState:
         app.ready, app.readied, app.readied_at = True, self.head, self.at
         self.dependents.judge(app)
         self.queue.push(app)
-        if app.lapsed:
-            self.queue.recall(app, 0, app.lapsed)
 
     def _app_held(self, event: events.AppHeld) -> None:
         app = self.apps[event.app]
         if app.ready:
             self.queue.remove(app)
-            app.reserved_at = 0
         app.ready, app.on_hold = False, True
         self.dependents.judge(app)
 
@@ -910,17 +815,9 @@ class ClusterState:
             self.queue.reprioritize(app, event.priority)
         else:
             app.priority = event.priority
-            self.holders.move(app)
 
-    def _room_reserved(self, event: events.RoomReserved) -> None:
-        app = self.apps[event.app]
-        app.reserved_at = self.at
-        self.queue.reserve(app, self.at)
-
-    def _reservation_lapsed(self, event: events.ReservationLapsed) -> None:
-        app = self.apps[event.app]
-        app.reserved_at, app.lapsed = 0, self.head
-        self.queue.lapse(app, self.head)
+    def _told_before(self, _: events.RoomReserved | events.ReservationLapsed) -> None:
+        """What the second edition of the rules reserved, nobody asks for any more."""
 
     def _app_admitted(self, event: events.AppAdmitted) -> None:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
@@ -935,11 +832,9 @@ class ClusterState:
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
-        app.on_lent = event.lent
         if app.spec.elastic is not None:
             app.demand = app.demand._replace(asked_at=self.at)
-            self.elastics.setdefault(event.company, {})[event.app] = app
-            self.claims.lend(app)
+            self.elastics[event.app] = app
         self.queue.admit(app, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
@@ -970,8 +865,6 @@ class ClusterState:
             app.demand = app.demand._replace(asked_at=self.at)
         if event.target != app.demand.target:
             self._wish(app, event.target)
-        if app.ready:
-            self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
     def _wish(self, app: App, target: int | None) -> None:
@@ -1023,10 +916,7 @@ class ClusterState:
             if app.unserved:
                 self.claims.serve(app)
             self._reconsider(app)
-            if app.spec.elastic is not None:
-                self.claims.lend(app)
-                self.elastics.get(app.spec.company, {}).pop(event.app, None)
-            self.queue.leave(app, lower=app.spec.elastic is None)
+            self.elastics.pop(event.app, None)
         else:
             if self.claims.counts_apps:
                 self.claims.count(app, pending=-1)
@@ -1040,8 +930,6 @@ class ClusterState:
 
     def _stop(self, app: App) -> None:
         """The app is owed nothing more, and what it holds must stop (semantics A5, X2)."""
-        if app.executors:
-            self.holders.drop(app)
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
@@ -1077,12 +965,9 @@ class ClusterState:
         app = self.apps[event.app]
         self._stop(app)
         app.expired_at = self.at
-        self.elastics.get(app.spec.company, {}).pop(event.app, None)
+        self.elastics.pop(event.app, None)
         self._set_timers(app)
         self._reconsider(app)
-        if app.spec.elastic is not None:
-            self.claims.lend(app)
-            self.queue.touch(app.spec.company, app.spec.user)
 
     def _app_extended(self, event: events.AppExtended) -> None:
         """It may run longer, and is warned before the new end (semantics X3)."""
@@ -1114,13 +999,10 @@ class ClusterState:
         )
         app.owed_since, app.returned_at = self.at, 0
         if not app.executors:
-            self.holders.add(app)
             app.executors = {}
         if self.slots and (slot := self.slots.get(event.app)) is not None and slot.began:
             self._grant_in_slot(app, executor, slot)
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
-        if self.settings.reclaim == "firm":
-            self._set_takeable(executor)
         app.next_executor += 1
         if event.app in self.dependents.of:
             self.dependents.tell_beginning(event.app)
@@ -1131,7 +1013,6 @@ class ClusterState:
             add_request(app.accounts, event.requested - before)
             app.requested = event.requested
             self.claims.restate(app, before)
-            self.queue.touch(app.spec.company, app.spec.user)
         if worker.suspicion is not None:
             self._probe(worker, worker.suspicion, event.executor)
         self._grant(app, worker, event.resources)
@@ -1159,13 +1040,13 @@ class ClusterState:
             self._reconsider(app)
 
     def _room_held(self, event: events.RoomHeld) -> None:
-        """Less is free on the worker for everybody else (semantics P8)."""
-        self._hold(event.worker, event.app, event.amounts, event.reason, within=event.within)
+        """As a target, which the second edition of the rules called so."""
+        self._hold(event.worker, event.app, event.amounts, event.reason)
 
-    def _hold(self, where: str, holder: str, amounts: Resources, reason: HoldReason, *, within: bool) -> None:
+    def _hold(self, where: str, holder: str, amounts: Resources, reason: HoldReason) -> None:
         app, worker = self.apps[holder], self.workers[where]
         before = worker.open_to(None)
-        hold = Hold(self.head, where, holder, amounts, reason, self.at, within)
+        hold = Hold(self.head, where, holder, amounts, reason, self.at)
         if app.owed:
             self.owed.remove(app)
         app.holds = app.holds or {}
@@ -1176,10 +1057,7 @@ class ClusterState:
         self._timers.changed[app.submitted] = app
 
     def _hold_ended(self, event: events.HoldEnded) -> None:
-        """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
         self._end_hold(event.hold, event.app, event.worker)
-        if event.reason == "limit" and (app := self.apps.get(event.app)) is not None:
-            app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
 
     def _end_hold(self, number: int, holder: str, where: str) -> None:
         app, worker = self.apps.get(holder), self.workers.get(where)
@@ -1213,7 +1091,7 @@ class ClusterState:
 
     def _slot_began(self, event: events.SlotBegan) -> None:
         """If nothing is granted in it, it is over after its length and the time that room takes (semantics H10)."""
-        lasts_s = self.settings.reclaim_patience_s + self.settings.slot_s
+        lasts_s = (self.settings.reclaim_patience_s or 0) + self.settings.slot_s
         date = self.slots[event.app].date
         self.slots[event.app] = Slot(date, self.at, event.units, self.at + lasts_s * 1000)
         self._set_slot_timer(event.app)
@@ -1239,7 +1117,7 @@ class ClusterState:
 
     def _target_set(self, event: events.TargetSet) -> None:
         """Less is free on the worker for everybody else (semantics H6)."""
-        self._hold(event.worker, event.app, event.amounts, event.why, within=False)
+        self._hold(event.worker, event.app, event.amounts, event.why)
 
     def _target_ended(self, event: events.TargetEnded) -> None:
         self._end_hold(event.target, event.app, event.worker)
@@ -1251,7 +1129,7 @@ class ClusterState:
         app.running -= executor.was_running
         self._let_leave(executor)
         executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
-        executor.firm = event.hold > 0 and self.settings.reclaim == "firm"
+        executor.firm = event.hold > 0 and self.settings.reclaim_patience_s is not None
         if event.why == "plan":
             app.lack = app.lack.brought_forward(executor.deadline, self.at)
         if event.why == "move":
@@ -1262,13 +1140,10 @@ class ClusterState:
             app.moving += executor.resources
         if event.hold:
             self.holds[event.hold].leaving[executor.id] = executor
-            if app.losses[-1:] != (self.at,):
-                app.losses = (*app.losses, self.at)[-self.settings.max_reclaims :]
-                self.holders.move(app)
         self._reconsider(app)
 
     def _revocation_withdrawn(self, event: events.RevocationWithdrawn) -> None:
-        """It goes on as before it was told to leave (semantics E5); it could take no task, so it is idle anew (L6)."""
+        """It goes on as before it was told to leave (semantics H7); it could take no task, so it is idle anew (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         executor.status = "running" if executor.was_running else "starting"
@@ -1294,17 +1169,12 @@ class ClusterState:
         app = self.apps[allocation.app]
         app.leaving += change
         self.companies[app.spec.company].leaving += change
-        self.rooms.touch(worker)
 
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
-        if self.settings.reclaim == "firm":
-            self._timers.set(executor.id, -2, ())
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
-        if not app.executors:
-            self.holders.drop(app)
         if executor.status == "running":
             app.running -= 1
         elif executor.status == "stopping":
@@ -1416,26 +1286,16 @@ class ClusterState:
         add_grant(app.accounts, grant)
         if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
-            change = self.claims.update(app, grant)
-            if self.rooms.watching:  # mostly not: save the call
-                self.rooms.touch(worker)
+            self.claims.update(app, grant)
         else:
-            app.standings[1].stranded += grant
-            change = self.claims.update(app)
+            self.claims.update(app)
         if app.unserved:
             self.claims.serve(app)
-            self.queue.touch(app.spec.company, app.spec.user)
-        elif self.settings.occupancy == "granted":
-            self.queue.touch(app.spec.company, app.spec.user)
-        if change is not NOTHING:
-            lower = app.spec.elastic is None and NOTHING.covers(change)
-            self.queue.touch(app.spec.company, app.spec.user, lower=lower)
         self._set_owed(app)
 
     def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
-        if self.claims.update(app) is not NOTHING:
-            self.queue.touch(app.spec.company, app.spec.user)
+        self.claims.update(app)
         self._set_owed(app)
 
     def _set_owed(self, app: App) -> None:
@@ -1461,10 +1321,6 @@ class ClusterState:
         else:
             self.owed.remove(app)
 
-    def _set_takeable(self, executor: Allocation) -> None:
-        """From when on the executor may be taken, where that is not at once (semantics E2)."""
-        self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
-
     def _set_timers(self, app: App) -> None:
         waits = (
             app.owed or app.demand.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
@@ -1477,17 +1333,9 @@ class ClusterState:
             self.steppers.pop(app.id, None)
         self._timers.set(app.id, app.admitted, timers_of(app, self.settings, self.at) if living else ())
 
-    def fits_where_held(self, app: App) -> bool:
-        """Whether an executor of the app fits on a live worker where room is held for it (semantics P8)."""
-        workers = [self.workers.get(hold.worker) for hold in app.holds.values()]
-        return any(
-            worker is not None and worker.status == "alive" and worker.open_to(app.id).covers(app.need.least)
-            for worker in workers
-        )
-
     @contextmanager
     def seen_by(self, app: App, without: Collection[str] = ()) -> Iterator[None]:
-        """Have the fleet show what is open to the app: also room that is held for it, nothing `without` (P8, W7)."""
+        """Have the fleet show what is open to the app: also room that is held for it, nothing `without` (H6, W7)."""
         names = dict.fromkeys((*[hold.worker for hold in app.holds.values()], *without))
         seen = [
             (worker, worker.open_to(None), NOTHING if worker.id in without else worker.open_to(app.id))
@@ -1586,8 +1434,8 @@ class ClusterState:
             events.WorkerProbed: cls._worker_probed,
             events.WorkerCleared: cls._worker_cleared,
             AppRegistered: cls._app_registered,
-            events.RoomReserved: cls._room_reserved,
-            events.ReservationLapsed: cls._reservation_lapsed,
+            events.RoomReserved: cls._told_before,
+            events.ReservationLapsed: cls._told_before,
             events.AppAdmitted: cls._app_admitted,
             events.DriverAllocated: cls._driver_allocated,
             events.DriverRemoved: cls._driver_removed,
@@ -1667,7 +1515,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 
 _APP_LINKS = (
     *("id", "spec", "private_json", "accounts", "usage", "executors", "driver", "holds"),
-    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
+    *("standings", "need", "more", "usable", "unserved"),
     *("demand", "tries", "moved", "moving", "leaving", "not_before", "cancelled"),
 )
 

@@ -16,13 +16,7 @@ What = Literal[
     "delay",
     "growth",
     "idle",
-    "lapse",
     "lost",
-    "reservation",
-    "hold",
-    "hold-limit",
-    "short",
-    "takeable",
     "excluded",
     "suspect",
     "probe",
@@ -32,9 +26,8 @@ What = Literal[
     "slot",
     "begin",
 ]
-"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
-end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
-the end of one (P8), an executor that may be taken from then on (E2), the end of an app's exclusion from a worker (W7),
+"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), how long a lost worker is
+remembered (N3), the end of an app's exclusion from a worker (W7),
 of a suspicion and of the wait for its probe (W8), the end of an app's time and the warning before it (X2), the next
 start of a driver (D3), the beginning and the end of a slot (H10), the time before which an app is not to
 begin (J4)."""
@@ -55,8 +48,6 @@ class Timers:
     def __init__(self) -> None:
         self.changed: dict[int, App] = {}
         """The apps that may wait for another time since somebody last asked, by the position of their submission."""
-        self.short: dict[str, None] = {}
-        """The companies of which the table tells when they will have been short for too long (semantics P8)."""
         self._tables: dict[What, list[Timer]] = {}
         self._of: dict[tuple[str, int], tuple[tuple[int, What], ...]] = {}
 
@@ -68,8 +59,8 @@ class Timers:
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
 
-        Apps have their position of admission for `order`; a company has 0, which no app has, a worker -3, a slot -4,
-        an app's beginning -5.
+        Apps have their position of admission for `order`; lost workers have 0, which no app has, a worker -3, a slot
+        -4, an app's beginning -5.
         """
         key = whom, order
         before = self._of.get(key, ())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +27,6 @@ from scheduler.model.events import (
     AppChanged,
     AppDue,
     AppExpired,
-    AppHeld,
     AppReady,
     AppRemoved,
     AppWarned,
@@ -41,16 +39,12 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     ExecutorRevoked,
-    HoldEnded,
     LostWorkersForgotten,
     MasterElected,
     NeedBegan,
     NeedEnded,
     OnePerWorker,
-    ReservationLapsed,
     RevocationWithdrawn,
-    RoomHeld,
-    RoomReserved,
     SlotAwaited,
     SlotBegan,
     SlotEnded,
@@ -62,18 +56,15 @@ from scheduler.model.events import (
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules import readiness
 from scheduler.rules.decide import admit, decide
-from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request, withdrawn
+from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request
 from scheduler.rules.entities import NO_DEMAND
 from scheduler.rules.failures import judged, suspicions_due, switched_off
-from scheduler.rules.holds import new_holds, void
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.drivers import place_drivers
-from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.readiness import judgements
-from scheduler.rules.reclaim import reclaim
 from scheduler.rules.runtime import expiries
-from scheduler.rules.serving import served
 from scheduler.rules.stage.needs import given_up
+from scheduler.rules.stage.open import served
 from scheduler.rules.stage.sharing import shared
 from scheduler.rules.state import ClusterState
 
@@ -225,8 +216,7 @@ class Turn:
 
     def _begin(self) -> None:
         self._begun = True
-        for event in beginning(self.state, self.at):
-            self.fold(event)
+        beginning(self.state, self.at)
 
     def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold this event and nothing else."""
@@ -238,33 +228,19 @@ class Turn:
             self._after(event, cause)
 
 
-def beginning(state: ClusterState, at: int) -> list[RoomReserved]:
-    """What a turn at `at` (ms) does before its inputs change anything.
-
-    It tells which elastic apps may take a step (semantics L6), and reserves room for those who were held back for too
-    long (semantics C7).
-    """
+def beginning(state: ClusterState, at: int) -> None:
+    """Tell which elastic apps may take a step in a turn at `at` (ms), before its inputs change anything (L6)."""
     state.stepping = at, tuple(steps(state, at))
-    return reservations(state, at)
 
 
-def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
-    """The reservations that are due at time `at` (ms) (semantics C7)."""
-    if state.by_entitlement:
-        return []
-    return [RoomReserved(app=app) for app in state.to_reserve(at)]
-
-
-LEAVE_QUEUE = frozenset({AppAdmitted, AppHeld, AppRemoved})
-"""The events by which a pending app waits in its user's queue no more."""
-ENTAILING = MOVE_REQUESTS | LEAVE_QUEUE | {AppExpired, ClusterConfigured, DriverRemoved}
+ENTAILING = MOVE_REQUESTS | {AppExpired, ClusterConfigured, DriverRemoved}
 """The types of events that may have another one as a consequence."""
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
     """Each event, followed by its consequences.
 
-    These are pending requests (L1, L2), reservations (C7), suspicions (W8) and the removal of an expired app (X2).
+    These are pending requests (L1, L2), suspicions (W8) and the removal of an expired app (X2).
 
     The caller folds each event before it asks for the next.
     """
@@ -277,17 +253,13 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
 def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
     """The events that follow at once from `event`, folded just now at time `at` (ms).
 
-    An app whose time is over is removed when the last of what it held is gone (semantics X2). A reservation that lapsed
-    may be renewed once others have left the queue (semantics C7).
+    An app whose time is over is removed when the last of what it held is gone (semantics X2).
     """
     kind = type(event)
-    if kind is ClusterConfigured and state.edition > EDITION_2:
-        return [*([] if state.by_entitlement else given_up(state)), *switched_off(state)]
     if kind is ClusterConfigured:
-        return [*reservations(state, at), *switched_off(state)]
+        return [*([] if state.by_entitlement else given_up(state)), *switched_off(state)]
     app = state.apps.get(event.app)
-    lapsed = state.queue.lapsed and kind in LEAVE_QUEUE and not state.by_entitlement
-    found: list[Event | None] = [*reservations(state, at)] if lapsed else []
+    found: list[Event | None] = []
     if app is not None and app.demand is not NO_DEMAND and kind in MOVE_REQUESTS:
         found.append(requests(state, event, at))  # few apps: save the call
     if kind is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):
@@ -299,7 +271,7 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
 
 
 def _moments(state: ClusterState, at: int) -> Iterable[Event]:
-    return consequences(state, _due(state, at), at) if state.holds or state.suspects or state.any_due(at) else ()
+    return consequences(state, _due(state, at), at) if state.suspects or state.any_due(at) else ()
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -308,10 +280,6 @@ def _due(state: ClusterState, at: int) -> Iterator[Event]:
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
     yield from readiness.due(state, at)
-    for app in () if state.by_entitlement else state.to_lapse(at):
-        yield ReservationLapsed(app=app)
-    if state.holds and not state.by_entitlement:
-        yield from void(state, at)
     yield from given_back(state, at)
 
 
@@ -321,8 +289,6 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
     while (admitted := admit(state)) is not None:
         yield admitted
         yield from entailed(state, admitted, at)
-        if admitted.lent:
-            yield from consequences(state, withdrawn(state, admitted), at)
 
 
 def _demands(state: ClusterState, at: int) -> Iterable[Event]:
@@ -345,22 +311,6 @@ def _executors(state: ClusterState, at: int) -> Iterator[Event]:
             yield event
         else:
             yield from consequences(state, (with_request(state, event),), at)
-
-
-def _holds(state: ClusterState, at: int) -> Iterable[Event]:
-    if state.by_entitlement:
-        return ()
-    return consequences(state, _held_and_claimed(state, at), at)
-
-
-def _held_and_claimed(state: ClusterState, at: int) -> Iterator[Event]:
-    """Once more where a hold became a claim's, which does not count for the quarter: another app may get one (P8)."""
-    again = True
-    while again:
-        again = False
-        for event in chain(new_holds(state, at), reclaim(state, at)):
-            again = again or type(event) is HoldEnded
-            yield event
 
 
 _GRANT = {
@@ -392,7 +342,6 @@ STAGES = (
                 {"forgotten": "workers"},
             ),
             Decision(AppDue, "J4", "the time has come from which on {0.app} may begin", {"due": "app"}),
-            Decision(ReservationLapsed, "C7", "the room reserved for {0.app} is free again", {"lapsed": "app"}),
             Decision(
                 ExecutorRevoked,
                 "L6",
@@ -458,40 +407,10 @@ STAGES = (
                 {"granted": "app", "executor": "executor", **_GRANT, "locality": "locality"},
             ),
             Decision(
-                HoldEnded,
-                "P8",
-                "room on {0.worker} is no longer held for {0.app}: {0.reason}",
-                {"hold_ended": "worker", "app": "app"},
-            ),
-            Decision(
                 RevocationWithdrawn,
-                "E5",
+                "H7",
                 "{0.executor} goes on as before",
                 {"withdrawn": "executor"},
-            ),
-        ),
-    ),
-    Stage(
-        _holds,
-        (
-            Decision(
-                RoomHeld,
-                "P8",
-                "room for {0.amounts} is held on {0.worker} for {0.app}",
-                {
-                    "held": "worker",
-                    "app": "app",
-                    "cores": "amounts.cores",
-                    "memory_mb": "amounts.memory_mb",
-                    "reason": "reason",
-                },
-            ),
-            Decision(
-                ExecutorRevoked,
-                "E1",
-                "{0.executor} is told to leave for {0.claimant}",
-                {"revoked": "executor", "claimant": "claimant", "rule": "rule"},
-                lambda event: event.reason == "reclaimed" and event.why is None,
             ),
             Decision(
                 NeedBegan,

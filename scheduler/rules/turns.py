@@ -15,8 +15,9 @@ C = TypeVar("C", bound=Hashable)
 class Turns(Generic[C]):
     """Apps, the first of the first user of the first company first; places are asked for again as they come up.
 
-    `side` is the company, and what else tells apart apps whose company would have another place. The places of
-    companies and users only ever move back while it is used, and by turns of theirs alone.
+    `side` is the company, and what else tells apart apps whose company would have another place. Where the places of
+    companies and of users are equal, the first of their apps decides. They only ever move back while it is used, and by
+    turns of theirs alone.
     """
 
     def __init__(
@@ -30,12 +31,12 @@ class Turns(Generic[C]):
     ) -> None:
         self._side, self._company, self._user, self._within = side, company, user, within
         self._apps: dict[tuple[C, str], list[tuple[Any, int, App]]] = {}
-        self._users: dict[C, list[tuple[Any, str]]] = {}
+        self._users: dict[C, list[tuple[tuple[Any, Any], str]]] = {}
         for app in apps:
             self._apps.setdefault((side(app), app.spec.user), []).append((within(app), app.submitted, app))
         for (of, name), theirs in self._apps.items():
             heapify(theirs)
-            self._users.setdefault(of, []).append((user(theirs[0][-1]), name))
+            self._users.setdefault(of, []).append((self._user_place(theirs), name))
         for users in self._users.values():
             heapify(users)
         self._sides = [(self._place(of), of) for of in self._users]
@@ -67,7 +68,7 @@ class Turns(Generic[C]):
             return
         self._apps[side, user] = [entry]
         known = side in self._users
-        heappush(self._users.setdefault(side, []), (self._user(app), user))
+        heappush(self._users.setdefault(side, []), (self._user_place(self._apps[side, user]), user))
         if not known:
             heappush(self._sides, (self._place(side), side))
 
@@ -81,11 +82,16 @@ class Turns(Generic[C]):
                 heappop(users)
                 del self._apps[side, name]
                 continue
-            place = self._user(theirs[0][-1])
+            place = self._user_place(theirs)
             if place == known:
                 return name
             heapreplace(users, (place, name))
         return None
+
+    def _user_place(self, theirs: list[tuple[Any, int, App]]) -> tuple[Any, Any]:
+        """The place of the user who has these apps, then of the first of them."""
+        within, _, app = theirs[0]
+        return self._user(app), within
 
     def _place(self, side: C) -> tuple[Any, Any]:
         """The place of that side: of its company, then of its first user."""

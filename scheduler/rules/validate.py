@@ -66,11 +66,13 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S{1,1000}")
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _PART = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?%?|[0-9]{1,9}/[1-9][0-9]{0,8}")
 
-NEW_SETTINGS: Mapping[str, Any] = {"reclaim": "firm", "reclaim_patience_s": 3600}
+NEW_SETTINGS: Mapping[str, Any] = {"reclaim_patience_s": 3600}
 """What a new log states beside the defaults of an earlier one: what was lent comes back by a date (semantics H7)."""
 NEW_CLUSTER = ClusterConfigured(**NEW_SETTINGS)
 """The settings that the first master of a new log states."""
 
+RETIRED = {"quota_patience_s", "hold_patience_s", "hold_limit_s", "reclaim", "max_reclaims", "reclaim_window_s"}
+"""What the second edition of the rules looked at: such settings stand in older logs, and nobody reads them now."""
 _CHOICES: Mapping[str, Iterable[str]] = {
     "company_policy": COMPANY_POLICIES,
     "user_policy": USER_POLICIES,
@@ -80,7 +82,6 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "occupancy": ("requested", "granted", "claimed"),
     "admission": ("fair", "open"),
     "never_fits": ("refuse", "wait"),
-    "reclaim": ("none", "gentle", "firm"),
     "own_sizes": ("any", "within-bounds"),
 }
 _AT_LEAST = {
@@ -332,6 +333,7 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
 
     Raises: InvalidSetting for an unknown name or a value that breaks a check.
     """
+    changes = _without_retired(current, changes)
     share = changes.get("max_driver_share")
     if isinstance(share, (int, float)):
         changes = {**changes, "max_driver_share": str(share)}
@@ -353,6 +355,32 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
     check_runtimes(settings.default_max_runtime_s, settings.max_max_runtime_s)
     _check_executor_sizes(settings)
     return settings
+
+
+def undated(settings: ClusterConfigured) -> ClusterConfigured:
+    """The settings, but that nobody has to leave by a date (semantics H7)."""
+    return replace(settings, reclaim_patience_s=None)
+
+
+def _without_retired(current: ClusterConfigured, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The changes with `reclaim`, of which earlier versions knew three values, as what it says of dates now (H7)."""
+    for name in changes:
+        if name in RETIRED and name != "reclaim":
+            raise InvalidSetting(f"{name} was a setting of the second edition of the rules; leave it out")
+    if "reclaim" not in changes:
+        return changes
+    if changes["reclaim"] not in ("none", "gentle", "firm"):
+        raise InvalidSetting(f"reclaim cannot be {shorten(changes['reclaim'])}: set reclaim_patience_s instead")
+    others = {name: value for name, value in changes.items() if name != "reclaim"}
+    if changes["reclaim"] != "firm":
+        return {**others, "reclaim_patience_s": None}
+    dated = current.reclaim_patience_s is not None
+    return others if dated else {"reclaim_patience_s": NEW_SETTINGS["reclaim_patience_s"], **others}
+
+
+def of_now(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of settings that an older log states once those are left out that nobody reads any more."""
+    return {name: value for name, value in changes.items() if name not in RETIRED or name == "reclaim"}
 
 
 def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -382,7 +410,7 @@ def _expected(name: str, current: object) -> str:
         return f"use one of {', '.join(_CHOICES[name])}"
     if isinstance(current, bool):
         return "use true or false"
-    if name in ("max_drivers", "suspect_failures", "default_max_runtime_s", "max_max_runtime_s"):
+    if name in ("max_drivers", "suspect_failures", "default_max_runtime_s", "max_max_runtime_s", "reclaim_patience_s"):
         return "use a whole number or none"
     if name == "max_driver_share":
         return "use a part of the cluster, such as 1/2 or 50%"

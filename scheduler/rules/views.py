@@ -13,14 +13,16 @@ from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Addresses, AppState, ClusterConfigured, Computed, Fixed, Sizing
 from scheduler.model.quota import Quota, Share
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.limits import EVERYBODY, kind_of
 from scheduler.rules.entities import Allocation, App, Hold, LostWorker, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.ledger import Balance
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.standings import NOWHERE, Side, Standing, standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.trouble import kept_until
+from scheduler.rules.validate import RETIRED
 
 SCANNED = 10_000
 """The most apps that are looked at for one page."""
@@ -194,7 +196,7 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
     """The workers by id: their offers, the granted amounts, and the numbers of executors and drivers.
 
     With the time (ms) until which a worker is suspected, the executors because of which it is (semantics W8), the apps
-    that are excluded from it (W7), and the room that is held on it (P8, E5). With `lost`, those too that were lost and
+    that are excluded from it (W7), and the room that is held on it (H6, H7). With `lost`, those too that were lost and
     are still remembered (N3).
     """
     of_worker: dict[str, list[dict[str, Any]]] = {}
@@ -228,7 +230,7 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
 
 
 def _hold(hold: Hold) -> dict[str, Any]:
-    """Room that is held for an app, since when (ms), and the executors that are to leave for it (semantics P8, E5)."""
+    """Room that is held for an app, since when (ms), and the executors that are to leave for it (semantics H6, H7)."""
     return {
         "app": hold.app,
         "cores": hold.amounts.cores,
@@ -306,7 +308,7 @@ def resources(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def companies(state: ClusterState) -> list[dict[str, Any]]:
-    """The companies by name: how the quota is set, its present amounts, and the usage (semantics C2, C5, C6)."""
+    """The companies by name: how the quota is set, its present amounts, and the usage (semantics C2, C5)."""
     return [
         {
             "company": name,
@@ -328,22 +330,21 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
 def shares(state: ClusterState) -> dict[str, Any]:
     """The ledgers at all three levels (semantics O1), with each company's quota and share (C2, C3).
 
-    By entitlement, what companies and users want, are entitled to and hold, and each company's cap (H); before, each
-    company's part, claim, and what it is granted beyond its part (C8, A8).
+    With what companies and users want, are entitled to and hold, and each company's cap (H).
     """
-    found = standings(state) if state.by_entitlement else None
+    found = standings(state)
     companies: list[dict[str, Any]] = []
     users: list[dict[str, Any]] = []
     for name, company in sorted(state.companies.items()):
         share = str(state.queue.share(name))
-        stands = _standing(state, name) if found is None else {**_cap(state, name), **_stands(found, name)}
+        stands = {**_cap(state, name), **_stands(found, name)}
         amounts = {**_balance(company.balance), **_quota(state.quota(name)), **stands}
         companies.append({"company": name, **amounts, "share": share})
         for user_name, user in sorted(company.users.items()):
-            of_user = {} if found is None else _stands(found, name, user_name)
-            users.append({"company": name, "user": user_name, **_balance(user.balance), **of_user})
+            stands = _stands(found, name, user_name)
+            users.append({"company": name, "user": user_name, **_balance(user.balance), **stands})
     return {
-        "byEntitlement": found is not None,
+        "byEntitlement": state.by_entitlement,
         "waitingApps": _balance(state.balance),
         "companies": companies,
         "users": users,
@@ -390,7 +391,7 @@ def limits(state: ClusterState) -> list[dict[str, Any]]:
 
 def settings(state: ClusterState) -> dict[str, Any]:
     """Every setting in force."""
-    return asdict(state.settings)
+    return {name: value for name, value in asdict(state.settings).items() if name not in RETIRED}
 
 
 def edition(state: ClusterState) -> dict[str, Any]:
@@ -398,8 +399,9 @@ def edition(state: ClusterState) -> dict[str, Any]:
     return {
         "edition": state.edition,
         "since": state.edition_at or None,
+        "earlier": state.edition < EDITIONS[-1],
         "byEntitlement": state.by_entitlement,
-        "reclaim": state.settings.reclaim,
+        "patienceS": state.settings.reclaim_patience_s,
         "admission": state.settings.admission,
     }
 
@@ -519,7 +521,7 @@ def _allocation(what: str, held: Allocation) -> dict[str, Any]:
 
 
 def _leaving(state: ClusterState, held: Allocation) -> dict[str, Any]:
-    """For which app and until when (ms) the executor is to leave; nothing if for none (semantics E5)."""
+    """For which app and until when (ms) the executor is to leave; nothing if for none (semantics H7)."""
     hold = state.holds.get(held.claim)
     return {} if hold is None else {"leavesFor": hold.app, "deadline": held.deadline}
 
@@ -562,19 +564,6 @@ def _balance(balance: Balance) -> dict[str, Any]:
         "grantedMemory": balance.granted.memory_mb,
         **_others(occupied=balance.requested, granted=balance.granted),
     }
-
-
-def _standing(state: ClusterState, company: str) -> dict[str, Any]:
-    """The company's assured part, its claim, and what it is granted beyond its part (semantics C8, A8)."""
-    part, standing = state.queue.part(company), state.claims.of(company)
-    beyond = (standing.held - part).at_least(NOTHING)
-    named = {"part": part, "claim": standing.claimed, "beyond": beyond}
-    amounts = {
-        key: value
-        for name, held in named.items()
-        for key, value in ((f"{name}Cores", held.cores), (f"{name}Memory", held.memory_mb))
-    }
-    return {**amounts, **_others(**named)}
 
 
 def _quota(quota: Quota) -> dict[str, Any]:

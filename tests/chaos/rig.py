@@ -58,7 +58,6 @@ SETTINGS = {
     "executor_idle_timeout_s": 2,
     "archive_after_events": 50,
     "archive_retain_events": 100,
-    "reclaim": "firm",
     "min_runtime_s": 0,
     "reclaim_patience_s": 1,
     "kill_grace_s": 1,

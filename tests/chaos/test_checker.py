@@ -29,6 +29,7 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     DriverRemoved,
+    EditionChanged,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
@@ -61,10 +62,11 @@ class Run:
         self.running: list[str] = []
         first = Turn(self._state, 1_000)
         first.record(MasterElected(master="m"))
+        first.record(EditionChanged(edition=3))
         first.record(ClusterConfigured())
         self._keep(first)
         self.turn(2_000, RegisterCompany(company="acme"))
-        self.turn(3_000, RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16_384))
+        self.turn(3_000, RegisterWorker(worker="w", node="n", host="h", cores=32, memory_mb=32_768))
         for app, how in (("a", "ok"), ("b", "fails"), ("c", "ok")):
             self.client(4_000, submission(app, how))
             self.turn(5_000, StartedExecutor(executor=f"{app}.0"))
@@ -175,11 +177,11 @@ def leave_an_admission_out(run: Run) -> None:
 
 
 def promise_a_core_twice(run: Run) -> None:
-    run.change(ExecutorAllocated, 2, resources=Resources(16, 2048))
+    run.change(ExecutorAllocated, 2, resources=Resources(32, 2048))
 
 
 def promise_memory_twice(run: Run) -> None:
-    run.change(ExecutorAllocated, 2, resources=Resources(4, 16_000))
+    run.change(ExecutorAllocated, 2, resources=Resources(4, 32_000))
 
 
 def grant_on_a_worker_that_is_gone(run: Run) -> None:

@@ -29,7 +29,7 @@ _BEGINNING = (ChangeEdition(edition=3), ConfigureCluster(settings=dict(NEW_SETTI
 
 def history(favoured: str = "") -> Cluster:
     """A morning of acme and globex; `favoured` is the app that a forging master admits out of turn, once it can."""
-    cluster = Cluster(edition=2)  # until the first turn says 3
+    cluster = Cluster(begun=False)
     cluster.turn(*_BEGINNING, after_s=BEGIN_S)
     cluster.company("acme", 24, 64 * GIB)
     cluster.company("globex", 24, 64 * GIB)
@@ -52,7 +52,7 @@ def history(favoured: str = "") -> Cluster:
 
 def reclaimed() -> Cluster:
     """globex is lent the whole cluster; acme asks for its half, and an executor leaves for it between two tasks."""
-    cluster = Cluster(edition=2)  # until the first turn says 3
+    cluster = Cluster(begun=False)
     cluster.turn(*_BEGINNING, after_s=BEGIN_S)
     cluster.company("acme", 16, 64 * GIB)
     cluster.company("globex", 16, 64 * GIB, borrow=True)

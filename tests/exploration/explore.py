@@ -197,7 +197,8 @@ def _possible(state: ClusterState, now: int, world: World) -> Iterator[tuple[int
     if times:
         yield None, [], max(now, min(times))
     elif state.needy:
-        yield None, [], soon
+        dates = [date for app in state.needy.values() for date in (app.lack.date, app.lack.date + LATE_MS + 1)]
+        yield None, [], min((date for date in dates if date > now), default=soon)
     if times and min(times) <= soon:
         return
     for one in _one_of_each(leaving):
@@ -235,7 +236,7 @@ def _key(state: ClusterState, now: int) -> Key:
     for app in sorted(alive, key=lambda app: app.id):
         lack = (app.lack.units, max(-LATE_MS - 1, app.lack.date - now)) if app.lack.date else ()
         if app.lack.date and not app.lack.units:
-            lack = (*lack, max(-SETTINGS["reclaim_patience_s"] * 1000 - 1, app.lack.ended - now))  # type: ignore[operator]
+            lack = (*lack, max(-SETTINGS["reclaim_patience_s"] * 1000 - 1, app.lack.ended - now))
         driver = None if app.driver is None else app.driver.worker
         apps.append((_place(app.id), app.state, lack, driver, app.left_cores, app.tries.driver_after > now))
     executors = [

@@ -14,7 +14,7 @@ SIZES = (1, 2, 3, 4)
 NUMBERS = (1, 2)
 """How many executors an app wants."""
 MOST_WORKERS, MOST_COMPANIES, MOST_APPS = 2, 3, 3
-SETTINGS = {"reclaim": "firm", "reclaim_patience_s": 2, "min_runtime_s": 0, "kill_grace_s": 0, "retained_apps": 0}
+SETTINGS = {"reclaim_patience_s": 2, "min_runtime_s": 0, "kill_grace_s": 0, "retained_apps": 0}
 
 
 class AppKind(NamedTuple):

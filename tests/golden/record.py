@@ -1,7 +1,8 @@
 """Records the histories of this folder: `python -m tests.golden.record NAME…`, with this version's decisions.
 
 One that is there is never recorded again because decisions changed: that they would differ is what it is for. A new
-one is added before a change of what the log holds.
+one is added before a change of what the log holds. Those in `earlier` are by the second edition of the rules, which
+decides nothing any more.
 """
 
 from __future__ import annotations

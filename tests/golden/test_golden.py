@@ -15,14 +15,17 @@ from witness.audit.audit import Audit
 
 HERE = Path(__file__).parent
 RECORDED = sorted(HERE.glob("*.jsonl"))
+EARLIER = sorted((HERE / "earlier").glob("*.jsonl"))
+"""By the second edition of the rules."""
 
 
 def test_there_are_the_histories_that_can_be_recorded() -> None:
     assert {file.stem for file in RECORDED} == set(HISTORIES)
     assert len(RECORDED) >= 5
+    assert {file.stem for file in EARLIER} == set(HISTORIES)
 
 
-@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", RECORDED + EARLIER, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_no_decision_of_a_recorded_history_would_differ(file: Path) -> None:
     audited = Audit()
     with file.open("rb") as lines:

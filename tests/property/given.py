@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from scheduler.model.events import (
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.invariants import check
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn, told
@@ -61,22 +61,11 @@ Watch = Callable[[ClusterState, Event], None]
 """Sees each event of a turn just before it is folded."""
 
 
-@dataclass
-class Edition:
-    """By which edition of the rules of sharing clusters decide that name none (semantics H)."""
-
-    usual: int = 3
-
-
-EDITION = Edition()
-"""2 during tests that are marked `second_edition`: what they show goes with it."""
-
-
 class Cluster:
     """A cluster under these settings that takes commands, a second apart, and remembers what the log would say.
 
     That a refused command changes nothing is seen at each of them, or by `check_replay` at the end of a long history.
-    The ledgers are recomputed after each event, or after each turn.
+    The ledgers are recomputed after each event, or after each turn. It has `begun` once its log says the edition.
     """
 
     def __init__(
@@ -86,7 +75,7 @@ class Cluster:
         before: Watch = lambda _, __: None,
         each_refusal: bool = True,
         each_event: bool = True,
-        edition: int | None = None,
+        begun: bool = True,
     ) -> None:
         self.state = ClusterState()
         self.log: list[Logged] = []
@@ -95,8 +84,8 @@ class Cluster:
         self.before = before
         self.each_refusal = each_refusal
         self.each_event = each_event
-        if (edition or EDITION.usual) != self.state.edition:
-            self.turn(ChangeEdition(edition=edition or EDITION.usual), after_s=0)
+        if begun:
+            self.turn(ChangeEdition(edition=EDITIONS[-1]), after_s=0)
         if settings:
             self.turn(ConfigureCluster(settings=settings))
 

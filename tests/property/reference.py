@@ -8,11 +8,10 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App, Company, Worker
+from scheduler.rules.entities import App, Worker
 from scheduler.rules.state import ClusterState
 
 Choice = tuple[str, str, str, str]
@@ -24,23 +23,6 @@ INFINITE = Fraction(10**30)
 def live(state: ClusterState) -> list[Worker]:
     """The workers that count (semantics A4)."""
     return [worker for worker in state.workers.values() if worker.status == "alive"]
-
-
-def quota(state: ClusterState, company: Company) -> tuple[Fraction, Fraction]:
-    """What a company may hold, in cores and MiB (semantics C2)."""
-    if company.spec.amounts is not None:
-        return Fraction(company.spec.amounts.cores), Fraction(company.spec.amounts.memory_mb)
-    part = Fraction(company.spec.part) if company.spec.part else Fraction(1, len(state.companies))
-    return part * sum(worker.offer.cores for worker in live(state)), part * sum(
-        worker.offer.memory_mb for worker in live(state)
-    )
-
-
-def requested(state: ClusterState, company: str | None = None, user: str | None = None) -> tuple[int, int]:
-    """What waitingApps, or a company's or user's apps in it, request in cores and MiB (semantics O1)."""
-    apps = [app for app in state.apps.values() if app.admitted and app.ended is None]
-    held = [app for app in apps if company in (None, app.spec.company) and user in (None, app.spec.user)]
-    return sum(app.requested.cores for app in held), sum(app.requested.memory_mb for app in held)
 
 
 def granted(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
@@ -144,12 +126,6 @@ def limits(state: ClusterState, app: App, name: str) -> dict[str | None, int]:
     return found
 
 
-def possible(state: ClusterState, app: App) -> bool:
-    """Whether the app would be within the limits if nothing else were claimed (semantics N2)."""
-    asked = {"max_cores": app.requested.cores, "max_memory_mb": app.requested.memory_mb}
-    return all(amount <= limit for name, amount in asked.items() for limit in limits(state, app, name).values())
-
-
 def within(state: ClusterState, app: App) -> bool:
     """Whether the app keeps its company and its user within their limits now (semantics N2)."""
     company = app.spec.company
@@ -163,119 +139,18 @@ def within(state: ClusterState, app: App) -> bool:
     )
 
 
-def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
-    """Whether the app leaves its company within its quota (semantics C4, E7)."""
-    cores, memory_mb = claimed(state, company.spec.company, lent=True)
-    if company.spec.amounts is None and company.spec.part is None and not cores and not memory_mb:
-        return True
-    quota_cores, quota_mb = quota(state, company)
-    return cores + app.requested.cores <= quota_cores and memory_mb + app.requested.memory_mb <= quota_mb
-
-
-def fits_alone(state: ClusterState, company: Company, app: App) -> bool:
-    """Whether the app would pass the cap of its company if that claimed nothing."""
-    if company.spec.amounts is None and company.spec.part is None:
-        return True
-    quota_cores, quota_mb = quota(state, company)
-    return app.requested.cores <= quota_cores and app.requested.memory_mb <= quota_mb
-
-
-def part(state: ClusterState, company: Company, active: list[Company]) -> tuple[int, int]:
-    """What the company is assured of its quota (semantics C8)."""
-    offered = sum(one.offer.cores for one in live(state)), sum(one.offer.memory_mb for one in live(state))
-    steps = state.settings.min_executor_cores, state.settings.min_executor_memory_mb
-    parts = []
-    for n, step in enumerate(steps):
-        bought, demand = quota(state, company)[n], sum(quota(state, one)[n] for one in active)
-        assured = bought if demand <= offered[n] else bought * offered[n] / demand
-        least = company.spec.by_default or bought >= step
-        parts.append((int(assured // step) or int(least)) * step)
-    return parts[0], parts[1]
-
-
-def dominant(amounts: tuple[int, int], bought: tuple[Fraction, Fraction]) -> Fraction:
-    """The larger of the two ratios; a quota of 0 is exceeded without bound (semantics C3)."""
-    ratios = [
-        Fraction(held) / part if part else INFINITE * min(held, 1) for held, part in zip(amounts, bought, strict=True)
-    ]
-    return min(max(ratios), INFINITE)
-
-
-def occupied(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
-    """What counts as occupied; what was never granted anything counts with its request beside grants (semantics O3)."""
-    if state.settings.occupancy == "requested":
-        return requested(state, company, user)
-    if state.settings.occupancy == "claimed":
-        return claimed(state, company, user)
-    held, never = granted(state, company, user), unserved(state, company, user)
-    return held[0] + never[0], held[1] + never[1]
-
-
-def unserved(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
-    """What admitted apps request that were never granted anything (semantics O3)."""
-    apps = [
-        app.requested
-        for app in state.waiting.values()
-        if app.spec.company == company
-        and user in (None, app.spec.user)
-        and not app.next_executor + app.tries.next_driver
-    ]
-    return sum(one.cores for one in apps), sum(one.memory_mb for one in apps)
-
-
-def head(state: ClusterState, company: str, user: str, *, borrows: bool = False) -> App | None:
-    """The app that the user's queue gives next (F1, F2, N2, N3, C4); whatever its quota is if it `borrows`."""
-    queue = [app for app in pending(state, company, user) if hostable(state, app) and possible(state, app)]
-    if not borrows:
-        queue = [app for app in queue if fits_alone(state, state.companies[company], app)]
-    first = min(queue, key=lambda app: rank(state, app), default=None)
-    return None if first is None or not within(state, first) else first
-
-
-def rank(state: ClusterState, app: App) -> tuple[int, ...]:
-    """Where the app stands in its user's queue (semantics F1, F2, Q2)."""
-    last = state.settings.app_policy == "sql-first" and app.spec.kind != "sql"
-    step_ms = state.settings.priority_step_s * 1000
-    strictly = 0 if step_ms else -app.priority
-    return last, strictly, ready(app)[1] - app.priority * step_ms, app.submitted
-
-
-def ready(app: App) -> tuple[int, int]:
-    """The log position and the time (ms) at which a pending app became ready (semantics J2)."""
-    return (app.readied, app.readied_at) if app.readied else (app.submitted, app.submitted_at)
-
-
-def pending(state: ClusterState, company: str, user: str) -> list[App]:
-    """The apps in the user's queue."""
-    apps = [app for app in state.apps.values() if (app.spec.company, app.spec.user) == (company, user)]
-    return [app for app in apps if app.state == "pending" and app.ready]
-
-
 class Past:
-    """The past, recorded event by event: who was held back by a quota, past usage, and times of selection."""
+    """What companies were granted over time, recorded event by event."""
 
     def __init__(self) -> None:
-        self.held_since: dict[str, int] = {}
-        self.reserved: dict[str, int] = {}
         self.used: dict[str, tuple[int, int]] = {}
-        self.selected_at: dict[tuple[str, str], int] = {}
         self._at = 0
-        self._admitted: set[str] = set()
         self._rates: dict[str, tuple[int, int]] = {}
-        self._half_life_ms = self._patience_ms = 0
-        self._requests: dict[str, tuple[int, int]] = {}
-        self.lapsed: dict[str, int] = {}
+        self._half_life_ms = 0
 
     def note(self, state: ClusterState) -> None:
         """Take in the state after the next event; to be called once for each."""
         self._note_usage(state)
-        self._note_patience(state)
-        admitted = {name for name, app in state.apps.items() if app.admitted}
-        for name in admitted - self._admitted:
-            self.selected_at[state.apps[name].spec.company, state.apps[name].spec.user] = state.at
-        for gone in [key for key in self.selected_at if key[0] not in state.companies]:
-            del self.selected_at[gone]
-        self._admitted = admitted
         self._at = state.at
 
     def _note_usage(self, state: ClusterState) -> None:
@@ -293,151 +168,6 @@ class Past:
         self.used = {name: self.used[name] for name in state.companies}
         self._rates = {name: granted(state, name) for name in state.companies}
         self._half_life_ms = state.settings.half_life_s * 1000
-
-    def _note_patience(self, state: ClusterState) -> None:
-        self._reserve(state)
-        for name, app in state.apps.items():
-            if app.lapsed > self.lapsed.get(name, 0):
-                self.lapsed[name] = app.lapsed
-                self.reserved.pop(name, None)
-                self.held_since.pop(name, None)
-        held = [
-            next_app.id
-            for name, company in state.companies.items()
-            for user in company.users
-            if (next_app := head(state, name, user)) is not None
-            and not passes_cap(state, company, next_app)
-            and fits_alone(state, company, next_app)
-        ]
-        waiting = {name for name, app in state.apps.items() if app.state == "pending" and app.ready}
-        requests = {name: (state.apps[name].requested.cores, state.apps[name].requested.memory_mb) for name in waiting}
-        restated = {name for name in waiting if self._requests.get(name, requests[name]) != requests[name]}
-        self._requests = requests
-        self.reserved = {name: at for name, at in self.reserved.items() if name in waiting - restated}
-        self.held_since = {name: at for name, at in self.held_since.items() if name not in restated}
-        self.held_since = {name: self.held_since.get(name, state.at) for name in held if name not in self.reserved}
-        self._patience_ms = state.settings.quota_patience_s * 1000
-        self._reserve(state)
-
-    def _before_lapse(self, state: ClusterState, name: str) -> bool:
-        """Whether an app of another user waits that was submitted before the app's reservation lapsed (C7)."""
-        known = state.apps.get(name)
-        if known is None:
-            return False
-        spec, lapsed = known.spec, self.lapsed.get(name, 0)
-        others = [user for user in state.companies[spec.company].users if user != spec.user]
-        return any(ready(app)[0] < lapsed for user in others for app in pending(state, spec.company, user))
-
-    def _reserve(self, state: ClusterState) -> None:
-        for name, since in list(self.held_since.items()):
-            if state.at - since > self._patience_ms and not self._before_lapse(state, name):
-                self.reserved[name] = self.held_since.pop(name)
-
-
-def reserving(state: ClusterState, company: Company, past: Past) -> list[App]:
-    """The apps of the company with a reservation that is not ignored (semantics C7)."""
-    apps = (app for app in state.apps.values() if app.id in past.reserved)
-    own = (app for app in apps if app.spec.company == company.spec.company)
-    return [app for app in own if fits_alone(state, company, app) and hostable(state, app) and within(state, app)]
-
-
-def heads(state: ClusterState, company: Company, past: Past, *, borrows: bool) -> list[App]:
-    """The apps that the company may send as far as quotas go (semantics C4, C6, C7)."""
-    name = company.spec.company
-    if reserved := reserving(state, company, past):
-        found = [min(reserved, key=lambda app: (past.reserved[app.id], app.submitted))]
-    else:
-        sent = (head(state, name, user, borrows=borrows) for user in company.users)
-        found = [app for app in sent if app is not None]
-    return [app for app in found if borrows or passes_cap(state, company, app)]
-
-
-def borrowing(state: ClusterState, past: Past) -> dict[str, bool]:
-    """Which companies may pass their quotas (semantics C6, C7)."""
-    counts = state.settings.reclaim == "none"
-    taking = {
-        name
-        for name, one in state.companies.items()
-        if heads(state, one, past, borrows=False) or (counts and reserving(state, one, past))
-    }
-    return {name: one.spec.may_borrow and not taking - {name} for name, one in state.companies.items()}
-
-
-def user_order(state: ClusterState, company: Company, app: App, past: Past) -> tuple[Any, ...]:
-    """Where the user whose next app this is stands (semantics U1, U3, U4)."""
-    name, user = company.spec.company, app.spec.user
-    last_selected = company.users[user].last_selected
-    oldest, oldest_at = min(ready(app) for app in pending(state, name, user))
-    by_wait = last_selected, 0 if last_selected else oldest, user
-    cores, memory_mb = occupied(state, name, user)
-    match state.settings.user_policy:
-        case "least-occupied":
-            return dominant((cores, memory_mb), quota(state, company)), *by_wait
-        case "balanced":
-            share = dominant((cores + app.requested.cores, memory_mb + app.requested.memory_mb), quota(state, company))
-            return share / (state.at - past.selected_at.get((name, user), oldest_at) + 1), *by_wait
-        case _:
-            return by_wait
-
-
-def company_order(state: ClusterState, company: Company, past: Past) -> tuple[Any, ...]:
-    """Where the company stands (semantics C3, C5)."""
-    name = company.spec.company
-    amounts = occupied(state, name)
-    if state.settings.company_policy == "pay-as-you-go":
-        used, never = past.used[name], unserved(state, name)
-        amounts = used[0] + 60_000 * never[0], used[1] + 60_000 * never[1]
-    return dominant(amounts, quota(state, company)), company.last_selected, name
-
-
-def next_admission(state: ClusterState, past: Past) -> Choice | None:
-    """The next admission (semantics A3, A6, C, U, F)."""
-    if state.settings.admission == "open":
-        return _oldest(state)
-    offered = sum(one.offer.cores for one in live(state)), sum(one.offer.memory_mb for one in live(state))
-    if not live(state):
-        return None
-    borrows = borrowing(state, past)
-    sent = {name: heads(state, one, past, borrows=borrows[name]) for name, one in state.companies.items()}
-    busy = {app.spec.company for app in state.waiting.values()}
-    active = [one for name, one in state.companies.items() if name in busy or sent[name]]
-
-    def within(name: str, app: App) -> bool:
-        held, assured = claimed(state, name, lent=True), part(state, state.companies[name], active)
-        if held == (0, 0) and passes_cap(state, state.companies[name], app):
-            return True
-        asked = app.requested.cores, app.requested.memory_mb
-        return all(has + more <= most for has, more, most in zip(held, asked, assured, strict=True))
-
-    def room(name: str) -> bool:
-        own, least, everybody = claimed(state, name), claimed(state, name, lent=True), claimed(state)
-        return all(everybody[n] - own[n] + least[n] < offered[n] for n in (0, 1))
-
-    choices = [(name, app) for name, apps in sent.items() for app in apps if within(name, app)]
-    choices = choices or [(name, app) for name, apps in sent.items() for app in apps if room(name)]
-    if not choices:
-        return None
-    _, app = min(
-        choices,
-        key=lambda one: (
-            company_order(state, state.companies[one[0]], past),
-            user_order(state, state.companies[one[0]], one[1], past),
-        ),
-    )
-    company = state.companies[app.spec.company]
-    share = dominant(occupied(state, app.spec.company), quota(state, company))
-    printed = "1/0" if share == INFINITE else f"{share.numerator}/{share.denominator}"
-    return app.id, app.spec.company, app.spec.user, printed
-
-
-def _oldest(state: ClusterState) -> Choice | None:
-    queued = [app for app in state.apps.values() if app.state == "pending" and app.ready]
-    if not queued:
-        return None
-    first = min(queued, key=ready)
-    company, user = first.spec.company, first.spec.user
-    part = dominant(occupied(state, company), quota(state, state.companies[company]))
-    return first.id, company, user, "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
 
 
 def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
@@ -536,12 +266,11 @@ def _next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]
     driver = app.spec.driver or NOTHING
     if app.expired_at or (app.spec.driver and (app.driver is None or app.driver.status == "stopping")):
         return []
-    left = app.requested.cores - sum(one.resources.cores for one in app.executors.values()) - app.done_cores
+    held = [one for one in app.executors.values() if not one.moved]
+    left = app.requested.cores - sum(one.resources.cores for one in held) - app.done_cores
     left = 2**31 if app.spec.cores is None else left - driver.cores
-    left_mb = (
-        app.requested.memory_mb - sum(one.resources.memory_mb for one in app.executors.values()) - driver.memory_mb
-    )
-    limit = 2**31 if app.executor_limit is None else max(0, app.executor_limit - len(app.executors))
+    left_mb = app.requested.memory_mb - sum(one.resources.memory_mb for one in held) - driver.memory_mb
+    limit = 2**31 if app.executor_limit is None else max(0, app.executor_limit - len(held))
     own = {one.worker for one in app.executors.values()} if state.settings.placement.startswith("classic") else set()
     if app.demand.wanted and not state.settings.placement.startswith("classic"):
         return _near(state, app, left_mb)

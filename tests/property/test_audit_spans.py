@@ -160,7 +160,7 @@ def _entries(ledger: ShadowLedger) -> dict[str, Any]:
         name: (asdict(each.spec), each.sums, {user: sums for user, sums in each.users.items() if sums != Balance()})
         for name, each in ledger._companies.items()
     }
-    others = ("_cluster", "_apps", "_workers", "_allocations", "_live")
+    others = ("_cluster", "_apps", "_workers", "_allocations")
     return {"_companies": companies, **{name: getattr(ledger, name) for name in others}}
 
 

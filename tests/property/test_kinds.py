@@ -170,8 +170,7 @@ def smallest(state: ClusterState, app: App) -> Resources | None:
         {
             "placement": st.sampled_from(["pack", "spread", "classic-spread", "classic-pack"]),
             "admission": st.sampled_from(["fair", "fair", "open"]),
-            "reclaim": st.sampled_from(["none", "firm"]),
-            "reclaim_patience_s": st.sampled_from([0, 5]),
+            "reclaim_patience_s": st.sampled_from([None, 0, 5]),
         }
     ),
 )

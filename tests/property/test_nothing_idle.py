@@ -22,8 +22,7 @@ CHOICES = st.fixed_dictionaries(
         "company_policy": st.sampled_from(sorted(COMPANY_POLICIES)),
         "user_policy": st.sampled_from(sorted(USER_POLICIES)),
         "placement": st.sampled_from(["spread", "pack"]),
-        "reclaim": st.sampled_from(["none", "firm"]),
-        "reclaim_patience_s": st.sampled_from([0, 5]),
+        "reclaim_patience_s": st.sampled_from([None, 0, 5]),
     }
 )
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 
 from scheduler.model.commands import (
-    ChangeEdition,
     Command,
     EndedExecutor,
     RegisterCompany,
@@ -47,23 +46,6 @@ def test_a_history_keeps_every_ledger_and_a_second_turn_decides_nothing(history:
     check(again)
     assert again.digest() == cluster.state.digest()
     assert units(again) == units(cluster.state)
-
-
-@given(HISTORIES, HISTORIES)
-@examples(60)
-def test_an_edition_that_changes_leaves_nothing_of_the_one_before(history: History, more: History) -> None:
-    settings: dict[str, object] = {"reclaim": "firm", "hold_patience_s": 5, "quota_patience_s": 1}
-    cluster = Cluster(settings, each_refusal=False, edition=2)
-    for number, steps in enumerate((*BUILD_UP, *history, (), *more)):
-        commands = [command_for(cluster.state, step) for step in steps]
-        if number == len(BUILD_UP) + len(history):
-            commands = [ChangeEdition(edition=3)]
-        with suppress(CommandRejected):
-            cluster.turn(*commands)
-        if cluster.state.edition > 2 and not rests(commands):
-            assert all(hold.reason not in ("hold", "reclaim") for hold in cluster.state.holds.values())
-            decides_nothing_more(cluster.state)
-    cluster.check_replay()
 
 
 def units(state: ClusterState) -> dict[str, int]:

@@ -35,7 +35,6 @@ def test_a_state_read_back_and_then_the_tail_is_the_full_replay(history: History
     for event, at, cause, private, by in cluster.log[cut:]:
         again.apply(event, at=at, cause=cause, private=private, by=by)
         state.apply(event, at=at, cause=cause, private=private, by=by)
-        assert sorted(again.queue.held_back()) == sorted(state.queue.held_back())
     check(again)
     assert again.digest() == cluster.state.digest()
 

@@ -14,7 +14,6 @@ from scheduler.model.commands import IssueToken
 from scheduler.model.errors import NoMaster
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked, KeyChanged
 from scheduler.model.grants import Grant, diff
-from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
@@ -156,14 +155,6 @@ def who_holds_which_address_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "granted_addresses", lambda _: iter(()))
 
 
-def room_that_is_held_is_free_to_everybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Worker, "open_to", lambda worker, _app: NOTHING if worker.shut else worker.free)
-
-
-def executors_within_a_part_are_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.reclaim._Reclaiming._rule", lambda *_, **__: "E2")
-
-
 def what_leaves_for_a_claim_does_not_end_its_tasks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("workers.executor.Executor._leave", lambda *_: "killed")
 
@@ -264,8 +255,6 @@ PLANTS: dict[Plant, Found] = {
     executors_outstay_the_time_of_their_app: Found(6, from_seed=12),
     every_end_meets_every_condition: Found(7, from_seed=144),
     who_holds_which_address_is_not_looked_at: Found(5),
-    room_that_is_held_is_free_to_everybody: Found(5, from_seed=20),
-    executors_within_a_part_are_taken: Found(7, from_seed=120),
     what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=18),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),

@@ -27,7 +27,6 @@ from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from scheduler.model.commands import (
     ChangeCompany,
-    ChangeEdition,
     Command,
     ConfigureCluster,
     DecommissionWorker,
@@ -49,19 +48,17 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
-from scheduler.model.events import ClusterConfigured, Event, MasterElected
 from scheduler.model.sender import By, local
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.service.client import Client
 from scheduler.service.inbox import received
 from scheduler.service.receipts import Receipt
-from scheduler.store.codec import GENESIS_DIGEST, encode_turn, stored
 from scheduler.store.keys import OPERATORS, WORKERS, bell_id, queue_key
 from tests.simulation.door import COMPANIES, Door, has_accounts
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
 from tests.simulation.promises import PromiseBroken, Witness
-from tests.simulation.store import EPOCH_MS, FAULTS, KEYS, Plan, Store
+from tests.simulation.store import FAULTS, KEYS, Plan, Store
 from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy
 
@@ -72,8 +69,6 @@ if TYPE_CHECKING:
 
 STEPS = 30_000
 """A run with more switches than this is an endless loop."""
-OLDER_EVERY = 3
-"""Of so many clusters one has the log of an earlier version, and another one changes it to the third edition (H8)."""
 PROGRAMS_FROM = 200
 """From this seed on, every third cluster has apps of programs."""
 POISON = "poison"
@@ -310,7 +305,6 @@ class World:
                 grace_s=1,
             )
             self.machines[offer.worker] = Machine(self.loom, offer, self._starts)
-        edition = self._edition()
         for _ in range(random.choice((1, 2, 2, 3))):
             self._start_master()
         self.loom.wait(20)
@@ -318,19 +312,11 @@ class World:
         settings |= {"max_executor_cores": 8, "min_executor_memory_mb": 1024}
         settings |= {"retained_apps": random.choice((0, 2, 10_000))}
         rules = Random(f"rules {self.seed}")
-        settings |= {
-            "reclaim": rules.choice(("gentle", "gentle", "firm", "none")),
-            "min_runtime_s": rules.choice((0, 2)),
-        }
-        settings |= {
-            "reclaim_patience_s": rules.choice((0, 2)),
-            "kill_grace_s": 1,
-            "hold_limit_s": rules.choice((2, 60)),
-        }
-        settings |= {"hold_patience_s": rules.choice((0, 1, 300)), "retry_backoff_s": rules.choice((1, 1, 2))}
+        settings |= {"min_runtime_s": rules.choice((0, 2)), "kill_grace_s": 1}
+        settings |= {"reclaim_patience_s": rules.choice((None, 0, 2, 2)), "retry_backoff_s": rules.choice((1, 1, 2))}
         settings |= {"slot_s": Random(f"slots {self.seed}").choice((0, 0, 2))}
         companies = (RegisterCompany(company=company) for company in COMPANIES)
-        self._tell(ConfigureCluster(settings=settings), *edition, RegisterKind(kind="gpu"), *companies)
+        self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies)
         if self.door is not None:
             self.door.found()
         for machine in self.machines.values():
@@ -345,18 +331,6 @@ class World:
         for actor in (*self.masters, *(machine.agent for machine in self.machines.values())):
             if actor is not None and random.random() < 0.4:
                 self._strike(actor)
-
-    def _edition(self) -> list[ChangeEdition]:
-        """Begin the log as a master of 0.2.0 did, in some clusters; the command that changes the edition, in some."""
-        kept = self.seed % OLDER_EVERY
-        if self.door is not None or kept not in (0, 1):
-            return []
-        told: list[tuple[Event, str]] = [(MasterElected(master="earlier"), ""), (ClusterConfigured(), "")]
-        begun = encode_turn(told, first=1, at=EPOCH_MS, previous=GENESIS_DIGEST)
-        fields = (part for pair in stored(begun).items() for part in pair)
-        self.store.ask("XADD", KEYS.log, f"{begun.last}-0", *fields)
-        self.witness.committed("earlier")
-        return [ChangeEdition(edition=3)] if kept else []
 
     def _fill_up(self, random: Random) -> None:
         """One company takes more than its part before another one comes."""
@@ -785,13 +759,11 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"occupancy": "granted"},
     {"spread_out_drivers": False},
     {"executor_idle_timeout_s": 2},
-    {"quota_patience_s": 1},
     {"admission": "open"},
     {"admission": "fair"},
     {"priority_step_s": 0},
-    {"reclaim": "firm", "reclaim_patience_s": 1},
-    {"reclaim": "gentle"},
-    {"hold_patience_s": 0, "hold_limit_s": 2},
+    {"reclaim_patience_s": 1},
+    {"reclaim_patience_s": None},
     {"suspect_failures": 2, "suspect_s": 2, "exclude_after": 1, "exclude_s": 3},
 )
 

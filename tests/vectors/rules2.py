@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.rules.simulate import run_scenario
+from scheduler.rules.validate import of_now
 
 HERE = Path(__file__).parent
 _BAG = ("held", "hold_ended", "withdrawn")
@@ -19,9 +20,14 @@ def cases(file: str) -> list[dict[str, Any]]:
     return found
 
 
+def settings_of(case: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a case, but for those that nobody reads any more."""
+    return of_now(case["settings"])
+
+
 def difference(case: dict[str, Any]) -> str:
     """The first difference from what a case of rules2.json expects; "" if there is none."""
-    outcome = run_scenario({"edition": 2, "settings": case["settings"], "commands": case["commands"]})
+    outcome = run_scenario({"settings": settings_of(case), "commands": case["commands"]})
     expected = case["expected"]
     ordered, bag = _split(outcome["decisions"])
     expected_ordered, expected_bag = _split(expected["decisions"])
@@ -38,7 +44,7 @@ def difference(case: dict[str, Any]) -> str:
 
 def broken_promise(case: dict[str, Any]) -> str:
     """What a case of greedy.json demands and does not get; "" if all of it holds."""
-    outcome = run_scenario({"edition": 2, "settings": case["settings"], "commands": case["commands"]})
+    outcome = run_scenario({"settings": settings_of(case), "commands": case["commands"]})
     said = _said(outcome["decisions"])
     order = [name for what, name in (one[:2] for one in said) if what == "admitted"]
     for demand in map(tuple, case["must"]):
@@ -119,6 +125,8 @@ def _final_difference(final: dict[str, Any], expected: dict[str, Any]) -> str:
         return f"companies: {list(final['companies'])}, not {list(expected['companies'])}"
     for name, ledgers in expected["companies"].items():
         for what, amount in ledgers.items():
+            if what == "part":
+                continue
             found = final["companies"][name].get(what)
             if amount is not None and any(
                 theirs not in (None, mine) for mine, theirs in zip(found, amount, strict=True)

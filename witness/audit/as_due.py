@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.commands import Command, EndedDriver, EndedExecutor, KillApp
 from scheduler.model.errors import CommandRejected
-from scheduler.model.events import AppAdmitted, Event, LogSealed, MasterElected, RoomReserved, unplaced
+from scheduler.model.events import AppAdmitted, Event, LogSealed, MasterElected, unplaced
 from scheduler.model.sender import ASSUMED
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import lines, restored
@@ -67,16 +67,16 @@ class AsDue:
         for number, fact in enumerate(inputs):
             if not begun and type(fact.event) is not MasterElected:
                 begun = True
-                self._take(beginning(self.state, first.at), first.at)
+                beginning(self.state, first.at)
             if fact.command is not None:
                 events = self._take(consequences(self.state, caused(self.state, fact), first.at), first.at)
                 due = [event for event in events if not self._only_here(event)]
                 end = number + fact.caused
                 found = found or self._differs(inputs[number:end], due)
-            elif number >= end and type(fact.event) not in (RoomReserved, LogSealed):  # its positions are others
+            elif number >= end and type(fact.event) is not LogSealed:  # its positions are others
                 self._take([fact.event], first.at)
         if not begun:
-            self._take(beginning(self.state, first.at), first.at)
+            beginning(self.state, first.at)
         if rests:
             return found
         if found is not None:

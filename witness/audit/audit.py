@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import (
-    AppAdmitted,
     ClusterConfigured,
     CommandRefused,
     CompanyRegistered,
@@ -36,7 +35,6 @@ from scheduler.model.events import (
     LogSealed,
     MasterElected,
     RefusalsOmitted,
-    RoomReserved,
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.preconditions import EDITION_2
@@ -241,19 +239,19 @@ class Audit:
         return [Deviation(self.state.head, "O2", violation, _SUMS) for violation in violations(self.state)]
 
     def _take(self, turn: Sequence[Fact], inputs: Sequence[Fact]) -> None:
-        """Fold the inputs of a turn: an election, the reservations that were due, and what commands caused."""
+        """Fold the inputs of a turn: an election, and what commands caused."""
         state, first, begun = self.state, turn[0], int(type(turn[0].event) is MasterElected)
         if begun:
             self._against(first, inputs, 0, 1, [first.event])
-        end = _reserved(inputs, begun)
-        self._against(turn[min(begun, len(turn) - 1)], inputs, begun, end, beginning(state, first.at))
+        beginning(state, first.at)
+        end = begun
         while end < len(inputs):
             begin, fact = end, inputs[end]
             event, count = fact.event, fact.caused
             if count:
                 due, end = caused(state, fact), end + count
             else:
-                due, end = [event] if self._believes(event) else [], _reserved(inputs, end + 1)
+                due, end = [event] if self._believes(event) else [], end + 1
             kind = type(event)
             if kind in _SIGNED and (unproven := self._unproven(event)):
                 self._found.append(
@@ -328,8 +326,6 @@ class Audit:
             as_due = event == course.due
             if not as_due:
                 as_due = self._held_against(course, logged.seq, event)
-            elif type(event) is AppAdmitted and not self._within_quota(event):
-                self._found.append(deviation(self.state, logged.seq, event, None, "C4"))
             if (wrong := self._fold(logged)) is not None:
                 self._found.append(wrong)
             if as_due:
@@ -360,15 +356,6 @@ class Audit:
         if event is not None:
             self._depart(course.at, (), (), stage_of(event))
         self._found.append(deviation(self.state, seq, done, due, broken(self.state, done, due)))
-
-    def _within_quota(self, event: AppAdmitted) -> bool:
-        """Whether the admission respects its company's quota by the shadow ledger (semantics C4, A6).
-
-        By entitlement a quota caps what is granted, not what is admitted (H1, H4).
-        """
-        state = self.state
-        free = state.settings.admission == "open" or state.by_entitlement
-        return self._ledger is None or free or self._ledger.within_quota(event)
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""
@@ -458,13 +445,6 @@ def _settles_nothing(inputs: Sequence[Fact]) -> bool:
                 return False
             commanded = True
     return commanded
-
-
-def _reserved(inputs: Sequence[Fact], begin: int) -> int:
-    """Where the reservations end that begin there and that no command caused."""
-    while begin < len(inputs) and type(inputs[begin].event) is RoomReserved and inputs[begin].command is None:
-        begin += 1
-    return begin
 
 
 def _inputs(turn: Sequence[Fact]) -> int:

@@ -16,13 +16,9 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRevoked,
 )
-from scheduler.rules.admission.app import APP_POLICIES
-from scheduler.rules.admission.company import COMPANY_POLICIES
-from scheduler.rules.admission.user import USER_POLICIES
-from scheduler.rules.decide import decide, is_full
+from scheduler.rules.decide import decide
 from scheduler.rules.entities import App
 from scheduler.rules.placement.executors import PLACEMENTS
-from scheduler.rules.reclaim import may_be_lost
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import decision_of
 from scheduler.rules.validate import check_private
@@ -75,12 +71,9 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
         return _rule(due)
     if state.by_entitlement and (rule := _by_entitlement(state, done, due)):
         return rule
-    if isinstance(done, AppAdmitted):
-        return _admission(state, done, due)
-    if isinstance(due, AppAdmitted):
-        return "A6" if state.settings.admission == "open" else _rule(due)
-    if isinstance(done, ExecutorRevoked) and done.reason == "reclaimed":
-        return _loss(state, done, due)
+    if isinstance(done, AppAdmitted) or isinstance(due, AppAdmitted):
+        same = isinstance(due, AppAdmitted) and isinstance(done, AppAdmitted) and due.app == done.app
+        return "C3" if same else "A6"
     decision = due if type(done) is not type(due) and due is not None else done
     judge = _GRANTS.get(type(decision))
     return _rule(decision) if judge is None else judge(state, done, due)
@@ -111,49 +104,8 @@ def _rule(event: Event | None) -> str:
     """The rule that most decisions of that kind follow."""
     if isinstance(event, events.AppRemoved):
         return "X2"
-    if isinstance(event, events.RoomHeld) and event.reason == "reclaim":
-        return "E1"
     decision = None if event is None else decision_of(event)
     return _ENTAILED.get(type(event), "T2") if decision is None else decision.rule
-
-
-def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
-    """Wrong share (C3), not ready (J2), full (A3), beyond a limit (N2) or quota (C4), out of turn (C, U, F, A6)."""
-    settings, queue = state.settings, state.queue.companies.get(done.company)
-    app = state.apps.get(done.app)
-    if isinstance(due, AppAdmitted) and due.app == done.app and due.company == done.company:
-        return "C3"
-    if settings.admission == "open":
-        return "A6"
-    if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
-        return "A3"
-    if not app.ready or (due is None and is_full(state, app.requested)):
-        return "A3" if app.ready else "J2"
-    if (over := queue.limit.broken(done.user, app.requested)) is not None or (
-        not queue.limit.admits(app.requested) and not queue.borrows
-    ):
-        return "C4" if over is None else "N2"
-    return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
-
-
-def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
-    """The rule by which it was the turn of `due`."""
-    settings = state.settings
-    if due.company != done.company:
-        return COMPANY_POLICIES[settings.company_policy].rule
-    if due.app in state.queue.companies[due.company].limit.reserved:
-        return "C7"
-    policy = USER_POLICIES[settings.user_policy] if due.user != done.user else APP_POLICIES[settings.app_policy]
-    return policy.rule
-
-
-def _loss(state: ClusterState, done: ExecutorRevoked, due: Event | None) -> str:
-    """Wrong receipt (E5), an executor that may not be taken (E2, E3), not the one whose turn it was (E4), no claim."""
-    if isinstance(due, ExecutorRevoked) and (due.executor, due.claimant) == (done.executor, done.claimant):
-        return "E5"
-    if not may_be_lost(state, done):
-        return "E3" if done.rule == "E3" else "E2"
-    return "E4" if isinstance(due, ExecutorRevoked) else "E1"
 
 
 def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
@@ -240,9 +192,8 @@ _OF_NEEDS: dict[type[Any], str] = {
 }
 _OF_AN_END: dict[Any, str] = {events.AppChanged: "S6", events.AppRemoved: "W5", events.WorkerRemoved: "W3"}
 _ENTAILED: dict[Any, str] = {
-    events.RoomReserved: "C7",
     events.ExecutorsRequested: "L1",
     events.WorkerSuspected: "W8",
     events.WorkerCleared: "W8",
 }
-"""Events that follow another event, or the beginning of a turn, at once."""
+"""Events that follow another event at once."""

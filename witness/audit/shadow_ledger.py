@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
-from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request, equal, granted
 
@@ -49,8 +48,6 @@ class _Company:
     spec: CompanyRegistered
     sums: Balance = field(default_factory=Balance)
     users: dict[str, Balance] = field(default_factory=dict)
-    stranded: Resources = NOTHING
-    """What of its grants is on workers that are not live."""
 
 
 class ShadowLedger:
@@ -63,8 +60,6 @@ class ShadowLedger:
         self._companies: dict[str, _Company] = {}
         self._allocations: dict[str, tuple[_App, _Worker, Resources]] = {}
         """Executor or driver -> its app, worker and grant."""
-        self._live = NOTHING
-        """What the live workers offer together."""
 
     @classmethod
     def of(cls, state: ClusterState) -> ShadowLedger:
@@ -75,7 +70,6 @@ class ShadowLedger:
         for worker in state.workers.values():
             live = worker.status == "alive"
             made._workers[worker.id] = _Worker(worker.id, worker.offer, worker.offer, live=live)
-            made._live += worker.offer * live
         for app in state.apps.values():
             if app.ended is None or app.granted != NOTHING:
                 made._enter(app)
@@ -96,38 +90,10 @@ class ShadowLedger:
             add_request(entered.accounts, entered.requested)
         self._apps[app.id] = entered
 
-    def within_quota(self, event: events.AppAdmitted) -> bool:
-        """Whether the app and what its company has requested stay within the quota (semantics C2, C4).
-
-        That is the least that the company claims. One that may borrow may pass the quota (C6), and a default quota does
-        not bind a company that claims nothing. What elastic apps have beyond their least number may not count (E7).
-        """
-        company = self._companies[event.company]
-        spec = company.spec
-        if event.lent or spec.may_borrow or (has := self.held(event.company)) == NOTHING:
-            return True
-        request = self._apps[event.app].requested
-        if spec.amounts is not None:
-            return Quota(spec.amounts, named=spec.kinds).covers(has, request)
-        part, of = map(int, spec.part.split("/")) if spec.part else (1, len(self._companies))
-        return Quota(self._live * part, of).covers(has, request)
-
-    def held(self, company: str) -> Resources:
-        """What the company is granted on live workers."""
-        known = self._companies[company]
-        return known.sums.granted - known.stranded
-
     def _move(self, app: _App, worker: _Worker, grant: Resources) -> None:
         """The app is granted that on the worker, or returns it if it is negative."""
         worker.free, app.granted = granted(worker.free, app.granted, grant)
         add_grant(app.accounts, grant)
-        if not worker.live:
-            self._strand(app, grant)
-
-    def _strand(self, app: _App, grant: Resources) -> None:
-        """That much more of what the app's company is granted is on workers that are not live."""
-        if app.company in self._companies:
-            self._companies[app.company].stranded += grant
 
     def post(self, event: Event, state: ClusterState) -> str | None:
         """Enter the event that `state` has just folded; a sentence if a ledger of the state differs."""
@@ -212,16 +178,10 @@ class ShadowLedger:
 
     def _worker_removed(self, event: events.WorkerRemoved, state: ClusterState) -> str | None:
         worker = self._workers.pop(event.worker)
-        self._live -= worker.offer * worker.live
         return f"worker {worker.name} was removed, but is registered" if event.worker in state.workers else None
 
     def _offers(self, worker: _Worker, offer: Resources, state: ClusterState, *, live: bool) -> str | None:
-        self._live += offer * live - worker.offer * worker.live
         worker.free += offer - worker.offer
-        if live != worker.live:
-            for app, held_on, grant in self._allocations.values():
-                if held_on is worker:
-                    self._strand(app, -grant if live else grant)
         worker.offer, worker.live = offer, live
         return self._of_worker(worker, state)
 

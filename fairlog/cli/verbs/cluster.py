@@ -29,7 +29,6 @@ from fairlog.cli.worker_choice import (
 )
 from scheduler.model.resources import size_text
 from scheduler.model.sender import local
-from scheduler.rules.preconditions import EDITIONS
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
@@ -292,12 +291,10 @@ def edition(target: Target, *, number: int | None, as_json: bool) -> None:
         return
     since = "the beginning" if found["since"] is None else render.moment(found["since"])
     click.echo(f"edition {found['edition']} is in force since {since}")
-    if found["edition"] < EDITIONS[-1]:
+    if found["earlier"]:
         click.echo("Masters refuse to serve from this log until an operator types `fairlog edition 3`.")
-    elif found["byEntitlement"] and found["reclaim"] != "firm":
-        click.echo(
-            f"Who is told to leave finishes its tasks first, however long: the setting reclaim is {found['reclaim']}."
-        )
+    elif found["byEntitlement"] and found["patienceS"] is None:
+        click.echo("Who is told to leave finishes its tasks first, however long: reclaim_patience_s is none.")
     elif found["admission"] == "open":
         click.echo("It decides nothing while the setting admission is open, by which every app enters.")
 
@@ -471,35 +468,13 @@ def shares(source: Source, *, as_json: bool) -> None:
     which are the list waitingApps, of each company and of each of its users. The setting occupancy says whether what is
     requested, granted or claimed counts.
 
-    PART is what a company is assured: whole smallest executors. A company without a quota of its own is assured one of
-    them even where 1/N of the cluster is less, so its part can be above its quota.
-
-    By edition 3, WEIGHT is the quota, CAP what the company may hold at most, LENT what its apps hold above their
-    entitlements, LEAVING what was told to leave, and BELOW what they hold less than they are entitled to.
+    WEIGHT is the quota, CAP what the company may hold at most, LENT what its apps hold above their entitlements,
+    LEAVING what was told to leave, and BELOW what they hold less than they are entitled to.
     """
     found = source.ask("shares")
     if as_json:
         render.print_json(found)
         return
-    if found["byEntitlement"]:
-        _print_standings(found)
-        return
-    everybody = found["waitingApps"]
-    rows = [("waitingApps", "", *_held(everybody), "", "", "", "", "")]
-    for each in found["companies"]:
-        amounts = (_amounts(each, name) for name in ("quota", "part", "claim", "beyond"))
-        rows.append((each["company"], "", *_held(each), *amounts, render.percent(each["share"])))
-        users = (user for user in found["users"] if user["company"] == each["company"])
-        rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
-    columns = ("COMPANY", "USER", "OCCUPIED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
-    render.print_table(columns, rows, empty="", spare=("BEYOND", "CLAIM"))
-
-
-_STANDING = ("demand", "entitled", "held", "lent", "leaving", "below")
-
-
-def _print_standings(found: dict[str, Any]) -> None:
-    """Companies and their users by entitlement (semantics H)."""
     rows = [("waitingApps", "", _amounts(found["waitingApps"], "occupied"), *[""] * (2 + len(_STANDING)))]
     for each in found["companies"]:
         cap = "none" if each["capCores"] is None else _amounts(each, "cap")
@@ -511,12 +486,11 @@ def _print_standings(found: dict[str, Any]) -> None:
     render.print_table(columns, rows, empty="", spare=("LEAVING", "DEMAND", "LENT", "CAP"))
 
 
+_STANDING = ("demand", "entitled", "held", "lent", "leaving", "below")
+
+
 def _standing(each: dict[str, Any]) -> list[str]:
     return [_amounts(each, name) for name in _STANDING]
-
-
-def _held(balance: dict[str, Any]) -> tuple[str, str]:
-    return _amounts(balance, "occupied"), _amounts(balance, "granted")
 
 
 def _amounts(balance: dict[str, Any], name: str) -> str:

@@ -91,7 +91,7 @@ def _print_story(told: dict[str, Any]) -> None:
         click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
         click.echo(f"          {localized(driver['why']['text'])} ({driver['why']['rule']})")
     _print_executors(told)
-    _print_claims(told)
+    _print_targets(told)
 
 
 def _print_waiting(told: dict[str, Any]) -> None:
@@ -137,13 +137,7 @@ def _print_executors(told: dict[str, Any]) -> None:
         )
 
 
-def _print_claims(told: dict[str, Any]) -> None:
-    for claim in told["claims"]:
-        size = f"{claim['cores']} cores, {size_text(claim['memory'])} on {claim['worker']}"
-        click.echo(f"held      {size}, since {render.moment(claim['since'])}")
-        for one in claim["leaving"]:
-            deadline = f"with `firm` reclaiming its tasks end at {render.moment(one['deadline'])}"
-            click.echo(f"          {one['executor']} was told to leave then; {deadline} (E5)")
+def _print_targets(told: dict[str, Any]) -> None:
     for target in told["targets"]:
         size = f"{target['cores']} cores, {size_text(target['memory'])} on {target['worker']}"
         click.echo(f"target    {size}, since {render.moment(target['since'])}, by {target['why']} (H6)")
@@ -166,7 +160,7 @@ def _print_claims(told: dict[str, Any]) -> None:
 
 
 def _of_what(loss: dict[str, Any]) -> str:
-    """What the shares of a receipt are: of parts (E5), or of entitlements (H7)."""
+    """What the shares of a receipt are: of entitlements (H7), or of parts by the second edition."""
     return "granted of their parts" if loss["why"] is None else f"executors of those entitled ({loss['why']})"
 
 

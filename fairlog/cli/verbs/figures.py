@@ -140,7 +140,7 @@ def _in_a_sentence(report: dict[str, Any]) -> str:
 
 
 def _print_lost(parties: Iterable[tuple[str, dict[str, Any]]]) -> None:
-    """Print what these lost to claims, if anything (semantics E8)."""
+    """Print what these lost to claims, if anything (semantics H7)."""
     lost = [(who, amounts["executorsLost"], amounts["lostCoreMs"]) for who, amounts in parties]
     for who, number, core_ms in (each for each in lost if each[1]):
         killed = f"; those that were killed had run {core_ms / 1000:g} core-s" if core_ms else ""

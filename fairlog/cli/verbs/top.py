@@ -80,7 +80,7 @@ def _tables(session: Session) -> Sequence[tuple[Sequence[str], Sequence[Sequence
             (
                 "COMPANY",
                 "SHARE OF QUOTA",
-                "DEMAND" if found["byEntitlement"] else "CLAIM",
+                "DEMAND",
                 "GRANTED",
                 "QUOTA",
                 "PENDING",
@@ -89,7 +89,7 @@ def _tables(session: Session) -> Sequence[tuple[Sequence[str], Sequence[Sequence
                 (
                     each["company"],
                     f"{_bar(_held(each))} {100 * _held(each):>5.1f}%",
-                    each["demandCores" if "demandCores" in each else "claimCores"],
+                    each["demandCores"],
                     each["grantedCores"],
                     str(each["quotaCores"]),
                     pending[each["company"]],

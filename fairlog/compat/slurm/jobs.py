@@ -41,8 +41,8 @@ STATES = {
 """Slurm's states and their short names."""
 _READY = {"dependency": "Dependency", "begin": "BeginTime"}
 _LIMITS = ("beyond-limit", "limit", "drivers")
-_QUOTAS = ("beyond-quota", "quota", "cap", "larger-than-share", "not-entitled")
-_TURNS = ("queue", "company-turn", "user-turn", "next-turn", "reserved", "held-for-others")
+_QUOTAS = ("cap", "larger-than-share", "not-entitled")
+_TURNS = ("queue", "next-turn")
 _ENDS = {"finished": "COMPLETED", "killed": "CANCELLED", "expired": "TIMEOUT", "unmet": "CANCELLED"}
 _TASKS = {
     "queued": "PENDING",

@@ -192,15 +192,14 @@ export function state(value) {
 
 const CAUSES = {
   "dependency": "waits for other apps", "hold": "is on hold", "begin": "is not to begin yet", "no-live-worker": "no worker is live",
-  "beyond-limit": "a limit is reached", "beyond-quota": "asks for more than the quota", "quota": "the quota is used up",
-  "reserved": "room is reserved for another app", "queue": "an earlier app of the user", "company-turn": "another company's turn",
-  "user-turn": "another user's turn", "cluster-full": "the cluster is full", "next-turn": "due in the next turn",
+  "beyond-limit": "a limit is reached",
+  "queue": "an earlier app of the user",
+  "next-turn": "due in the next turn",
   "not-entitled": "is not entitled to more", "larger-than-share": "is larger than its share", "cap": "its company's quota is used up",
   "drivers": "drivers hold half of the quota", "need": "room is being made for it",
   "driver": "its driver waits", "limit": "has all its executors", "no-worker-large-enough": "no worker is large enough",
-  "excluded": "failed on the workers with room", "suspect-worker": "workers are suspected", "claim": "others leave for it",
-  "room-held": "room is held for it", "reclaim-unlawful": "others may keep what they hold",
-  "held-for-others": "room is held for others", "parts-exceed-cluster": "parts exceed the cluster",
+  "excluded": "failed on the workers with room", "suspect-worker": "workers are suspected",
+ 
   "locality": "waits for its hosts", "workers-full": "workers are full",
 };
 export const causes = CAUSES;

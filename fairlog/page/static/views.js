@@ -136,14 +136,11 @@ function capacity(each) {
     h("p", {}, told.map((part, index) => [index ? ", " : "", h("strong", {}, amount(each.kind, part.value)), ` ${part.word}`])));
 }
 
-const byEntitlement = (each) => each !== undefined && each.entitledCores !== undefined;
-const claimWord = (each) => (byEntitlement(each) ? "Demand" : "Claimed");
-const partWord = (each) => (byEntitlement(each) ? "Entitled" : "Assured part");
 
 function companyBar(each, total) {
   const quota = toNumber(each.quotaCores);
   const most = Math.max(total, quota, each.claimCores, each.grantedCores);
-  const label = `${each.company}: granted ${cores(each.grantedCores)}, ${claimWord(each).toLowerCase()} ${cores(each.claimCores)}, ${partWord(each).toLowerCase()} ${cores(each.partCores)}, quota ${cores(each.quotaCores)}`;
+  const label = `${each.company}: granted ${cores(each.grantedCores)}, demand ${cores(each.claimCores)}, entitled ${cores(each.partCores)}, quota ${cores(each.quotaCores)}`;
   return bar(most, [
     { kind: "granted", value: each.grantedCores }, { kind: "claimed", value: Math.max(0, each.claimCores - each.grantedCores) },
   ], [{ kind: "assured", value: each.partCores }, { kind: "quota", value: quota }], label);
@@ -169,7 +166,7 @@ const nowView = {
       h("section", {}, h("h2", { id: "capacity" }, "Capacity"), h("div", { class: "capacities" }, value.capacity.map(capacity))),
       h("section", {}, h("h2", { id: "companies" }, "Companies"),
         table("Companies: what each holds, claims, is assured and has bought, in cores", [
-          "Company", { text: legend(), class: "wide" }, num("Granted"), num(claimWord(value.companies[0])), num(byEntitlement(value.companies[0]) ? "Entitled" : "Assured"), num("Quota"), num("Pending"), "Longest wait",
+          "Company", { text: legend(), class: "wide" }, num("Granted"), num("Demand"), num("Entitled"), num("Quota"), num("Pending"), "Longest wait",
         ], value.companies.map((each) => h("tr", { key: each.company },
           h("th", { scope: "row" }, companyLink(each.company)), h("td", { class: "wide" }, companyBar(each, total)),
           numCell(cores(each.grantedCores)), numCell(cores(each.claimCores)), numCell(cores(each.partCores)), numCell(cores(each.quotaCores)),
@@ -453,13 +450,13 @@ const companyView = {
     const quota = card.quota === "amounts" ? "amounts" : card.quota === "default" ? "an equal part of the cluster" : `${card.quota} of the cluster`;
     return [
       h("h1", {}, name(card.company)),
-      h("p", { class: "lead" }, card.shortCores > 0 ? h("strong", { class: "bad" }, byEntitlement(card) ? `Its apps are ${cores(card.shortCores)} below their entitlements. ` : `${cores(card.shortCores)} of its assured part are missing. `)
-        : byEntitlement(card) ? "No app of it is below its entitlement. " : "Nothing of its assured part that its apps claim is missing. ",
+      h("p", { class: "lead" }, card.shortCores > 0 ? h("strong", { class: "bad" }, `Its apps are ${cores(card.shortCores)} below their entitlements. `)
+        : "No app of it is below its entitlement. ",
         card.pending ? [plural(card.pending, "app"), " pending", card.longest ? ["; the longest: ", waiter(card)] : ", on hold or waiting for other apps", "."] : "No app is pending."),
       h("section", {}, h("h2", { id: "holds" }, "What it holds ", legend()), companyBar(card, value.total), facts([
-        ["Granted", cores(card.grantedCores), ", ", memory(card.grantedMemory)], [claimWord(card), cores(card.claimCores), ", ", memory(card.claimMemory)],
-        [partWord(card), cores(card.partCores), ", ", memory(card.partMemory)], ["Quota", cores(card.quotaCores), ", ", memory(card.quotaMemory), h("span", { class: "faint" }, ` ${quota}`)],
-        [byEntitlement(card) ? "Below its entitlement" : "Short of its part", cores(card.shortCores)], [byEntitlement(card) ? "Lent to it" : "Beyond its part", cores(card.beyondCores)], ["May borrow", card.borrow ? "yes" : "no"],
+        ["Granted", cores(card.grantedCores), ", ", memory(card.grantedMemory)], ["Demand", cores(card.claimCores), ", ", memory(card.claimMemory)],
+        ["Entitled", cores(card.partCores), ", ", memory(card.partMemory)], ["Quota", cores(card.quotaCores), ", ", memory(card.quotaMemory), h("span", { class: "faint" }, ` ${quota}`)],
+        ["Below its entitlement", cores(card.shortCores)], ["Lent to it", cores(card.beyondCores)], ["May borrow", card.borrow ? "yes" : "no"],
       ])),
       h("section", {}, h("h2", { id: "queue" }, "Queue by user"), table("Queue by user", ["User", num("Granted"), num("Occupied"), num("Admitted"), num("Pending"), num("Oldest wait")],
         card.byUser.map((each) => h("tr", { key: each.user }, h("th", { scope: "row" }, link("/apps", { company: card.company, user: each.user }, name(each.user))), numCell(cores(each.grantedCores ?? 0)), numCell(cores(each.occupiedCores ?? 0)),

@@ -7,7 +7,7 @@ import { num, numCell, table } from "/page/views.js";
 
 const POLICIES = {
   company_policy: ["dominant-share", "pay-as-you-go"], user_policy: ["longest-wait", "least-occupied", "balanced"], app_policy: ["fifo", "sql-first"],
-  placement: ["spread", "pack", "classic-spread", "classic-pack"], reclaim: ["none", "gentle", "firm"],
+  placement: ["spread", "pack", "classic-spread", "classic-pack"],
 };
 
 const MOST_WORKERS = 1000;

@@ -495,72 +495,8 @@ def _told_to_leave(event: events.ExecutorRevoked, target: Hold | None) -> Broken
     return None
 
 
-def _edition_changed(state: Facts, event: events.EditionChanged) -> Broken:
-    if event.edition <= state.edition or event.edition not in EDITIONS:
-        return "H9", f"edition {event.edition} cannot follow edition {state.edition}"
-    return None
-
-
-def _need_began(state: Facts, event: events.NeedBegan) -> Broken:
-    app = state.apps.get(event.app)
-    if app is None or not app.admitted or app.over:
-        return "H6", f"app {event.app!r} is not in waitingApps"
-    if event.units < 1:
-        return "H6", f"a need of app {event.app!r} is of {event.units} units"
-    return None
-
-
-def _need_ended(state: Facts, event: events.NeedEnded) -> Broken:
-    app = state.apps.get(event.app)
-    if app is None or not app.lack.units:
-        return "H6", f"app {event.app!r} has no need"
-    return None
-
-
-def _slot_awaited(state: Facts, event: events.SlotAwaited) -> Broken:
-    app = state.apps.get(event.app)
-    if app is None or app.over:
-        return "H10", f"app {event.app!r} does not exist, or is over"
-    if event.app in state.slots:
-        return "H10", f"app {event.app!r} awaits or has a slot already"
-    return None
-
-
-def _slot_began(state: Facts, event: events.SlotBegan) -> Broken:
-    slot = state.slots.get(event.app)
-    if slot is None or slot.began:
-        return "H10", f"app {event.app!r} awaits no slot"
-    if event.units < 1:
-        return "H10", f"a slot of app {event.app!r} is of {event.units} executors"
-    return None
-
-
-def _slot_ended(state: Facts, event: events.SlotEnded) -> Broken:
-    if event.app not in state.slots:
-        return "H10", f"app {event.app!r} neither awaits nor has a slot"
-    return None
-
-
-def _target_set(state: Facts, event: events.TargetSet) -> Broken:
-    app, worker = state.apps.get(event.app), state.workers.get(event.worker)
-    if app is None or not app.admitted or app.over:
-        return "H6", f"app {event.app!r} is not in waitingApps"
-    if not app.lack.units:
-        return "H6", f"app {event.app!r} has no need"
-    if worker is None or worker.status != "alive":
-        return "H6", f"worker {event.worker!r} is not live"
-    if event.amounts.cores < 1 or not worker.offer.covers(event.amounts):
-        return "H6", f"worker {event.worker!r} offers {worker.offer}, no room for {event.amounts}"
-    if worker.holds:
-        return "H6", f"worker {event.worker!r} has a target already"
-    return None
-
-
-def _target_ended(state: Facts, event: events.TargetEnded) -> Broken:
-    target = state.holds.get(event.target)
-    if target is None or (target.worker, target.app) != (event.worker, event.app):
-        return "H7", f"no target of app {event.app!r} begins at position {event.target}"
-    return None
+def _later(_: Facts, event: Event) -> Broken:
+    return "H8", f"{type(event).__name__} is of a later edition"
 
 
 def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Broken:
@@ -849,14 +785,14 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ExecutorChanged: _executor_changed,
     events.RoomHeld: _room_held,
     events.HoldEnded: _hold_ended,
-    events.EditionChanged: _edition_changed,
-    events.NeedBegan: _need_began,
-    events.NeedEnded: _need_ended,
-    events.SlotAwaited: _slot_awaited,
-    events.SlotBegan: _slot_began,
-    events.SlotEnded: _slot_ended,
-    events.TargetSet: _target_set,
-    events.TargetEnded: _target_ended,
+    events.EditionChanged: _later,
+    events.NeedBegan: _later,
+    events.NeedEnded: _later,
+    events.SlotAwaited: _later,
+    events.SlotBegan: _later,
+    events.SlotEnded: _later,
+    events.TargetSet: _later,
+    events.TargetEnded: _later,
     events.ExecutorRevoked: _executor_revoked,
     events.RevocationWithdrawn: _revocation_withdrawn,
     events.ExecutorRemoved: _executor_removed,

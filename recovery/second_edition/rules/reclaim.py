@@ -313,7 +313,7 @@ class _Reclaiming:
     def _claim(self, app: App, worker: Worker, losses: list[Loss], *, within: bool) -> Iterator[Event]:
         """Hold the room for the claimant and tell the executors to leave, with a receipt each (semantics E5, Z5)."""
         state, company, size = self.state, app.spec.company, app.need.executor
-        deadline = self.at + state.settings.reclaim_patience_s * 1000
+        deadline = self.at + (state.settings.reclaim_patience_s or 0) * 1000
         own = next((hold for hold in app.holds.values() if hold.reason == "hold"), None)
         if own is not None:
             yield HoldEnded(hold=own.id, worker=own.worker, app=own.app, reason="served")

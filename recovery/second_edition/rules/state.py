@@ -1214,7 +1214,7 @@ class ClusterState:
 
     def _slot_began(self, event: events.SlotBegan) -> None:
         """If nothing is granted in it, it is over after its length and the time that room takes (semantics H10)."""
-        lasts_s = self.settings.reclaim_patience_s + self.settings.slot_s
+        lasts_s = (self.settings.reclaim_patience_s or 0) + self.settings.slot_s
         date = self.slots[event.app].date
         self.slots[event.app] = Slot(date, self.at, event.units, self.at + lasts_s * 1000)
         self._set_slot_timer(event.app)

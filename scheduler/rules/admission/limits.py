@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from scheduler.model.events import AppRegistered, LimitSet
     from scheduler.model.resources import Resources
+    from scheduler.rules.admission.user import Contender
+    from scheduler.rules.entities import App
     from scheduler.rules.ledger import Standing
 
 NAMES = (
@@ -71,12 +73,55 @@ class Ceiling(NamedTuple):
                 return Broken(name, present, limit, asked)
         return None
 
-    def fits_alone(self, request: Resources) -> bool:
-        """Whether a request would pass if nothing were claimed; else its app is no head (semantics N2)."""
-        return (self.max_cores is None or request.cores <= self.max_cores) and (
-            (self.max_memory_mb is None or request.memory_mb <= self.max_memory_mb)
-            and all(request.amount(kind) <= limit for kind, limit in self.kinds)
-        )
+
+class CompanyLimits:
+    """The limits by which apps of one company are passed over (semantics N2)."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        """What the company claims."""
+        self._company = ""
+        self._all: Limits | None = None
+        """The limits, if anybody has any."""
+        self.ceiling: Ceiling | None = None
+        """Those of the company."""
+        self.ceilings: dict[str, tuple[Ceiling, Standing]] = {}
+        """Those of its users that have any, and what these users claim."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit by which apps are passed over."""
+        return self.ceiling is not None or bool(self.ceilings)
+
+    def set(self, limits: Limits, company: str, users: Iterable[Contender]) -> None:
+        """These are the limits now, and the company and the users to which they apply."""
+        self._company, self._all = company, limits if limits.values else None
+        self.ceiling, self.ceilings = limits.ceiling(company), {}
+        for user in users:
+            self.regard(user)
+
+    def regard(self, user: Contender) -> None:
+        """The user has apps from now on."""
+        if self._all is not None:
+            ceiling = self._all.ceiling(self._company, user.user)
+            if ceiling is not None:
+                self.ceilings[user.user] = ceiling, user.standing
+
+    def broken(self, user: str, request: Resources, apps: int = 1) -> tuple[str, Broken] | None:
+        """The limit that keeps an app of the user with that request out now, after its holder (semantics N2).
+
+        The holder is the user, or "" for the company. With 0 `apps`, the limit against more for an admitted app.
+        """
+        own = self.ceilings.get(user)
+        if own is not None and (broken := own[0].broken(own[1], request, apps)) is not None:
+            return user, broken
+        if self.ceiling is None or (broken := self.ceiling.broken(self._standing, request, apps)) is None:
+            return None
+        return "", broken
+
+    def lets_in(self, app: App) -> bool:
+        """Whether no limit keeps the pending app out now (semantics N2)."""
+        return self.broken(app.spec.user, app.requested) is None
 
 
 class Limits:

@@ -9,7 +9,7 @@ from scheduler.rules.trouble import kept_until
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, Wanted
-    from scheduler.rules.entities import Allocation, App, Worker
+    from scheduler.rules.entities import App, Worker
     from scheduler.rules.timers import What
     from scheduler.rules.topology import Topology
 
@@ -62,7 +62,7 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
 
 
 def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int, What]]:
-    """Times (ms) at which a wait, elastic step, idle timeout, hold, exclusion or runtime ends (L5, L6, P8, W7, X2).
+    """Times (ms) at which a wait, elastic step, idle timeout, exclusion or runtime ends (L5, L6, W7, X2).
 
     `at` is the time of the last event.
     """
@@ -83,7 +83,7 @@ def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int,
             due[until, "excluded"] = None
     if app.tries.driver_after:
         due[app.tries.driver_after, "restart"] = None
-    return [*due, *_hold_timers(app, settings)]
+    return list(due)
 
 
 def _elastic_moments(app: App, settings: ClusterConfigured, at: int) -> Iterator[tuple[int, What]]:
@@ -105,20 +105,3 @@ def _runtime_moments(app: App, limit_ms: int) -> Iterator[tuple[int, What]]:
     yield over, "expiry"
     if app.spec.warn is not None and not app.warned:
         yield max(over - app.spec.warn.before_s * 1000, app.running_since + 1), "warning"
-
-
-def _hold_timers(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, What]]:
-    """When the app has waited long enough for a hold, and when its hold ends (semantics P8)."""
-    if settings.admission == "fair":
-        if app.owed:
-            yield max(app.owed_since + settings.hold_patience_s * 1000, app.no_hold_before), "hold"
-        for hold in app.holds.values():
-            if hold.reason == "hold":
-                yield hold.since + settings.hold_limit_s * 1000, "hold-limit"
-
-
-def takeable_at(executor: Allocation, settings: ClusterConfigured) -> list[tuple[int, What]]:
-    """When (ms) a firm claim may take the executor (semantics E2); empty where its age does not count."""
-    if settings.reclaim != "firm" or settings.admission == "open":
-        return []
-    return [(executor.granted_at + settings.min_runtime_s * 1000, "takeable")]

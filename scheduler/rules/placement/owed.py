@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from scheduler.rules.entities import App, Need
 
 
-Key = tuple[str, "Need", str, bool]
+Key = tuple[str, "Need", str]
 
 
 def key_of(app: App) -> Key:
     """Apps of equal keys are all served now, or none is.
 
-    Company, need, the app if room is held for it, and whether it was admitted on what is lent (semantics E7).
+    Company, need, and the app if room is held for it.
     """
-    return app.spec.company, app.need, app.id if app.holds else "", app.on_lent
+    return app.spec.company, app.need, app.id if app.holds else ""
 
 
 class Owed:

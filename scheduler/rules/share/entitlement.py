@@ -190,7 +190,7 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
                 return None
     found = Entitlement(whole=True)
     for name, queue in state.queue.companies.items():
-        for user in queue.asking().values():
+        for user in queue.asking.values():
             for leaf in _pending(state.fleet, queue, user, (0, 0), [], last={}):
                 asked.add(name, leaf.size, leaf.most, leaf.driver)
                 if asked.left < 0:
@@ -325,7 +325,7 @@ def _add_users(fleet: Fleet, found: Entitlement, known: list[App], company: Comp
             pending.setdefault(app.spec.user, []).append(app)
         elif (leaf := admitted_leaf(fleet, app)) is not None:
             entered.setdefault(app.spec.user, []).append(leaf)
-    asking = queue.asking()
+    asking = queue.asking
     for name in dict.fromkeys([*entered, *asking]):
         later: Iterator[Leaf] = iter(())
         leaves = entered.get(name, [])

@@ -140,7 +140,7 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
     for app in having_needs(state):
         if app.id not in known:
             yield NeedEnded(app=app.id)
-    patience = state.settings.reclaim_patience_s * 1000
+    patience = (state.settings.reclaim_patience_s or 0) * 1000
     for app in waiting:
         units, lack = entitled.below(app), app.lack
         if lack.units != units:

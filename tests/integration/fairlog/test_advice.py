@@ -114,7 +114,7 @@ def durability(here: Here) -> None:
 
 
 def no_date(here: Here) -> None:
-    here.shell.ok("settings", "set", "reclaim=gentle")
+    here.shell.ok("settings", "set", "reclaim_patience_s=none")
     found = here.until("no_date")
     here.shell.ok(*advised(found["do"], "settings set"))
 

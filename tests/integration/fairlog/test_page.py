@@ -528,12 +528,12 @@ def test_the_log_is_filtered_and_its_decisions_have_cards(page: Page, rig: Rig) 
 
 
 def test_settings_tell_who_changed_what(page: Page, rig: Rig) -> None:
-    rig.api.send(ConfigureCluster(settings={"quota_patience_s": 601}))
+    rig.api.send(ConfigureCluster(settings={"min_runtime_s": 601}))
     show(page, rig, "/settings")
     changed = page.get_by_role("region", name="Who changed what").locator("tbody tr").first
-    has(changed, "quota_patience_s 601")
+    has(changed, "min_runtime_s 601")
     has(changed, f"local/{os.getuid()}")
-    has(row(page, "quota_patience_s"), "601")
+    has(row(page, "min_runtime_s"), "601")
     rig.api.send(RegisterWorker(worker="brief", cores=4, memory_mb=4096, node="here", host="here"))
     wait_until(lambda: "brief" not in {each["worker"] for each in rig.api.view("workers")}, "its loss")
     show(page, rig, "/settings")

@@ -17,7 +17,7 @@ from tests.integration.cli_rig import Shell
 from tests.integration.forked import Forked
 from tests.waiting import wait_until
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden" / "earlier"
 UP = "up", "--detach", "--workers", "1", "--masters", "2"
 
 

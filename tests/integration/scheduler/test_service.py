@@ -157,9 +157,10 @@ def test_a_turn_runs_without_input_once_a_timer_is_due(
     scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Semantics T1: once for each such time."""
-    patience = ConfigureCluster(settings={"quota_patience_s": 0})
-    small = RegisterCompany(company="acme", cores=8, memory_mb=8192)
-    ask(client, patience, small, WORKER, submission("a1"), submission("a2"))
+    ask(client, RegisterCompany(company="acme"), WORKER)
+    scheduler.turn()
+    begin = scheduler.state.at + 1000
+    ask(client, replace(submission("a1"), begin=begin))
     scheduler.turn()
     settled: list[int] = []
     settle = turn_module.Turn.settle
@@ -170,7 +171,7 @@ def test_a_turn_runs_without_input_once_a_timer_is_due(
 
     monkeypatch.setattr(turn_module.Turn, "settle", noted)
     due = scheduler.state.timers.next(0)
-    assert due == scheduler.state.at + 1
+    assert due == begin
     wait_until(lambda: scheduler.turn() == 0 and bool(settled), "the turn")
     for _ in range(3):
         scheduler.turn()

@@ -392,12 +392,12 @@ def claimed_from(cluster: Cluster, script: str, **settings: Any) -> tuple[str, s
 
 
 @ONE_STORE
-def test_a_running_task_is_never_cut_short_where_reclaiming_is_gentle(cluster: Cluster, tmp_path: Path) -> None:
-    """Semantics E5: not at the deadline, nor by a later change of the setting and another master."""
+def test_a_running_task_is_never_cut_short_where_nobody_leaves_by_a_date(cluster: Cluster, tmp_path: Path) -> None:
+    """Semantics H7: not at the deadline, nor by a later change of the setting and another master."""
     go = tmp_path / "go"
     script = f"until [ -e {go} ]; do sleep 0.05; done"
-    loser, claimant, deadline = claimed_from(cluster, script, reclaim="gentle", min_runtime_s=0, reclaim_patience_s=1)
-    cluster.client.send(ConfigureCluster(settings={"reclaim": "firm", "kill_grace_s": 0}))
+    loser, claimant, deadline = claimed_from(cluster, script, min_runtime_s=0, reclaim_patience_s=None)
+    cluster.client.send(ConfigureCluster(settings={"reclaim_patience_s": 0, "kill_grace_s": 0}))
     master = cluster.processes[0]
     master.terminate()
     master.wait(HOPELESS_S)
@@ -414,12 +414,12 @@ def test_a_running_task_is_never_cut_short_where_reclaiming_is_gentle(cluster: C
 
 
 @ONE_STORE
-def test_firm_reclaiming_ends_tasks_at_the_deadline_which_run_again_later(cluster: Cluster) -> None:
-    """Semantics E5: it counts neither as a retry nor as a failure; what ignores SIGTERM is killed."""
+def test_tasks_are_ended_at_the_deadline_which_run_again_later(cluster: Cluster) -> None:
+    """Semantics H7: it counts neither as a retry nor as a failure; what ignores SIGTERM is killed."""
     patience = {"min_runtime_s": 0, "reclaim_patience_s": 1, "kill_grace_s": 1}
     go = cluster.folder / "go"
     script = f"trap '' TERM; until [ -e {go} ]; do sleep 0.05; done"
-    loser, claimant, _ = claimed_from(cluster, script, reclaim="firm", **patience)
+    loser, claimant, _ = claimed_from(cluster, script, **patience)
     assert cluster.end_of(claimant)["state"] == "finished"
     go.touch()
     assert cluster.end_of(loser)["state"] == "finished"
@@ -435,7 +435,7 @@ def removals(cluster: Cluster, app: str) -> list[ExecutorRemoved]:
 
 @ONE_STORE
 def test_an_executor_goes_on_if_its_claim_became_void_while_no_agent_ran(cluster: Cluster, tmp_path: Path) -> None:
-    """Semantics E5: the next agent takes back what the one before has told."""
+    """Semantics H7: the next agent takes back what the one before has told."""
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     go = tmp_path / "go"

@@ -20,10 +20,8 @@ from scheduler.model.commands import (
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import (
     AppAdmitted,
-    EditionChanged,
     Event,
     ExecutorRevoked,
-    HoldEnded,
     NeedBegan,
     NeedEnded,
     SlotAwaited,
@@ -39,11 +37,8 @@ from tests.unit.recorded import edited, facts, rechained, without
 from witness.audit.audit import audit
 from witness.board import company, overview
 from witness.explain import explain
-from witness.pending_reasons import waits_for
+from witness.pending_reasons import CAUSES, waits_for
 from witness.whatif import Rules, replayed
-
-OLD = {"claim", "held-for-others", "parts-exceed-cluster", "reclaim-unlawful", "reserved", "room-held", "cluster-full"}
-"""Causes of the second edition."""
 
 
 def submit(app: str, company: str, cores: int, size: int = 4, user: str = "u") -> SubmitApp:
@@ -55,24 +50,22 @@ def ended(executor: str) -> EndedExecutor:
     return EndedExecutor(executor=executor, reason="killed")
 
 
-def played(*commands: Command, first: int = 3, borrow: bool = True) -> Cluster:
-    """Two companies on a worker of 16 cores; the third edition comes before the command of number `first`, from 0."""
-    cluster = Cluster({"reclaim": "firm", "reclaim_patience_s": 60, "min_runtime_s": 0}, edition=2)
+def played(*commands: Command, borrow: bool = True) -> Cluster:
+    """Two companies on a worker of 16 cores."""
+    cluster = Cluster({"reclaim_patience_s": 60, "min_runtime_s": 0})
     begin: list[Command] = [
         RegisterCompany(company="a", borrow=borrow),
         RegisterCompany(company="b", borrow=borrow),
         RegisterWorker(worker="w1", node="n1", host="h1", cores=16, memory_mb=65536),
     ]
-    for number, command in enumerate([*begin, *commands]):
-        if number == first:
-            cluster.turn(ChangeEdition(edition=3))
+    for command in (*begin, *commands):
         cluster.turn(command)
     return cluster
 
 
-def lent(*more: Command, first: int = 3) -> Cluster:
+def lent(*more: Command) -> Cluster:
     """Company a holds all of w1, then b asks for three executors: two are its own."""
-    return played(submit("x", "a", 16), submit("y", "b", 12), *more, first=first)
+    return played(submit("x", "a", 16), submit("y", "b", 12), *more)
 
 
 def of_type(cluster: Cluster, kind: type[Event]) -> list[Event]:
@@ -98,7 +91,6 @@ def test_a_loser_is_told_what_leaves_and_its_receipt() -> None:
     assert (loss["claimant"], loss["rule"], loss["why"]) == ("y", "H6 surplus", "surplus")
     before, after = loss["shares"]["loser_before"], loss["shares"]["loser_after"]
     assert (before, after) == ("4/2", "3/2")
-    assert told["claims"] == []
 
 
 def test_who_waits_for_its_room_has_a_need() -> None:
@@ -119,7 +111,7 @@ def test_an_app_that_is_not_entitled_is_told_why() -> None:
     cluster = lent(submit("z", "a", 4, user="v"), ended("x.3"), ended("x.2"), submit("late", "b", 4))
     for app in cluster.state.apps.values():
         wait = waits_for(cluster.state, app)
-        assert wait is None or wait.cause not in OLD
+        assert wait is None or wait.cause in CAUSES
     wait = waits_for(cluster.state, cluster.state.apps["late"])
     assert wait is not None
     assert (wait.cause, wait.rule) in {("not-entitled", "H2"), ("queue", "F1")}
@@ -206,13 +198,6 @@ def test_shares_tell_weight_cap_demand_and_entitlement_at_both_levels() -> None:
     assert "partCores" not in a
 
 
-def test_shares_are_as_before_under_the_second_edition() -> None:
-    found = shares(lent(first=99).state)
-    assert not found["byEntitlement"]
-    assert "partCores" in found["companies"][0]
-    assert "entitledCores" not in found["companies"][0]
-
-
 def test_the_page_shows_what_is_entitled_in_the_place_of_parts() -> None:
     state = lent().state
     assert [each["partCores"] for each in overview(state)["companies"]] == [8, 8]
@@ -220,32 +205,16 @@ def test_the_page_shows_what_is_entitled_in_the_place_of_parts() -> None:
 
 
 def test_which_edition_is_in_force_and_since_when() -> None:
-    assert edition(lent(first=99).state) | {"admission": ""} == {
-        "edition": 2,
-        "since": None,
-        "byEntitlement": False,
-        "reclaim": "firm",
-        "admission": "",
-    }
     state = lent().state
-    assert (edition(state)["edition"], edition(state)["byEntitlement"]) == (3, True)
-    assert edition(state)["since"] == next(
-        logged.at for logged in lent().log if isinstance(logged.event, EditionChanged)
-    )
+    shown = edition(state)
+    assert (shown["edition"], shown["byEntitlement"], shown["patienceS"]) == (3, True, 60)
+    assert shown["since"] is None, "from the beginning"
 
 
-@pytest.mark.parametrize("first", [3, 4, 5, 6])
-def test_the_audit_derives_a_log_of_the_third_edition_and_one_that_crosses_to_it(first: int) -> None:
-    cluster = lent(ended("x.3"), submit("z", "a", 8), ended("x.2"), ScaleApp(app="x", executors=1), first=first)
-    assert of_type(cluster, EditionChanged)
+def test_the_audit_derives_a_log() -> None:
+    cluster = lent(ended("x.3"), submit("z", "a", 8), ended("x.2"), ScaleApp(app="x", executors=1))
     assert audit(facts(cluster)) == []
     cluster.check_replay()
-
-
-def test_holds_of_the_second_edition_end_with_it() -> None:
-    cluster = played(submit("x", "a", 16), submit("y", "b", 8), submit("z", "a", 4), first=5)
-    assert of_type(cluster, HoldEnded)
-    assert audit(facts(cluster)) == []
 
 
 @pytest.mark.parametrize(
@@ -273,24 +242,23 @@ def test_the_audit_finds_an_admission_without_an_entitlement() -> None:
 
 
 def test_under_unchanged_rules_every_decision_is_that_of_the_log() -> None:
-    for first in (3, 5):
-        log = facts(lent(ended("x.3"), ended("x.2"), first=first))
-        assert replayed(log, Rules())["firstDifference"] is None
-        assert replayed(log, Rules(edition=3 if first == 3 else None))["firstDifference"] is None
+    log = facts(lent(ended("x.3"), ended("x.2")))
+    assert replayed(log, Rules())["firstDifference"] is None
+    assert replayed(log, Rules(edition=3))["firstDifference"] is None
 
 
 def test_what_if_the_third_edition_had_been_in_force_shows_who_is_above_and_below() -> None:
-    found = replayed(facts(lent(first=99)), Rules(edition=3))
+    found = replayed(facts(lent()), Rules(edition=3))
     for side in ("log", "other"):
         rows = {row["company"]: row for row in found[side]["standing"]["companies"]}
         assert rows["b"]["entitledCores"] == 8
         assert rows["b"]["belowCores"] == 8
         assert rows["a"]["lentCores"] + rows["a"]["leavingCores"] == 8
-    assert "standing" not in replayed(facts(lent(first=99)), Rules())["log"]
+    assert "standing" not in replayed(facts(lent()), Rules())["log"]
 
 
 def test_an_edition_that_is_not_known_is_refused_in_one_sentence() -> None:
-    with pytest.raises(InvalidCommand, match=r"^there are editions 2 and 3 of the rules, not 4$"):
+    with pytest.raises(InvalidCommand, match=r"^it is decided by edition 3 of the rules alone, not by 4$"):
         replayed(facts(lent()), Rules(edition=4))
-    with pytest.raises(InvalidCommand, match=r"^there are editions 2 and 3 of the rules, not 4$"):
+    with pytest.raises(InvalidCommand, match=r"^it is decided by edition 3 of the rules alone, not by 4$"):
         lent(ChangeEdition(edition=4))

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from recovery.replay.bounds import moment
-from scheduler.rules.views import app, suspicion
+from scheduler.rules.views import suspicion
 from scheduler.store.codec import Fact, told
-from tests.property.given import Cluster, shared
+from tests.property.given import Cluster
 from tests.unit.scheduler.rules.test_failures import eight, fail, failed, more, one_executor, suspected
 from witness.audit.audit import audit
-from witness.explain import explain
 from witness.failing import exclusion_in_words, suspicion_in_words
 from witness.pending_reasons import waits_for
 
 
 def facts_of(cluster: Cluster) -> list[Fact]:
     return [fact for record in cluster.records for fact in told(record)]
-
-
-@pytest.mark.second_edition
-def test_an_app_that_is_excluded_from_the_worker_with_room_is_told_so() -> None:
-    cluster = shared({"exclude_after": 1}, w1=4, w2=4)
-    cluster.turn(one_executor("full"), one_executor("a1"))
-    [held] = cluster.state.apps["a1"].executors.values()
-    cluster.turn(failed(held.id))
-    wait = waits_for(cluster.state, cluster.state.apps["a1"])
-    assert wait is not None
-    [excluded] = app(cluster.state, app="a1")["excludedWorkers"]
-    assert (wait.cause, wait.rule) == ("excluded", "W7")
-    until = moment(cluster.state.at + 3_600_000)
-    text, told_facts = wait.tell()
-    assert text == (
-        f"it is excluded from {held.worker} until {until}: 1 of its executors ended abnormally there, with no task "
-        "finished in between"
-    )
-    assert told_facts == {"excludedWorkers": [excluded]}
-    story = explain(facts_of(cluster), "a1")
-    assert (story["waitsFor"]["cause"], story["excludedWorkers"]) == ("excluded", [excluded])
-
-
-@pytest.mark.second_edition
-def test_an_app_whose_command_cannot_be_started_where_there_is_room_is_told_so() -> None:
-    cluster = shared(w1=4, w2=4)
-    cluster.turn(one_executor("full"), one_executor("a1"))
-    [held] = cluster.state.apps["a1"].executors.values()
-    cluster.turn(failed(held.id, unstartable="no such program"))
-    wait = waits_for(cluster.state, cluster.state.apps["a1"])
-    assert wait is not None
-    assert (wait.cause, wait.rule) == ("excluded", "W9")
-    assert wait.tell()[0].endswith("its command cannot be started there")
 
 
 def test_an_app_that_only_suspect_workers_have_room_for_is_told_so() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
-from scheduler.model.commands import EndApp, KillApp, RegisterKind, ReleaseApp
+from scheduler.model.commands import EndApp, RegisterKind
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, submission, worker
@@ -26,11 +26,9 @@ from witness.usage import Accounts
 def two_companies(*, borrowing: bool = True) -> Cluster:
     """16 cores; `big` takes them all at 4 s, `small` wants 8 from 5 s on and gets them at 16 s, when `big` is gone.
 
-    If they are `borrowing`, both are beyond what their companies bought, so `small` is not admitted before. Otherwise
-    the companies bought nothing in particular, and `small` is admitted at once, for its company's part (semantics A3).
-    By the second edition.
+    If they are `borrowing`, their companies bought 4 cores each and lend; otherwise they bought nothing in particular.
     """
-    cluster = Cluster(edition=2)
+    cluster = Cluster()
     bought = (4, 16384) if borrowing else (None, None)
     for company in ("acme", "tiny"):
         cluster.company(company, *bought, borrow=borrowing or None)
@@ -55,54 +53,16 @@ def row(found: dict[str, Any], **who: str) -> dict[str, Any]:
     return dict(one)
 
 
-@pytest.mark.second_edition
-def test_shortfall_counts_what_is_missing_to_the_entitlement_in_core_seconds() -> None:
-    found = report(two_companies())
-    tiny = row(found, company="tiny")
-    assert (tiny["shortfallCoreS"], tiny["longestOutOfTurnMs"]) == (88.0, 11_000)
-    assert row(found, company="acme")["shortfallCoreS"] == 0.0
-    assert found["cluster"]["shortfallCoreS"] == 88.0
-    assert found["cluster"]["fairnessError"] == pytest.approx(11 * 8 / 16 / 36, abs=1e-6)
-
-
-def test_what_an_admitted_app_lacks_counts_where_grants_count_as_occupied() -> None:
-    """Semantics A3, O3: for its part a company's first app is admitted at once; its room comes 11 s later."""
+def test_what_an_admitted_app_lacks_counts_until_it_is_granted() -> None:
+    """A company's first app is admitted at once; its room comes 11 s later."""
     tiny = row(report(two_companies(borrowing=False)), company="tiny")
-    assert (tiny["waitLongestMs"], tiny["shortfallCoreS"], tiny["grantShortfallCoreS"]) == (0, 0.0, 88.0)
-
-
-@pytest.mark.second_edition
-def test_waits_run_from_submission_to_admission() -> None:
-    tiny = row(report(two_companies()), company="tiny")
-    waits = [tiny[f"wait{which}Ms"] for which in ("P50", "P90", "P99", "Longest")]
-    assert waits == [11_000] * 4
-    assert (tiny["apps"], tiny["admitted"], tiny["ended"], tiny["stillWaiting"]) == (1, 1, 1, 0)
-
-
-@pytest.mark.second_edition
-def test_an_app_that_still_waits_counts_in_the_longest_wait_only() -> None:
-    tiny = row(report(two_companies(), last=Bound(at=9_000)), company="tiny")
-    assert (tiny["stillWaiting"], tiny["waitLongestMs"], tiny["waitP50Ms"]) == (1, 4_000, None)
-
-
-@pytest.mark.second_edition
-def test_jains_index_is_of_occupied_by_entitled_while_both_are_entitled() -> None:
-    """From 5 s to 15 s: acme occupies 16 of the 8 that are its due, tiny none of its 8: (2 + 0)² / (2 * 4) = 1/2."""
-    assert report(two_companies(), last=Bound(at=15_000))["cluster"]["jain"] == 0.5
+    assert (tiny["waitLongestMs"], tiny["shortfallCoreS"], tiny["grantShortfallCoreS"]) == (0, 88.0, 88.0)
 
 
 def test_a_slowdown_is_time_here_by_run_time_and_short_runs_count_as_ten_seconds() -> None:
     found = report(two_companies())
     assert row(found, company="tiny")["boundedSlowdown"]["mean"] == pytest.approx(31 / 20, abs=1e-3)
     assert row(found, company="acme")["boundedSlowdown"]["mean"] == 1.0
-
-
-@pytest.mark.second_edition
-def test_finish_time_fairness_compares_with_a_cluster_of_ones_own() -> None:
-    """Tiny's app held 8 cores for 21 s, acme's 16 for 12 s; on 8 cores of their own that takes 21 s and 24 s."""
-    found = report(two_companies())
-    assert row(found, company="tiny")["finishTimeFairness"]["mean"] == pytest.approx(31 / 21, abs=1e-3)
-    assert row(found, company="acme")["finishTimeFairness"]["mean"] == pytest.approx(11 / 24, abs=1e-3)
 
 
 def test_means_are_over_the_span_and_a_span_can_begin_at_a_time_or_a_position() -> None:
@@ -114,64 +74,12 @@ def test_means_are_over_the_span_and_a_span_can_begin_at_a_time_or_a_position() 
     assert report(two_companies(), first=Bound(seq=seq), last=Bound(at=15_000)) == found
 
 
-@pytest.mark.second_edition
-def test_the_course_over_time_says_who_held_what_and_how_long_the_queue_was() -> None:
-    series = report(two_companies(), first=Bound(at=5_000), last=Bound(at=15_000))["series"]
-    assert {point["queueLength"] for point in series} == {1.0}
-    assert series[0]["shares"]["tiny"] == {"demand": 8.0, "entitled": 8.0, "occupied": 0.0, "granted": 0.0}
-
-
-@pytest.mark.second_edition
-def test_an_app_that_is_not_ready_demands_nothing_and_its_wait_begins_when_it_is() -> None:
-    """Semantics J2."""
-    cluster = Cluster()
-    cluster.company("acme")
-    cluster.worker("w1", 16)
-    cluster.submit("a1", 16)
-    cluster.turn(replace(submission("a2", 8), hold=True))
-    cluster.turn(ReleaseApp(app="a2"), after_s=20)
-    cluster.turn(KillApp(app="a1"), after_s=10)
-    for executor in list(cluster.state.executors):
-        cluster.ended(executor)
-    assert cluster.state.apps["a2"].admitted
-    held = row(report(cluster, last=Bound(at=20_000)), company="acme")
-    assert (held["demandCores"], held["stillWaiting"]) == (round(16 * 17 / 19, 3), 0)
-    found = row(report(cluster), company="acme")
-    assert found["waitLongestMs"] == cluster.state.apps["a2"].admitted_at - 24_000
-
-
-@pytest.mark.second_edition
-def test_users_share_what_their_company_is_entitled_to() -> None:
-    cluster = Cluster()
-    cluster.company("acme")
-    cluster.worker("w1", 16)
-    cluster.submit("a1", 16, user="ann")
-    cluster.submit("b1", 4, user="bob")
-    cluster.submit("c1", 40, user="cem")
-    cluster.turn(KillApp(app="c1"), after_s=10)
-    found = report(cluster, "user", first=Bound(at=5_000))
-    assert [row(found, user=user)["entitledCores"] for user in ("ann", "bob", "cem")] == [6.0, 4.0, 6.0]
-    assert row(found, user="bob")["shortfallCoreS"] == 40.0
-
-
 @pytest.mark.parametrize(
     ("first", "last"), [(Bound(seq=1_000), OPEN), (Bound(at=1 << 50), OPEN), (Bound(seq=8), Bound(seq=3))]
 )
 def test_a_span_that_holds_nothing_is_refused(first: Bound, last: Bound) -> None:
     with pytest.raises(InvalidCommand, match="span"):
         report(two_companies(), first=first, last=last)
-
-
-@pytest.mark.second_edition
-def test_a_statement_adds_up_by_app_user_and_company() -> None:
-    usages = Accounts()
-    _, span = measure(facts(two_companies()), usages)
-    said = statement(usages, span, company="tiny", month="1970-01")
-    assert said["total"]["requestedCoreMs"] == 8 * 20_000
-    assert said["total"]["grantedCoreMs"] == 8 * 21_000
-    assert said["total"]["requestedMemoryMs"] == 4096 * 20_000
-    assert said["users"][0]["apps"][0]["grantedGiBHours"] == round(4 * 21 / 3600, 6)
-    assert said["log"]["digest"] == facts(two_companies())[-1].digest
 
 
 def with_gpus() -> Cluster:

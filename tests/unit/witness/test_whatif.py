@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fairlog.cli.exports import facts_of
 from scheduler.model.commands import AddAccount, EndApp, EndedExecutor, RegisterWorker
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
-from scheduler.model.events import AppAdmitted
 from scheduler.model.sender import By, local
 from scheduler.rules import invariants
 from tests.property.given import Cluster, shared
@@ -131,14 +130,6 @@ def test_the_first_decision_that_came_out_differently_is_named() -> None:
     found = first_difference(as_logged(logged(two_companies())), world)
     assert found is not None
     assert (found["number"], found["log"]["worker"], found["other"]["worker"]) == (2, "w1", "w2")
-
-
-@pytest.mark.second_edition
-def test_a_smaller_quota_holds_an_app_back_and_a_too_small_one_refuses_it() -> None:
-    world = other(logged(two_companies(borrowing=False)), Rules(quotas={"acme": (8, 65536)}))
-    assert list(world.refused) == ["big"]
-    assert [event.app for _, event in world.decisions if isinstance(event, AppAdmitted)] == ["small"]
-    assert compared(as_logged(logged(two_companies(borrowing=False))), world)["other"]["refused"] == 1
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,6 @@ CASES: list[Case] = [
     ),
     Case("registerKind", "cluster", "", body={"kind": "gpu"}),
     Case("configureCluster", "cluster", "", body={"settings": {"placement": "pack"}}),
-    Case("changeEdition", "cluster", "", body={"edition": 3}),
     *of_company("showApps", "users", {"shown": True}),
     *(Case("addAccount", "users", name, body={"account": name}) for name in ("acme/new", "globex/new", "third/new")),
     *(Case("addAccount", "users", name, body={"account": name, "role": "admin"}) for name in ("acme/n", "globex/n")),

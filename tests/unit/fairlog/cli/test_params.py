@@ -249,7 +249,7 @@ def test_cores_and_limits_are_numbers_or_one_word() -> None:
         ("max_drivers", "3", 3),
         ("max_driver_share", "1/2", "1/2"),
         ("archive_url", "none", ""),
-        ("reclaim", "none", "none"),
+        ("reclaim_patience_s", "none", None),
     ],
 )
 def test_a_setting_is_read_as_what_it_is_likely_to_be(name: str, text: str, value: object) -> None:

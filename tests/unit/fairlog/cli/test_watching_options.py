@@ -30,7 +30,7 @@ from fairlog.cli.main import cli
         ("alerts --memory lots", "a percentage is a number from 1 to 100, not 'lots'"),
         ("alerts --every 0", "0 is not in the range 1<=x<=3600"),
         ("alerts --short soon", "'soon' is not a duration; write it like"),
-        ("alerts --ignore weather", "'weather' is not one of 'store', 'log', 'shorter', 'no_master'"),
+        ("alerts --ignore weather", "'weather' is not one of 'store', 'log', 'shorter', 'edition'"),
         ("master --metrics nine", "metrics are served at [HOST:]PORT, with a port from 1 to 65535, not at 'nine'"),
         ("master --metrics 0", "metrics are served at [HOST:]PORT, with a port from 1 to 65535, not at '0'"),
         ("up --metrics 70000", "metrics are served at [HOST:]PORT, with a port from 1 to 65535, not at '70000'"),

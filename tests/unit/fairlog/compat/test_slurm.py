@@ -266,7 +266,7 @@ def task(state: str, **about: Any) -> dict[str, Any]:
     ("about", "state", "reason"),
     [
         ({}, "RUNNING", "None"),
-        ({"state": "pending", "reason": "company-turn"}, "PENDING", "Priority"),
+        ({"state": "pending", "reason": "queue"}, "PENDING", "Priority"),
         ({"state": "pending", "reason": "hold", "onHold": True}, "PENDING", "JobHeldUser"),
         ({"state": "pending", "reason": "dependency"}, "PENDING", "Dependency"),
         ({"state": "pending", "reason": "begin", "beginAt": 9000}, "PENDING", "BeginTime"),

@@ -35,7 +35,7 @@ from scheduler.model.commands import (
     RegisterWorker,
     SubmitApp,
 )
-from scheduler.model.events import EditionChanged, MasterElected, WorkerRemoved, WorkerSuspected
+from scheduler.model.events import ClusterConfigured, EditionChanged, MasterElected, WorkerRemoved, WorkerSuspected
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -160,7 +160,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (
             {"audited": AuditedTo(2, "d", NOW - AUDITOR_SILENT_MS - 1)},
             "audit_stopped",
-            "the audit has stood at position 2 since 1970-01-01 00:15:39.999Z; the log is at 3",
+            "the audit has stood at position 2 since 1970-01-01 00:15:39.999Z; the log is at 4",
         ),
         (
             {"audited": AuditedTo(2, "d", NOW, trouble="the archive is away")},
@@ -296,6 +296,7 @@ def test_the_last_election_says_after_whom_and_for_how_long_nobody_can_have_serv
 def test_a_failover_is_told_with_its_cost_and_a_missing_master_with_since_when() -> None:
     state = elections("one", "two")
     at = NOW + 60 * MIN_MS
+    state.apply(EditionChanged(edition=3), at)
     around = GOOD._replace(now=at + 5 * MIN_MS, failover=Failover("two", "one", at), last_sign=at - 2_000)
     [failover] = [each for each in found(state, around) if each.condition == "failover"]
     assert failover.sentence == (
@@ -357,7 +358,7 @@ def every_condition() -> list[Found]:
     odd = GOOD._replace(now=NOW - MIN_MS, serving=None, log_at=NOW)
     behind = GOOD._replace(unreplicated=(0, 1))
     lending = a_state()
-    lending.apply(EditionChanged(edition=3), NOW)
+    lending.apply(ClusterConfigured(reclaim_patience_s=None), NOW)
     each = [*found(lending, GOOD), *found(state, bad), *found(large, GOOD), *found(alone, GOOD), *found(a_state(), odd)]
     shorter = GOOD._replace(shorter=(2, End(5, "d", "m")), log_at=NOW)
     earlier = ClusterState()

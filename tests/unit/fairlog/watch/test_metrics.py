@@ -79,7 +79,7 @@ def test_it_says_what_the_state_and_its_surroundings_are(metrics: Metrics, state
     assert value(found, "fairlog_apps", company="acme", state="pending") == 1
     assert value(found, "fairlog_apps", company="globex", state="pending") == 1
     assert value(found, "fairlog_apps_waiting", company="globex", reason="no-worker-large-enough") == 1
-    assert value(found, "fairlog_apps_waiting", company="acme", reason="cluster-full") == 1
+    assert value(found, "fairlog_apps_waiting", company="acme", reason="not-entitled") == 1
     assert value(found, "fairlog_oldest_wait_seconds", company="acme") == 60
     assert value(found, "fairlog_company_granted", company="acme", kind="cores", unit="cores") == 8
     assert value(found, "fairlog_company_quota", company="globex", kind="memory", unit="bytes") == 1 << 40

@@ -9,10 +9,8 @@ import pytest
 
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.admission.company import Tenant
-from scheduler.rules.admission.quota import QuotaLimit
 from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
-from scheduler.rules.ledger import Balance, Standing, Usage, add_grant, add_request
+from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.sizing import round_up
 
 
@@ -165,9 +163,8 @@ def test_quotas_and_ledgers_take_a_further_kind_without_a_word_of_it() -> None:
     usage.update(1000, accounts[0], 3_600_000)
     assert usage.used == two * 1000
     quota = Quota(Resources.of(9, 9, gpu=4))
-    limit = QuotaLimit(Tenant("acme", accounts[1], usage, quota=quota, standing=Standing(claimed=three)))
-    assert limit.admits(Resources.of(1, 1, gpu=1))
-    assert not limit.admits(two)
+    assert quota.covers(three, Resources.of(1, 1, gpu=1))
+    assert not quota.covers(three, two)
 
 
 def test_workers_without_the_further_kind_are_no_candidates() -> None:

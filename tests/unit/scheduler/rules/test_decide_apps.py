@@ -19,7 +19,6 @@ from scheduler.model.errors import (
     UnknownExecutor,
 )
 from scheduler.model.events import (
-    AppChanged,
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
@@ -144,25 +143,31 @@ def test_an_app_id_is_used_once_even_after_the_app_has_ended(state: list[Event])
 BOUGHT = CompanyRegistered(company="acme", amounts=Resources(16, 8192))
 
 
-def test_an_app_with_more_cores_than_its_quota_is_refused_with_both_numbers() -> None:
-    """Semantics C4."""
+def of_size(cores: int, memory_mb: int) -> SubmitApp:
+    """An app of executors of that size."""
+    asked = {"executor_cores": cores, "executor_memory_mb": memory_mb, "memory_per_task_mb": None}
+    return replace(submission("a1", cores), **asked)
+
+
+def test_an_executor_with_more_cores_than_the_quota_is_refused_with_both_numbers() -> None:
+    """Semantics H1."""
     with pytest.raises(QuotaExceeded, match=r"the app requests 20 cores, but the quota of company 'acme' is 16 cores"):
-        decide(fold([BOUGHT]), submission("a1", 17))
+        decide(fold([BOUGHT]), of_size(20, 1024))
 
 
-def test_an_app_with_more_memory_than_its_quota_is_refused_with_both_numbers() -> None:
-    """Semantics C4."""
+def test_an_executor_with_more_memory_than_the_quota_is_refused_with_both_numbers() -> None:
+    """Semantics H1."""
     with pytest.raises(QuotaExceeded, match=r"the app requests 16384 MiB of memory, but the quota .* is 8192 MiB"):
-        decide(fold([BOUGHT]), submission("a1", 16, per_task_mb=1024))
+        decide(fold([BOUGHT]), of_size(4, 16384))
 
 
-def test_an_app_as_large_as_what_its_company_bought_is_taken() -> None:
-    """Semantics C4."""
-    assert decide(fold([BOUGHT]), submission("a1", 16))
+def test_an_app_whose_executors_are_within_what_its_company_bought_is_taken() -> None:
+    """Semantics H1."""
+    assert decide(fold([BOUGHT]), submission("a1", 17))
 
 
 def test_an_app_larger_than_a_part_or_a_default_quota_is_taken() -> None:
-    """Semantics C4: only amounts set by the administrator refuse at submission; the others move with the cluster."""
+    """Semantics H1: only amounts set by the administrator refuse at submission; the others move with the cluster."""
     assert decide(fold([CompanyRegistered(company="acme", part="1/100"), joined()]), submission("a1", 1000))
     assert decide(fold([ACME, joined()]), submission("a1", 1000))
 
@@ -215,15 +220,6 @@ def test_a_second_executor_that_is_done_leaves_what_the_first_was_done_with() ->
     """Semantics S6."""
     state = fold([*RUNNING, removed("a1.0", "exited", done=True)])
     assert decide(state, ended("a1.1", done=True)) == [removed("a1.1", "exited", done=True)]
-
-
-def test_tasks_that_come_back_undo_what_earlier_executors_were_done_with() -> None:
-    """Semantics S6: `AppChanged` sets done to 0."""
-    state = fold([*RUNNING, removed("a1.0", "exited", done=True)])
-    assert decide(state, ended("a1.1", "failed", exit_code=9)) == [
-        removed("a1.1", "failed", exit_code=9),
-        AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512)),
-    ]
 
 
 def test_an_app_whose_executors_keep_failing_while_none_runs_fails() -> None:

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 from scheduler.model.commands import Command, DrainWorker, LoseWorker, RegisterWorker, RemoveWorker, UndrainWorker
 from scheduler.model.errors import DuplicateWorker, InvalidCommand, OfferTooSmall, UnknownWorker
 from scheduler.model.events import (
-    AppChanged,
     AppRemoved,
-    Computed,
     Event,
     ExecutorRemoved,
     WorkerChanged,
@@ -182,27 +180,6 @@ def test_a_lost_workers_executors_are_lost_before_it_and_its_last_heartbeat_is_k
         lost("a2.0"),
         lost("a2.1"),
         WorkerRemoved(worker="w1", reason="lost", last_seen=77),
-    ]
-
-
-def test_tasks_that_ran_on_a_lost_worker_undo_what_its_apps_were_done_with() -> None:
-    """Semantics S6, W2: once an app, however many of its executors were there."""
-    state = fold(
-        [
-            *HELD,
-            ExecutorRemoved(app="a1", executor="a1.1", worker="w2", reason="exited", done=True),
-            queued("a2", 12),
-            entered("a2"),
-            granted("a2.0", "w2"),
-            granted("a2.1"),
-            granted("a2.2"),
-            ExecutorRemoved(app="a2", executor="a2.0", worker="w2", reason="exited", done=True),
-        ]
-    )
-    assert decide(state, LoseWorker(worker="w1"))[3:] == [
-        AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512)),
-        AppChanged(app="a2", requested=Resources(12, 6144), sizing=Computed(512)),
-        WorkerRemoved(worker="w1", reason="lost"),
     ]
 
 

@@ -10,9 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
-    DrainWorker,
     EndedExecutor,
-    KillApp,
     KillExecutors,
     LoseWorker,
     RegisterWorker,
@@ -20,7 +18,6 @@ from scheduler.model.commands import (
     ScaleApp,
     StartedExecutor,
     SubmitApp,
-    UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import (
@@ -29,14 +26,13 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     ExecutorRevoked,
-    RevocationWithdrawn,
 )
 from scheduler.model.grants import Grant
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.invariants import check
 from scheduler.rules.submission import with_preferences
 from scheduler.rules.turn import Turn
-from tests.property.given import GIB, Cluster, submission
+from tests.property.given import GIB, Cluster
 
 WAITS: dict[str, object] = {"locality_wait_host_ms": 3000, "locality_wait_rack_ms": 5000}
 
@@ -109,44 +105,12 @@ class TestScale:
         assert len(reached(cluster.ended("a1.2"))) == 1, "within the demand it is replaced"
         assert cluster.state.balance.requested.cores == 8
 
-    @pytest.mark.second_edition
-    def test_a_wish_that_rises_makes_nothing_done(self) -> None:
-        """Semantics L1, S6: the claim with it counts what was done before."""
-        cluster = cluster_of(offer("w1", 16))
-        cluster.submit("a1", 12)
-        cluster.submit("a2", 4)
-        cluster.turn(scale("a1", 5))
-        assert asked(cluster.ended("a1.1", done=True)) == [], "with one more executor, apps would claim 20 cores"
-        assert cluster.state.apps["a1"].done_cores == 4
-        assert asked(cluster.turn(offer("w2", 8))) == [(5, 20)]
-        assert cluster.state.apps["a1"].done_cores == 0
-
-    @pytest.mark.second_edition
-    def test_a_demand_that_is_stated_anew_goes_behind_those_stated_before(self) -> None:
-        """Semantics L1."""
-        cluster = cluster_of(offer("w1", 8))
-        cluster.submit("a1", 4)
-        cluster.submit("a2", 4)
-        for app, executors in (("a1", 2), ("a2", 2), ("a1", 3)):
-            assert len(asked(cluster.turn(scale(app, executors)))) == 1
-        events = cluster.turn(offer("w2", 4))
-        assert [event.app for event in events if isinstance(event, AppChanged)] == ["a2"]
-
     def test_no_demand_rises_while_no_live_worker_could_host_an_executor(self) -> None:
         """Semantics L1, A8."""
         cluster = cluster_of(offer("w1", 8))
         cluster.submit("a1", 8)
         cluster.turn(scale("a1", 4))
         assert asked(cluster.turn(LoseWorker(worker="w1"))) == []
-
-    @pytest.mark.second_edition
-    def test_nor_does_one_that_was_none_before(self) -> None:
-        cluster = cluster_of(offer("w1", 16))
-        cluster.submit("a1", 16)
-        cluster.turn(scale("a1", 0))
-        cluster.turn(DrainWorker(worker="w1"))
-        assert asked(cluster.turn(scale("a1", 5))) == [(0, 0)]
-        assert asked(cluster.turn(UndrainWorker(worker="w1"))) == [(4, 16)]
 
     def test_a_demand_of_none_gives_the_request_back_once_all_have_ended(self) -> None:
         cluster = cluster_of(offer("w1", 16))
@@ -183,40 +147,6 @@ class TestScale:
         assert cluster.turn(scale("a1", 6))
         assert len(cluster.state.executors) == 4
         assert cluster.state.balance.requested.cores == 8
-
-    @pytest.mark.second_edition
-    def test_a_wish_beyond_the_quota_is_met_as_far_as_the_quota_goes(self) -> None:
-        """Semantics L1, C4."""
-        cluster = cluster_of(offer("w1", 64))
-        cluster.company("initech", 16, 32 * GIB)
-        cluster.submit("a1", 8, company="initech")
-        cluster.submit("a2", 4, company="initech")
-        assert asked(cluster.turn(scale("a2", 3))) == [(1, 4), (2, 8)]
-        assert cluster.state.apps["a2"].demand.target == 3
-        cluster.turn(KillApp(app="a1"))
-        assert asked(cluster.ended("a1.0")) == [(3, 12)]
-        assert cluster.state.apps["a2"].demand.target is None
-
-    @pytest.mark.second_edition
-    def test_a_wish_beyond_the_cluster_is_met_once_there_is_room(self) -> None:
-        """Semantics L1: within the company's part, or as far as claims do not exceed the cluster."""
-        cluster = cluster_of(offer("w1", 16))
-        cluster.submit("a1", 4)
-        cluster.submit("a2", 4)
-        cluster.turn(scale("a1", 9))
-        assert (cluster.state.balance.requested.cores, cluster.state.balance.granted.cores) == (16, 16)
-        assert asked(cluster.turn(offer("w2", 16))) == [(7, 28)]
-
-    @pytest.mark.second_edition
-    def test_wishes_are_met_in_the_order_in_which_they_were_stated(self) -> None:
-        """Semantics L1."""
-        cluster = cluster_of(offer("w1", 16))
-        cluster.submit("a1", 8)
-        cluster.submit("a2", 8)
-        cluster.turn(scale("a2", 4))
-        cluster.turn(scale("a1", 4))
-        cluster.turn(offer("w2", 8))
-        assert [cluster.state.apps[app].executor_limit for app in ("a1", "a2")] == [2, 4]
 
     @pytest.mark.parametrize(
         ("command", "sentence"),
@@ -323,21 +253,6 @@ class TestElastic:
         assert cluster.state.balance.requested.cores == 80
         assert cluster.state.balance.granted.cores == 80
 
-    @pytest.mark.second_edition
-    def test_a_step_without_room_is_taken_again_a_step_later_and_not_when_room_appears(self) -> None:
-        """Semantics L6."""
-        cluster = cluster_of(offer("w1", 8))
-        cluster.turn(elastic("e", 1, 2, tasks=1000))
-        cluster.submit("a1", 4)
-        assert [asked(wait(cluster, milliseconds)) for milliseconds in (1000, 1500)] == [[], []]
-        began, at = cluster.state.apps["e"].demand.asked_at, cluster.state.at + 2300
-        turn = Turn(cluster.state, at)
-        turn.take(EndedExecutor(executor="a1.0", reason="exited", done=True))
-        turn.settle()
-        assert asked([entry.event for entry in turn.entries]) == []
-        assert cluster.state.timers.next(at) == began + 4000
-        assert asked(wait(cluster, began + 4000 - at)) == [(2, 8)]
-
     def test_a_step_that_a_late_turn_brings_is_taken_if_there_was_room_before_its_inputs(self) -> None:
         """Semantics L6."""
         cluster = cluster_of(offer("w1", 16))
@@ -346,17 +261,6 @@ class TestElastic:
         turn.take(StartedExecutor(executor="e.0"))
         turn.settle()
         assert asked([entry.event for entry in turn.entries]) == [(2, 8)]
-
-    @pytest.mark.second_edition
-    def test_the_time_of_steps_counts_anew_when_the_demand_falls(self) -> None:
-        """Semantics L6, E7."""
-        cluster = cluster_of(offer("w1", 8), priority_step_s=0)
-        cluster.turn(elastic("e", 0, 4, tasks=1000))
-        wait(cluster, 1000)
-        assert len(cluster.state.executors) == 2
-        cluster.submit("a1", 4)
-        app = cluster.state.apps["e"]
-        assert (app.executor_limit, app.demand.asked_at) == (1, cluster.state.at)
 
     def test_from_nothing_it_asks_for_one_at_once(self) -> None:
         cluster = cluster_of(offer("w1", 64))
@@ -391,25 +295,6 @@ class TestElastic:
         cluster.turn(StartedExecutor(executor="e.0"), ReportBacklog(executor="e.0", waiting=100, running=32))
         assert [asked(wait(cluster, 1000)) for _ in range(3)] == [[(9, 36)], [(11, 44)], [(15, 60)]]
 
-    @pytest.mark.second_edition
-    def test_what_a_full_quota_had_kept_back_comes_back_by_steps_from_one_on(self) -> None:
-        """Semantics S6, L6: the last step before was of eight."""
-        cluster = cluster_of(*(offer(f"w{number}", 16) for number in range(8)))
-        cluster.company("initech", 64, 64 * GIB)
-        fixed: dict[str, Any] = {"executor_cores": 4, "executor_memory_mb": 1024}
-        cluster.turn(replace(elastic("e", 1, 16, tasks=64, **fixed), company="initech"))
-        for _ in range(5):
-            wait(cluster, 1000)
-        cluster.turn(StartedExecutor(executor="e.0"), ReportBacklog(executor="e.0", waiting=60, running=4))
-        for number in range(4, 14):
-            cluster.ended(f"e.{number}", done=True)
-        cluster.turn(SubmitApp(app="q", company="initech", user="bob", cores=40, command=("true",), **fixed))
-        assert asked(cluster.ended("e.1")) == [(6, 24)]
-        cluster.turn(KillApp(app="q"))
-        first = cluster.turn(*(EndedExecutor(executor=f"q.{number}", reason="killed") for number in range(10)))
-        later = [asked(wait(cluster, 1000)) for _ in range(3)]
-        assert [asked(first), *later] == [[(7, 28)], [(9, 36)], [(13, 52)], [(16, 64)]]
-
     def test_idle_executors_are_returned_after_their_timeout_in_log_and_ledgers(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=60)
         cluster.turn(elastic("e", 1, 4, tasks=100))
@@ -441,24 +326,6 @@ class TestElastic:
         cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=2, idle=False))
         assert wait(cluster, 100_000) == []
 
-    @pytest.mark.second_edition
-    def test_an_executor_that_was_to_leave_and_goes_on_is_idle_anew(self) -> None:
-        """Semantics L6, E5, E6: it could take no task meanwhile; a second turn decides nothing."""
-        cluster = cluster_of(offer("w1", 16), executor_idle_timeout_s=60)
-        cluster.company("initech")
-        cluster.turn(elastic("e", 1, 4, tasks=100))
-        for _ in range(2):
-            wait(cluster, 1000)
-        cluster.turn(ReportBacklog(executor="e.3", waiting=0, running=4, idle=True))
-        told = cluster.turn(replace(submission("b1", 4), company="initech"))
-        assert [event.executor for event in told if isinstance(event, ExecutorRevoked)] == ["e.3"]
-        wait(cluster, 100_000)
-        events = cluster.turn(EndedExecutor(executor="e.2", reason="killed"))
-        assert isinstance(events[-1], RevocationWithdrawn)
-        assert wait(cluster, 0) == []
-        assert cluster.state.timers.next(cluster.state.at) == cluster.state.at + 60_000
-        assert [type(event) for event in wait(cluster, 60_000)] == [ExecutorRevoked]
-
     def test_what_the_least_number_counts_on_is_never_given_back(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=1)
         cluster.turn(elastic("e", 2, 4, tasks=100))
@@ -466,29 +333,6 @@ class TestElastic:
             cluster.turn(ReportBacklog(executor=f"e.{n}", waiting=0, running=0, idle=True))
         assert wait(cluster, 10_000) == []
         assert len(cluster.state.executors) == 2
-
-    @pytest.mark.second_edition
-    def test_it_never_grows_beyond_the_cluster_or_its_companys_quota(self) -> None:
-        cluster = cluster_of(offer("w1", 32))
-        cluster.company("initech", 12, 32 * GIB)
-        cluster.turn(replace(elastic("e", 1, 50, tasks=1000), company="initech"))
-        for _ in range(8):
-            wait(cluster, 1000)
-        assert cluster.state.apps["e"].executor_limit == 3
-        cluster.turn(elastic("f", 1, 50, tasks=1000))
-        for _ in range(8):
-            wait(cluster, 1000)
-        assert cluster.state.companies["acme"].balance.requested.cores <= 20
-
-    @pytest.mark.second_edition
-    def test_pending_apps_come_before_growth(self) -> None:
-        cluster = cluster_of(offer("w1", 16))
-        cluster.turn(elastic("e", 1, 4, tasks=100))
-        cluster.submit("a1", 8)
-        for _ in range(5):
-            wait(cluster, 1000)
-        assert cluster.state.balance.requested.cores == 16
-        assert cluster.state.apps["e"].executor_limit == 2
 
     @pytest.mark.parametrize(
         ("more", "sentence"),

@@ -67,23 +67,6 @@ class TestExcluded:
         assert on(cluster.turn(failed("a1.0"))) == ["w1"]
         assert on(cluster.turn(failed("a1.1"))) == ["w2"]
 
-    @pytest.mark.second_edition
-    def test_after_two_failures_an_app_gets_nothing_there_for_an_hour(self) -> None:
-        cluster = shared(w1=4, w2=16)
-        cluster.turn(one_executor())
-        cluster.turn(one_executor("b"))
-        assert cluster.state.workers["w1"].free.cores == 4
-        cluster.turn(one_executor("full"), one_executor("full2"), one_executor("full3"))
-        assert on(cluster.turn(failed("a1.0"))) == ["w2"], "w1 is full"
-        assert on(cluster.turn(failed("a1.1"))) == []
-        assert app(cluster.state, app="a1")["excludedWorkers"] == [
-            {"worker": "w2", "ends": 2, "until": cluster.state.at + HOUR_S * 1000, "unstartable": False}
-        ]
-        moments = [timer.when for timer in cluster.state.timers.table if timer.what == "excluded"]
-        assert moments == [cluster.state.at + HOUR_S * 1000]
-        assert on(cluster.turn(after_s=HOUR_S - 1)) == []
-        assert on(cluster.turn(after_s=HOUR_S)) == ["w2"]
-
     def test_other_apps_are_not_concerned(self) -> None:
         cluster = shared({"exclude_after": 1}, w1=4, w2=16)
         cluster.turn(one_executor())
@@ -93,17 +76,6 @@ class TestExcluded:
             [{"app": "a1", "ends": 1, "until": cluster.state.at + HOUR_S * 1000, "unstartable": False}],
         ]
         assert on(cluster.turn(one_executor("other"))) == ["w2"]
-
-    @pytest.mark.second_edition
-    def test_a_task_that_finished_there_in_between_starts_the_count_anew(self) -> None:
-        cluster = shared({"exclude_after": 2}, w1=4, w2=4, w3=4)
-        cluster.turn(one_executor("x"), one_executor("y"))
-        cluster.turn(one_executor())
-        home = cluster.state.executors["a1.0"].worker
-        assert on(cluster.turn(failed("a1.0"))) == [home]
-        assert on(cluster.turn(failed("a1.1", finished=True))) == [home]
-        assert cluster.state.apps["a1"].troubles[home].ends == 1
-        assert on(cluster.turn(failed("a1.2"))) == []
 
     def test_an_executor_that_ended_well_and_finished_a_task_clears_the_count(self) -> None:
         cluster = shared(w1=4)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scheduler.model.commands import (
-    ChangeCompany,
     EndApp,
     EndedExecutor,
     FinishApp,
@@ -20,7 +19,7 @@ from scheduler.model.commands import (
     command_of,
     private_of,
 )
-from scheduler.model.errors import AppEnded, InvalidCommand, NeverFits, NeverTogether, QuotaExceeded
+from scheduler.model.errors import AppEnded, InvalidCommand, NeverFits, NeverTogether
 from scheduler.model.events import (
     AppChanged,
     AppRemoved,
@@ -78,7 +77,7 @@ def test_an_app_of_programs_has_no_tasks_and_asks_for_its_number_of_executors() 
     app = cluster.state.apps["a1"]
     assert (app.spec.tasks, app.spec.cores, app.requested) == (0, 6, Resources(6, 3072))
     assert app.spec.sizing == Fixed(Resources(2, 1024), counted=True)
-    assert (len(app.executors), app.executor_limit, app.claim) == (3, 3, NOTHING)
+    assert (len(app.executors), app.executor_limit) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -232,22 +231,6 @@ def test_of_more_executors_than_are_demanded_one_that_ends_well_lowers_nothing()
     assert cluster.state.apps["a1"].executor_limit == 1
 
 
-@pytest.mark.second_edition
-def test_a_wish_that_is_not_met_yet_is_lower_too() -> None:
-    """Semantics G2, L1: of 12 executors demanded, 8 fit; the one that ends well makes it 11."""
-    cluster = shared(w1=16)
-    cluster.turn(programs(executors=1))
-    cluster.turn(ScaleApp(app="a1", executors=12))
-    app = cluster.state.apps["a1"]
-    assert (app.executor_limit, app.demand.target) == (8, 12)
-    cluster.ended("a1.0")
-    assert (app.executor_limit, app.demand.target) == (8, 11)
-    cluster.turn(ScaleApp(app="a1", executors=9))
-    cluster.ended("a1.1")
-    assert (app.executor_limit, app.demand.target) == (8, None)
-    assert audited(cluster) == []
-
-
 def test_one_command_lowers_the_demand_and_stops_executors() -> None:
     """Semantics G3: nothing is placed in between, and ids of other executors are ignored."""
     cluster = running()
@@ -268,7 +251,7 @@ def test_nothing_is_claimed_at_zero() -> None:
     for number in range(3):
         cluster.ended(f"a1.{number}")
     app = cluster.state.apps["a1"]
-    assert (app.requested, app.claim, app.granted, app.ended) == (NOTHING, NOTHING, NOTHING, None)
+    assert (app.requested, app.more, app.granted, app.ended) == (NOTHING, NOTHING, NOTHING, None)
     assert cluster.state.claims.of("acme").claimed == NOTHING
     assert kinds(cluster.turn(ScaleApp(app="a1", executors=4)))[-4:] == ["ExecutorAllocated"] * 4
 
@@ -284,20 +267,6 @@ def test_the_size_can_be_stated_until_the_first_executor_is_granted() -> None:
     again = cluster.turn(ScaleApp(app="a1", executors=3, executor_cores=4, executor_memory_mb=3000))
     assert kinds(again)[-1] == "ExecutorAllocated"
     assert audited(cluster) == []
-
-
-@pytest.mark.second_edition
-def test_a_larger_size_is_a_wish() -> None:
-    """Semantics G3, L1: the company claims no more than its part by it while others fill the cluster."""
-    cluster = Cluster()
-    cluster.company("acme", 12, 65536)
-    cluster.worker("w1", 16)
-    cluster.company("bolt")
-    cluster.turn(SubmitApp(app="full", company="bolt", user="b", command=("true",), cores=16, **EACH))
-    cluster.turn(programs(executors=4))
-    cluster.turn(ScaleApp(app="a1", executors=4, executor_cores=4))
-    app = cluster.state.apps["a1"]
-    assert (app.executor_limit, app.demand.target, app.requested.cores) == (2, 4, 8)
 
 
 def test_a_size_stated_later_is_checked_as_one_at_submission() -> None:
@@ -448,18 +417,6 @@ def test_programs_that_can_never_run_at_once_are_refused_with_both_numbers() -> 
     assert kinds(cluster.turn(programs(executors=4, all_at_once=True)))[0] == "AppRegistered"  # although it is full
     with pytest.raises(InvalidCommand, match="add --executor-program"):
         cluster.turn(SubmitApp(app="b1", company="acme", user="ann", command=("true",), tasks=1, all_at_once=True))
-
-
-@pytest.mark.parametrize(("part", "most"), [("1/2", 4), (None, 3)], ids=["part", "amounts"])
-@pytest.mark.second_edition
-def test_programs_beyond_a_quota_that_may_not_be_passed_are_refused(part: str | None, most: int) -> None:
-    cluster = shared(w1=16)
-    amounts: dict[str, Any] = {"part": part} if part else {"cores": 7, "memory_mb": 65536}
-    cluster.turn(ChangeCompany(company="acme", borrow=False, **amounts))
-    assert kinds(cluster.turn(programs("fits", executors=most, all_at_once=True)))[0] == "AppRegistered"
-    refused = NeverTogether if part else QuotaExceeded
-    with pytest.raises(refused):
-        cluster.turn(programs(executors=most + 1, all_at_once=True))
 
 
 def test_nothing_is_known_to_run_never_without_workers_or_where_they_are_waited_for() -> None:

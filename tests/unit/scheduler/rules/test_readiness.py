@@ -27,13 +27,11 @@ from scheduler.model.events import (
     AppReprioritized,
     Condition,
     Event,
-    ExecutorRevoked,
-    RoomReserved,
 )
 from scheduler.rules.entities import is_met
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
-from tests.property.given import Cluster, admitted, shared, worker
+from tests.property.given import Cluster, admitted, shared
 
 
 def app(of: str, cores: int = 8, *, company: str = "acme", user: str = "ann", **more: Any) -> SubmitApp:
@@ -127,39 +125,6 @@ class TestPriority:
                 cluster.turn(command)
         with pytest.raises(UnknownApp):
             cluster.turn(ReprioritizeApp(app="nope", priority=1))
-
-    @pytest.mark.second_edition
-    def test_a_change_leaves_a_held_back_app_and_its_reservation_as_they_are(self) -> None:
-        """Semantics Q2, C7."""
-        cluster = Cluster({"quota_patience_s": 5})
-        cluster.company("acme", 16, 65536)
-        cluster.turn(worker("w1", 64))
-        cluster.turn(app("f", 8, user="zoe"), app("big", 16))
-        since = cluster.state.queue.held_back
-        before = list(since())
-        cluster.turn(ReprioritizeApp(app="big", priority=1))
-        assert list(since()) == before
-        assert [e.app for e in cluster.turn(after_s=9) if isinstance(e, RoomReserved)] == ["big"]
-        cluster.turn(ReprioritizeApp(app="big", priority=-1))
-        assert [reserved for _, _, reserved in since()] == [True]
-        cluster.turn(app("small", 8, priority=9))
-        assert emptied(cluster) == ["big"]
-
-    @pytest.mark.parametrize(("low", "loser"), [("x", "x"), ("x2", "x2"), (None, "x2")])
-    @pytest.mark.second_edition
-    def test_reclaiming_takes_from_the_lowest_priority_first(self, low: str | None, loser: str) -> None:
-        """Semantics E4: among equals from the app admitted last."""
-        cluster = Cluster({"reclaim": "gentle"})
-        cluster.company("a", 8, 32768, borrow=True)
-        cluster.company("b", 8, 32768)
-        cluster.worker("w1", 16)
-        sized: dict[str, Any] = {"executor_cores": 4, "executor_memory_mb": 1024}
-        cluster.turn(app("x", company="a", **sized))
-        cluster.turn(app("x2", company="a", **sized))
-        if low is not None:
-            cluster.turn(ReprioritizeApp(app=low, priority=-1))
-        events = cluster.turn(app("y", 4, company="b", **sized))
-        assert [event.app for event in events if isinstance(event, ExecutorRevoked)] == [loser]
 
 
 class TestDependencies:
@@ -255,7 +220,7 @@ class TestDependencies:
 
     def test_a_company_whose_apps_are_not_ready_does_not_take_part(self) -> None:
         """Semantics J2, C1, C6: acme borrows although an app of other waits."""
-        cluster = Cluster({"quota_patience_s": 3})
+        cluster = Cluster()
         cluster.company("acme", part="50%", borrow=True)
         cluster.company("other", part="50%")
         cluster.worker("w1", 32)
@@ -264,7 +229,6 @@ class TestDependencies:
         cluster.turn(app("o2", 8, company="other", user="oz", after={"ok": ("o1",)}))
         assert admitted(cluster.turn(app("a1", 16))) == ["a1"]
         assert cluster.turn(after_s=60) == []
-        assert list(cluster.state.queue.held_back()) == []
 
     @pytest.mark.parametrize("admission", ["open", "fair"])
     def test_they_hold_under_open_admission_too(self, admission: str) -> None:
@@ -348,19 +312,6 @@ class TestHolds:
         cluster.turn(app("a1"))
         cluster.turn(app("a2", after={"ok": ("a1",)}, hold=True))
         assert removed(cluster.turn(KillApp(app="a1"))) == ["a2"]
-
-    @pytest.mark.second_edition
-    def test_a_hold_ends_a_reservation(self) -> None:
-        """Semantics J3, C7."""
-        cluster = Cluster({"quota_patience_s": 1})
-        cluster.company("acme", 16, 65536)
-        cluster.turn(worker("w1", 64))
-        cluster.turn(app("f", 8, user="zoe"), app("big", 16))
-        cluster.turn(after_s=9)
-        assert admitted(cluster.turn(app("small", 8, user="bob"))) == []
-        assert admitted(cluster.turn(HoldApp(app="big"))) == ["small"]
-        cluster.turn(ReleaseApp(app="big"))
-        assert [(name, reserved) for name, _, reserved in cluster.state.queue.held_back()] == [("big", False)]
 
     @pytest.mark.parametrize("command", [HoldApp, ReleaseApp])
     def test_only_a_pending_app_can_be_held_or_released(self, command: type[HoldApp | ReleaseApp]) -> None:

@@ -246,17 +246,3 @@ def test_the_memory_of_an_app_with_one_executor_a_worker_follows_the_workers() -
     assert allocated(cluster.worker("w3", 4)) == [("w3", 4, 1024)]
     assert cluster.state.apps["a1"].requested == Resources(12, 3072)
     cluster.check_replay()
-
-
-@pytest.mark.second_edition
-def test_the_memory_follows_the_workers_within_the_quota() -> None:
-    """Semantics S5, C4: what the company cannot claim waits for room in its quota."""
-    cluster = shared(w1=4)
-    cluster.company("tight", cores=20, memory_mb=3072)
-    cluster.turn(submission("a0", company="tight", cores=4, executor_cores=4, executor_memory_mb=1024))
-    cluster.turn(submission("a1", company="tight", cores=16, **GROWING))
-    for number in range(2, 6):
-        cluster.worker(f"w{number}", 4)
-    assert cluster.state.apps["a1"].requested.memory_mb == 2048
-    cluster.ended("a0.0", done=True)
-    assert cluster.state.apps["a1"].requested.memory_mb == 3072

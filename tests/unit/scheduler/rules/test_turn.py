@@ -6,7 +6,6 @@ import pytest
 
 from scheduler.model.commands import (
     ChangeCompany,
-    ConfigureCluster,
     DrainWorker,
     EndApp,
     EndedExecutor,
@@ -119,20 +118,6 @@ def test_an_app_that_ends_makes_room_in_the_same_turn() -> None:
     assert allocated(events) == [("w1", 8, 4096)]
 
 
-@pytest.mark.second_edition
-def test_a_killed_apps_executors_are_claimed_until_they_are_gone() -> None:
-    """Semantics A5, A8: no core is ever promised twice."""
-    cluster = shared(w1=8)
-    cluster.submit("a1", 8)
-    cluster.submit("a2", 8)
-    killed = cluster.turn(KillApp(app="a1"))
-    assert not admitted(killed)
-    assert not allocated(killed)
-    gone = cluster.turn(EndedExecutor(executor="a1.0", reason="killed"))
-    assert admitted(gone) == ["a2"]
-    assert allocated(gone) == [("w1", 8, 4096)]
-
-
 def test_a_killed_apps_cores_come_back_when_its_worker_is_lost() -> None:
     """Semantics A5, W2."""
     cluster = shared(w1=8)
@@ -165,21 +150,6 @@ def test_equal_shares_go_to_the_company_selected_longest_ago_then_by_name() -> N
     assert admitted(cluster.worker("w1", 64)) == ["a1", "b1", "c1", "a2", "b2", "c2"]
 
 
-@pytest.mark.second_edition
-def test_an_app_that_would_pass_its_companys_quota_is_passed_over_until_room_appears() -> None:
-    """Semantics C4: what the company claims counts, until it is gone."""
-    cluster = Cluster()
-    cluster.company("acme", 16, 1 << 20)
-    cluster.company("initech", 64, 1 << 20)
-    cluster.worker("w1", 64)
-    assert admitted(cluster.submit("a1", 12)) == ["a1"]
-    assert admitted(cluster.submit("a2", 8)) == []
-    assert admitted(cluster.submit("b1", 8, company="initech")) == ["b1"]
-    assert admitted(cluster.turn(KillApp(app="a1"))) == []
-    gone = [app for executor in [*cluster.state.apps["a1"].executors] for app in admitted(cluster.ended(executor))]
-    assert gone == ["a2"]
-
-
 def test_an_app_that_fills_its_companys_quota_exactly_is_admitted() -> None:
     """Semantics C4: in cores and in memory."""
     cluster = Cluster()
@@ -199,15 +169,6 @@ def test_a_part_is_a_cap_that_moves_with_the_cluster() -> None:
     assert admitted(cluster.worker("w2", 32)) == ["a2"]
 
 
-@pytest.mark.second_edition
-def test_a_part_stops_even_a_company_that_occupies_nothing() -> None:
-    """Semantics C4: the exception is for default quotas only."""
-    cluster = Cluster()
-    cluster.company("acme", part="25%")
-    cluster.worker("w1", 32)
-    assert admitted(cluster.submit("a1", 12)) == []
-
-
 def test_a_default_quota_lets_an_idle_company_have_one_app_larger_than_its_part() -> None:
     """Semantics C4, C2: 1/2 of 16 cores are 8; what it claims beyond them it borrows."""
     cluster = shared(w1=16)
@@ -216,19 +177,6 @@ def test_a_default_quota_lets_an_idle_company_have_one_app_larger_than_its_part(
     assert admitted(cluster.submit("a1", 12)) == ["a1"]
     assert admitted(cluster.submit("a2", 4)) == []
     assert admitted(cluster.turn(ChangeCompany(company="acme", borrow=True))) == ["a2"]
-
-
-@pytest.mark.second_edition
-def test_a_default_quota_shrinks_when_a_company_joins() -> None:
-    """Semantics C2."""
-    cluster = shared(w1=32)
-    cluster.turn(ChangeCompany(company="acme", borrow=False))
-    cluster.submit("a1", 8)
-    cluster.company("initech")
-    cluster.company("globex")
-    assert admitted(cluster.submit("a2", 4)) == [], "8 + 4 > 32 / 3"
-    cluster.turn(EndApp(app="a1", reason="finished"))
-    assert [app for executor in [*cluster.state.executors] for app in admitted(cluster.ended(executor))] == ["a2"]
 
 
 def test_users_take_turns_and_one_never_selected_comes_first() -> None:
@@ -310,19 +258,6 @@ def test_spread_gives_each_worker_one_in_turn() -> None:
     assert [name for name, _, _ in allocated(cluster.submit("a1", 20))] == ["w3", "w3", "w2", "w2", "w1"]
 
 
-@pytest.mark.second_edition
-def test_apps_are_placed_in_order_of_admission_and_one_that_does_not_fit_is_skipped() -> None:
-    """Semantics P6: large needs more memory than any worker has free, and reserves nothing."""
-    cluster = Cluster()
-    cluster.company("acme", 1024, 1 << 20)
-    cluster.worker("w1", 16, 16384)
-    cluster.submit("first", 4)
-    assert allocated(cluster.submit("large", 4, per_task_mb=4000)) == []
-    assert allocated(cluster.submit("small", 4)) == [("w1", 4, 2048)]
-    assert list(cluster.state.waiting) == ["first", "large", "small"]
-    assert allocated(cluster.worker("w3", 4, 65536)) == [("w3", 4, 16128)]
-
-
 def test_the_earlier_admitted_app_gets_what_comes_free_first() -> None:
     """Semantics P6."""
     cluster = Cluster()
@@ -344,17 +279,6 @@ def test_numbers_of_executors_are_never_used_again() -> None:
         events = cluster.ended(f"a1.{number}", failed=number % 2 == 0)
         assert isinstance(events[0], ExecutorRemoved)
         assert list(cluster.state.apps["a1"].executors) == [f"a1.{number + 1}"]
-
-
-@pytest.mark.second_edition
-def test_a_done_executor_is_not_replaced_until_tasks_come_back() -> None:
-    """Semantics S6."""
-    cluster = shared(w1=8)
-    cluster.turn(ConfigureCluster(settings={"max_executor_cores": 4}))
-    cluster.submit("a1", 8)
-    assert allocated(cluster.ended("a1.0", done=True)) == []
-    assert cluster.state.balance.requested.cores == 8
-    assert allocated(cluster.ended("a1.1", failed=True)) == [("w1", 4, 2048)] * 2
 
 
 def test_an_app_whose_executors_fail_ten_times_fails() -> None:

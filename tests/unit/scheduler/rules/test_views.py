@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 
 from scheduler.model.commands import DrainWorker, EndApp, KillApp, LoseWorker, StartedExecutor
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.rules.validate import RETIRED
 from scheduler.rules.views import VIEWS, look, named
 from tests.property.given import Cluster, shared, submission
 
@@ -30,28 +31,6 @@ def busy() -> Cluster:
 def seen(cluster: Cluster, name: str, **arguments: object) -> Any:
     """The view, after a trip through JSON."""
     return json.loads(json.dumps(look(cluster.state, name, arguments)))
-
-
-@pytest.mark.second_edition
-def test_apps_are_listed_in_order_of_submission_with_what_they_ask_for_and_hold() -> None:
-    apps = seen(busy(), "apps")
-    assert [(app["app"], app["state"]) for app in apps] == [
-        ("run", "running"),
-        ("wait", "waiting"),
-        ("late", "pending"),
-    ]
-    due = {
-        "app": "run",
-        "company": "acme",
-        "user": "ann",
-        "name": "run",
-        "requestedCores": 12,
-        "requestedMemory": 6144,
-        "grantedCores": 12,
-        "grantedMemory": 6144,
-        "submittedAt": 4000,
-    }
-    assert due.items() <= apps[0].items()
 
 
 def test_an_app_is_named_by_the_position_of_its_submission_unless_that_is_an_id() -> None:
@@ -87,55 +66,9 @@ def test_ended_apps_are_listed_only_when_asked_for() -> None:
     assert everything[0]["detail"] == "task 3"
 
 
-@pytest.mark.second_edition
-def test_one_app_is_shown_with_its_executors() -> None:
-    app = seen(busy(), "app", app="run")
-    assert [executor["executor"] for executor in app["executors"]] == ["run.0", "run.1"]
-    assert app["executors"][0] == {
-        "executor": "run.0",
-        "worker": "w1",
-        "cores": 8,
-        "memory": 4096,
-        "status": "running",
-        "locality": None,
-    }
-    assert app["executors"][1]["status"] == "starting"
-
-
 def test_an_unknown_app_cannot_be_shown() -> None:
     with pytest.raises(UnknownApp, match=r"^no app 'nope' is known"):
         look(busy().state, "app", {"app": "nope"})
-
-
-def counted(part: int, part_mb: int, claim: int = 0, claim_mb: int = 0) -> dict[str, int]:
-    """What a company is assured and claims, with nothing granted beyond its part."""
-    names = ("partCores", "partMemory", "claimCores", "claimMemory", "beyondCores", "beyondMemory")
-    return dict(zip(names, (part, part_mb, claim, claim_mb, 0, 0), strict=True))
-
-
-@pytest.mark.second_edition
-def test_shares_show_the_ledgers_at_all_three_levels_with_exact_fractions() -> None:
-    """Semantics O1, C2, C3."""
-    shares = seen(busy(), "shares")
-    held = {"occupiedCores": 20, "occupiedMemory": 10240, "grantedCores": 12, "grantedMemory": 6144}
-    nothing = dict.fromkeys(held, 0)
-    assert shares["waitingApps"] == held
-    assert shares["companies"] == [
-        {
-            "company": "acme",
-            **held,
-            "quotaCores": 64,
-            "quotaMemory": 65536,
-            **counted(16, 6144, 20, 10240),
-            "share": "5/16",
-        },
-        {"company": "initech", **nothing, "quotaCores": 4, "quotaMemory": 1792, **counted(4, 0), "share": "0/1"},
-    ]
-    assert [(user["company"], user["user"], user["occupiedCores"]) for user in shares["users"]] == [
-        ("acme", "ann", 12),
-        ("acme", "bob", 8),
-        ("initech", "cyd", 0),
-    ]
 
 
 def test_a_quota_that_is_no_whole_number_is_shown_as_a_fraction_in_lowest_terms() -> None:
@@ -172,26 +105,6 @@ def test_a_lost_worker_is_shown_while_it_is_remembered() -> None:
     assert [worker["status"] for worker in seen(cluster, "workers", lost=True)] == ["alive", "alive"]
 
 
-@pytest.mark.second_edition
-def test_a_claim_is_shown_at_its_worker_and_at_the_executor_that_is_to_leave() -> None:
-    """Semantics E5."""
-    cluster = shared(w1=16)
-    cluster.company("bolt")
-    cluster.turn(*(submission(f"a{number}", 4) for number in range(4)))
-    cluster.submit("b1", 4, company="bolt")
-    (held,) = seen(cluster, "workers")[0]["holds"]
-    assert held == {
-        "app": "b1",
-        "cores": 4,
-        "memory": 2048,
-        "reason": "reclaim",
-        "since": cluster.state.at,
-        "leaving": ["a3.0"],
-    }
-    (executor,) = seen(cluster, "app", app="a3")["executors"]
-    assert (executor["leavesFor"], executor["deadline"]) == ("b1", cluster.state.at + 300_000)
-
-
 def test_companies_are_shown_by_name_with_how_their_quota_is_set() -> None:
     cluster = busy()
     cluster.company("globex")
@@ -205,16 +118,7 @@ def test_companies_are_shown_by_name_with_how_their_quota_is_set() -> None:
 
 def test_every_setting_is_shown() -> None:
     cluster = busy()
-    assert seen(cluster, "settings") == asdict(cluster.state.settings)
-
-
-@pytest.mark.second_edition
-def test_the_cluster_is_shown_in_a_few_numbers() -> None:
-    cluster = seen(busy(), "cluster")
-    assert (cluster["cores"], cluster["memory"]) == (16, 7168)
-    none = dict.fromkeys(("finished", "failed", "killed", "expired", "unmet"), 0)
-    assert cluster["apps"] == {"pending": 1, "waiting": 1, "running": 1, **none}
-    assert cluster["workers"] == [{"worker": "w1", "status": "alive", "suspicion": None}]
+    assert seen(cluster, "settings") == {n: v for n, v in asdict(cluster.state.settings).items() if n not in RETIRED}
 
 
 def test_apps_that_no_live_worker_is_large_enough_for_are_counted() -> None:

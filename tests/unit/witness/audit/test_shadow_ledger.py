@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from scheduler.model.events import AppAdmitted, ExecutorAllocated
+from scheduler.model.events import ExecutorAllocated
 from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
-from tests.property.given import Cluster
 from tests.property.histories import HISTORIES, History, played, seeded
 from tests.unit.recorded import facts
 from witness.audit.audit import Audit
@@ -51,30 +49,14 @@ def test_the_ledger_agree_with_the_ledgers_of_any_history_at_every_position(hist
         assert ledger.post(event, state) is None
 
 
-@given(HISTORIES)
-@settings(max_examples=60)
-def test_what_a_company_holds_on_live_workers_is_known_without_a_look_at_every_grant(history: History) -> None:
-    state, ledger = ClusterState(), ShadowLedger()
-    for event, at, cause, *_ in played(history).log:
-        state.apply(event, at=at, cause=cause)
-        ledger.post(event, state)
-        for company in state.companies:
-            held = [
-                each.resources
-                for each in (*state.executors.values(), *state.drivers.values())
-                if state.apps[each.app].spec.company == company and state.workers[each.worker].status == "alive"
-            ]
-            assert ledger.held(company) == sum(held, Resources())
-
-
 @pytest.mark.parametrize("spoil", [_waiting_apps, _company, _user, _app, _worker])
 def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypatch: pytest.MonkeyPatch) -> None:
     log = facts(played(seeded(11, 60)))
     at = [written.seq for written in log if written.type == "ExecutorAllocated"][5]
     sound = ClusterState.apply
 
-    def apply(state: ClusterState, event: ExecutorAllocated, *given: Any) -> None:
-        sound(state, event, *given)
+    def apply(state: ClusterState, event: ExecutorAllocated, *given: Any, **named: Any) -> None:
+        sound(state, event, *given, **named)
         if state.head == spoiled_at:
             spoil(state, event)
 
@@ -82,32 +64,3 @@ def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypat
     monkeypatch.setattr(ClusterState, "apply", apply)
     found = next(iter(Audit().deviations(log)))
     assert (found.seq, found.rule) == (at, "O2")
-
-
-@given(HISTORIES, st.integers(1, 50))
-@settings(max_examples=40)
-@pytest.mark.second_edition
-def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_them(
-    history: History, cores: int
-) -> None:
-    ledger, state = ShadowLedger(), ClusterState()
-    for event, at, cause, *_ in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
-        if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
-            assert ledger.within_quota(event)
-        state.apply(event, at=at, cause=cause)
-        ledger.post(event, state)
-
-
-@pytest.mark.second_edition
-def test_an_admission_beyond_the_cap_does_not_pass() -> None:
-    cluster = Cluster()
-    cluster.company("acme", cores=16, memory_mb=65536)
-    cluster.worker("w1", 64)
-    cluster.submit("a1", company="acme", cores=12)
-    cluster.submit("a2", company="acme", cores=8)
-    ledger, state = ShadowLedger(), ClusterState()
-    for event, at, cause, *_ in cluster.log:
-        state.apply(event, at=at, cause=cause)
-        ledger.post(event, state)
-    assert state.apps["a2"].state == "pending"
-    assert not ledger.within_quota(AppAdmitted(app="a2", company="acme", user=state.apps["a2"].spec.user, share="3/4"))

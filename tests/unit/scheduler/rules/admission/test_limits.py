@@ -190,28 +190,6 @@ def test_a_user_is_passed_over_while_a_limit_is_used_up_and_others_are_not() -> 
     assert admitted(cluster.ended("a1.0", done=True)) == ["a2"]
 
 
-@pytest.mark.second_edition
-def test_an_app_behind_one_that_is_passed_over_waits_in_its_queue() -> None:
-    """Semantics N2, F1."""
-    cluster = shared(w1=32)
-    cluster.turn(limited("max_cores", 12, "acme", "ann"))
-    cluster.turn(fixed("a1", 8), fixed("a2", 8), fixed("a3", 4))
-    waits = [waits_for(cluster.state, cluster.state.apps[name]) for name in ("a2", "a3")]
-    assert [wait and wait.cause for wait in waits] == ["beyond-limit", "queue"]
-
-
-@pytest.mark.second_edition
-def test_a_company_is_passed_over_while_its_limit_is_used_up() -> None:
-    """Semantics N2: the cluster is idle, and it may borrow."""
-    cluster = shared(w1=16)
-    cluster.turn(limited("max_running_apps", 1, "acme"))
-    assert admitted(cluster.turn(fixed("a1"), fixed("b1", user="bob"))) == ["a1"]
-    wait = waits_for(cluster.state, cluster.state.apps["b1"])
-    assert wait is not None
-    assert wait.as_json()["text"] == "limit max_running_apps of company acme: runs 1 of 1, 1 asked"
-    assert admitted(cluster.turn(KillApp(app="a1"))) == ["b1"]
-
-
 def test_a_user_enters_again_once_the_limit_is_not_used_up_any_more() -> None:
     """Semantics N2: the order of users was settled without her meanwhile, and she is not the only one who waits."""
     cluster = shared(w1=16)
@@ -241,22 +219,6 @@ def test_an_app_that_exceeds_a_lowered_limit_alone_is_no_head() -> None:
     wait = waits_for(cluster.state, cluster.state.apps["a1"])
     assert wait is not None
     assert wait.cause == "beyond-limit"
-
-
-@pytest.mark.second_edition
-def test_who_is_passed_over_for_a_limit_is_not_held_back() -> None:
-    """Semantics N2, C7: no room is reserved."""
-    cluster = Cluster({"quota_patience_s": 5})
-    cluster.company("acme", 16, 65536)
-    cluster.worker("w1", 32)
-    cluster.turn(limited("max_cores", 12, "acme", "ann"))
-    cluster.turn(fixed("a1", 8), fixed("b1", 4, user="bob"), fixed("a2", 8))
-    assert list(cluster.state.queue.held_back()) == []
-    cluster.turn(limited("max_cores", 16, "acme", "ann"))
-    assert [name for name, _, _ in cluster.state.queue.held_back()] == ["a2"]
-    cluster.turn(limited("max_cores", 12, "acme", "ann"), after_s=20)
-    assert [(name, reserved) for name, _, reserved in cluster.state.queue.held_back()] == [("a2", True)]
-    assert admitted(cluster.turn(fixed("b2", 4, user="bob"))) == ["b2"]
 
 
 def test_a_limit_stops_a_demand_from_growing() -> None:
@@ -351,7 +313,7 @@ def test_a_state_read_back_passes_over_the_same_users() -> None:
     cluster.turn(fixed("a1", 8), fixed("a2"), fixed("b1", user="bob"))
     again = restored(lines(cluster.state))
     assert again.digest() == cluster.state.digest()
-    assert again.queue.first() is None
+    assert list(again.queue.foremost()) == list(cluster.state.queue.foremost()) == []
     assert look(again, "limits", {}) == look(cluster.state, "limits", {})
 
 
@@ -395,23 +357,6 @@ def with_gpus(*limit: SetLimit) -> Cluster:
 def gpu_app(app: str, number: int, user: str = "ann") -> SubmitApp:
     """An app of one executor with so many GPUs."""
     return fixed(app, user=user, executor_resources={"gpu": number})
-
-
-@pytest.mark.parametrize(("user", "holder"), [("ann", "user ann in acme"), (None, "company acme")])
-@pytest.mark.second_edition
-def test_a_further_kind_is_limited_as_cores_are(user: str | None, holder: str) -> None:
-    """Semantics R4: a claim up to the limit is admitted, one beyond it waits, one alone beyond it is refused."""
-    cluster = with_gpus(limited("max_gpu", 2, "acme", user))
-    with pytest.raises(LimitExceeded, match=f"limit max_gpu of {holder} is 2, and the app alone requests 3 gpu"):
-        cluster.turn(gpu_app("a0", 3))
-    assert admitted(cluster.turn(gpu_app("a1", 2), gpu_app("a2", 1), fixed("a3"))) == ["a1"]
-    wait = waits_for(cluster.state, cluster.state.apps["a2"])
-    assert wait is not None
-    assert wait.tell()[0] == f"limit max_gpu of {holder}: claims 2 of 2, 1 asked"
-    assert look(cluster.state, "limits", {})[0]["present"] == 2
-    again = restored(lines(cluster.state))
-    assert again.digest() == cluster.state.digest()
-    assert admitted(cluster.turn(limited("max_gpu", None, "acme", user))) == ["a2", "a3"]
 
 
 def test_a_limit_of_a_kind_that_is_not_registered_is_refused() -> None:

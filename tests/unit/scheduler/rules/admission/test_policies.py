@@ -13,7 +13,6 @@ from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender
 from scheduler.rules.ledger import Balance, Usage
 from scheduler.rules.simulate import run_scenario
-from tests.property.given import Cluster
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -152,12 +151,12 @@ def offer(name: str, cores: int) -> dict[str, Any]:
 
 
 def admitted(*commands: dict[str, Any], **settings: object) -> list[str]:
-    decisions = run_scenario({"edition": 2, "settings": settings, "commands": list(commands)})["decisions"]
+    decisions = run_scenario({"settings": settings, "commands": list(commands)})["decisions"]
     return [decision["admitted"] for decision in decisions if "admitted" in decision]
 
 
 def placed(*commands: dict[str, Any], **settings: object) -> list[tuple[str, int]]:
-    decisions = run_scenario({"edition": 2, "settings": settings, "commands": list(commands)})["decisions"]
+    decisions = run_scenario({"settings": settings, "commands": list(commands)})["decisions"]
     return [(decision["granted"], decision["cores"]) for decision in decisions if "granted" in decision]
 
 
@@ -211,83 +210,12 @@ SMALL_AND_LARGE = [
 """The large app would fill its company's quota, and small ones never leave it empty."""
 
 
-def test_small_apps_pass_a_large_one_as_long_as_its_patience_lasts() -> None:
-    """Semantics C4, C7."""
-    assert admitted(
-        *SMALL_AND_LARGE,
-        finish("s1", at=602_000),
-        submit("s3", 8, at=602_000),
-        finish("s2", at=602_000),
-        submit("s4", 8, at=602_000),
-    ) == ["s1", "s2", "s3", "s4"]
-
-
-def test_an_app_held_back_too_long_by_its_quota_gets_a_reservation() -> None:
-    """Semantics C7: held back since 2.000 s, so from 602.001 s on; the other company is not concerned."""
-    assert admitted(
-        *SMALL_AND_LARGE,
-        finish("s1", at=602_001),
-        submit("s3", 8, at=602_002),
-        submit("other", 8, company="b", user="bob", at=602_003),
-        finish("s2", at=602_004),
-        finish("large", at=602_005),
-    ) == ["s1", "s2", "other", "large", "s3"]
-
-
-def test_a_killed_app_reserves_nothing() -> None:
-    """Semantics C7."""
-    assert admitted(
-        *SMALL_AND_LARGE, finish("s1", at=602_001), submit("s3", 8, at=602_002), {"op": "kill", "app": "large"}
-    ) == ["s1", "s2", "s3"]
-
-
-def test_room_in_between_starts_the_patience_anew() -> None:
-    """Semantics C7: at 300 s the quota lets the large app through, and another user's turn comes first."""
-    start = [company("a", 16), offer("w1", 64), submit("s1", 8, at=0)]
-    start += [submit("l1", 8, user="lea", at=1_000), submit("large", 16, user="lea", at=2_000)]
-    room = {"op": "turn", "at": 300_000, "commands": [finish("s1"), finish("l1"), submit("s2", 8)]}
-    newcomer = submit("new", 8, user="nic")
-    assert admitted(*start, room, {"op": "turn", "at": 700_000, "commands": [finish("s2"), newcomer]})[3:] == ["new"]
-    no_room = {"op": "turn", "at": 700_000, "commands": [finish("s1"), finish("l1"), newcomer]}
-    assert admitted(*start, no_room)[2:] == ["large"]
-
-
-def test_an_app_larger_than_its_companys_quota_reserves_nothing() -> None:
-    """Semantics C7: it could not be admitted however long the others waited."""
-    assert admitted(
-        company("a", part="1/4"),
-        offer("w1", 64),
-        submit("s1", 8, at=0),
-        submit("large", 24, user="lea", at=1_000),
-        finish("s1", at=700_000),
-        submit("s2", 8, at=700_001),
-    ) == ["s1", "s2"]
-
-
 def test_a_company_that_borrows_uses_the_whole_cluster_while_it_is_alone() -> None:
     """Semantics C6."""
     work = [company("a", borrow=True), company("b"), offer("w1", 64), *(submit(f"a{n}", 16) for n in range(4))]
     assert admitted(*work) == ["a0", "a1", "a2", "a3"]
     assert sum(cores for _, cores in placed(*work)) == 64
     assert admitted({**work[0], "borrow": False}, *work[1:]) == ["a0", "a1"]
-
-
-@pytest.mark.second_edition
-def test_what_is_borrowed_goes_to_the_other_company_as_executors_end() -> None:
-    """Semantics C6, P6: a's app does not get back what its executor had while b's can use it within its part."""
-    cluster = Cluster({"reclaim": "none"})
-    cluster.company("a", borrow=True)
-    cluster.company("b")
-    cluster.worker("w1", 64)
-    cluster.submit("a1", 64, company="a")
-    assert [executor.resources.cores for executor in cluster.state.executors.values()] == [16] * 4
-    entered = cluster.submit("b1", 16, company="b")
-    assert [type(event).__name__ for event in entered] == ["AppRegistered", "AppAdmitted"]
-    returned = cluster.ended("a1.1", failed=True)
-    assert [type(event).__name__ for event in returned] == ["ExecutorRemoved", "ExecutorAllocated"]
-    assert list(cluster.state.executors) == ["a1.0", "a1.2", "a1.3", "b1.0"]
-    cluster.ended("b1.0", done=True)
-    assert list(cluster.state.executors) == ["a1.0", "a1.2", "a1.3", "a1.4"]
 
 
 def test_nobody_borrows_while_another_company_takes_part() -> None:

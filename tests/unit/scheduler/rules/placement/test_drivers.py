@@ -25,7 +25,6 @@ from scheduler.model.events import (
     DriverAllocated,
     DriverRemoved,
     Event,
-    MasterElected,
     WorkerRemoved,
 )
 from scheduler.model.grants import STOP, Grant
@@ -33,7 +32,7 @@ from scheduler.model.resources import Resources
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.placement.drivers import Draw
 from scheduler.rules.views import apps
-from tests.property.given import Cluster, allocated, shared
+from tests.property.given import allocated, shared
 
 ALL: dict[str, object] = {"max_driver_share": "1/1"}
 
@@ -84,38 +83,6 @@ def test_an_app_gets_executors_only_once_its_driver_is_placed() -> None:
     cluster.turn(ConfigureCluster(settings={"max_drivers": 1}))
     assert apps(cluster.state)[0]["state"] == "running"
     assert len(cluster.state.executors) == 1
-
-
-@pytest.mark.second_edition
-def test_one_driver_may_be_placed_beyond_the_share_while_no_other_holds_anything() -> None:
-    """Semantics D4."""
-    cluster = shared({"max_driver_share": "1/10"}, w1=16)
-    assert drivers(cluster.turn(with_driver("a1"), with_driver("a2"))) == [("a1", "w1")]
-    assert drivers(cluster.turn(KillApp(app="a1"))) == [], "it still holds its cores"
-    assert drivers(cluster.turn(ended("a1.driver-0"))) == [("a2", "w1")]
-    cluster.turn(ConfigureCluster(settings={"max_drivers": 0}), ended("a2.driver-0"))
-    assert drivers(cluster.turn(with_driver("a3"))) == []
-
-
-@pytest.mark.parametrize("placement", ["classic-spread", "classic-pack"])
-@pytest.mark.second_edition
-def test_classic_placements_fill_each_worker_in_the_drawn_order_with_drivers(placement: str) -> None:
-    """Semantics D2: waiting drivers of 2, 3, 2 and 2 cores on workers of 4."""
-    orders = set()
-    for position in range(12):
-        cluster = Cluster({**ALL, "placement": placement, "spread_out_drivers": bool(position % 2)})
-        cluster.company("acme")
-        for number in range(4):
-            cluster.worker(f"w{number}", 4)
-        for _ in range(position):
-            cluster.state.apply(MasterElected(master="m1"), at=cluster.state.at)
-        submitted = [with_driver(f"a{n}", tasks=0, driver_cores=cores) for n, cores in enumerate((2, 3, 2, 2))]
-        placed = drivers(cluster.turn(*submitted))
-        assert [app for app, _ in placed] == ["a0", "a2", "a1", "a3"]
-        first, second, third = placed[0][1], placed[2][1], placed[3][1]
-        assert [worker for _, worker in placed] == [first, first, second, third]
-        orders.add((first, second, third))
-    assert len(orders) > 3
 
 
 @pytest.mark.parametrize("alone", [{"cores": 0}, {"tasks": 0}])
@@ -259,21 +226,6 @@ def test_a_draw_continues_after_the_last_worker_and_skips_workers_without_room()
     assert draw.next_worker(lambda worker: worker == order[1]) == order[1]
     assert draw.next_worker(lambda _: True) == order[2]
     assert draw.next_worker(lambda _: False) is None
-
-
-@pytest.mark.second_edition
-def test_the_same_log_position_places_drivers_the_same_way_on_every_replay() -> None:
-    def placed(position: int) -> list[tuple[str, str]]:
-        cluster = Cluster(ALL)
-        cluster.company("acme")
-        for number in range(5):
-            cluster.worker(f"w{number}", 4)
-        for _ in range(position):
-            cluster.state.apply(MasterElected(master="m1"), at=cluster.state.at)
-        return drivers(cluster.turn(*(with_driver(f"a{number}") for number in range(3))))
-
-    assert placed(0) == placed(0)
-    assert len({tuple(placed(position)) for position in range(8)}) > 1
 
 
 def test_a_drivers_grant_tells_its_worker_what_it_is() -> None:

@@ -86,15 +86,6 @@ def test_an_app_smaller_than_8_a_worker_gets_minimum_executors() -> None:
     assert allocated(sixteens(4).submit("a", 16)) == [(name, 4, 2048) for name in ("w4", "w3", "w2", "w1")]
 
 
-@pytest.mark.second_edition
-def test_a_size_that_only_half_of_the_usable_workers_have_free_is_not_taken() -> None:
-    """Semantics S2: more than half of them must have it."""
-    half = shared(w1=16, w2=4)
-    assert allocated(half.submit("a", 32)) == [("w1", 4, 2048)] * 4 + [("w2", 4, 2048)]
-    most = shared(w1=16, w2=4, w3=16)
-    assert [cores for _, cores, _ in allocated(most.submit("a", 48))] == [16, 16, 4]
-
-
 def test_a_size_is_worked_out_again_for_what_is_left_after_each_placement() -> None:
     """Semantics S4, S2: 40 on two workers of 16 take 16 + 16; the last 8 go to the worker that joins, as one of 8."""
     cluster = sixteens(2)
@@ -107,24 +98,9 @@ def test_without_a_figure_a_core_gets_512_mib_where_memory_is_plenty() -> None:
     assert allocated(sixteens(1).submit("a", 16, per_task_mb=None)) == [("w1", 16, 8192)]
 
 
-@pytest.mark.second_edition
-def test_without_a_figure_a_core_gets_256_mib_where_memory_is_short() -> None:
-    """Semantics S3: 4096 / 16 <= 256."""
-    assert allocated(sixteens(1, 4096).submit("a", 16, per_task_mb=None)) == [("w1", 16, 4096)]
-
-
 def test_without_a_figure_one_mib_more_a_core_than_256_makes_512() -> None:
     """Semantics S3: 4112 / 16 > 256, so 8192, which fits nowhere; 4112 / 8 > 256, so 4096."""
     assert allocated(sixteens(1, 4112).submit("a", 16, per_task_mb=None)) == [("w1", 8, 4096)]
-
-
-@pytest.mark.second_edition
-def test_the_least_memory_is_that_of_the_poorest_usable_worker_with_the_cores() -> None:
-    """Semantics S3: w2 has 4096 MiB for 16 cores, so 256 a core; w3 is poorer but has too few cores for that size."""
-    cluster = sixteens(1)
-    cluster.worker("w2", 16, 4096)
-    cluster.worker("w3", 8, 2048)
-    assert allocated(cluster.submit("a", 48, per_task_mb=None))[:2] == [("w2", 16, 4096), ("w1", 16, 4096)]
 
 
 def test_an_executor_with_more_memory_than_the_largest_may_have_is_halved() -> None:

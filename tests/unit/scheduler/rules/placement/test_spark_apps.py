@@ -22,7 +22,7 @@ from scheduler.model.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.model.errors import AppEnded, InvalidCommand, QuotaExceeded
+from scheduler.model.errors import AppEnded, InvalidCommand
 from scheduler.model.events import (
     AppChanged,
     AppRegistered,
@@ -212,17 +212,6 @@ def test_with_open_admission_everybody_enters_at_once_in_the_order_of_arrival() 
     assert admitted(both) == ["a1", "a2", "a3"]
 
 
-@pytest.mark.second_edition
-def test_an_app_beyond_what_was_bought_is_refused_with_fair_admission_only() -> None:
-    """Semantics C4, A6."""
-    cluster = Cluster()
-    cluster.company("acme", 8, 8192)
-    with pytest.raises(QuotaExceeded):
-        cluster.turn(fixed(cores=10, each=5))
-    cluster.turn(ConfigureCluster(settings={"admission": "open"}))
-    assert admitted(cluster.turn(fixed(cores=10, each=5))) == ["a1"]
-
-
 def test_opening_the_door_lets_those_in_who_wait() -> None:
     cluster = shared(w1=4)
     cluster.submit("a1", 16)
@@ -252,18 +241,6 @@ def test_under_fair_admission_an_unlimited_app_gets_no_more_than_it_has_held() -
     cluster.turn(ConfigureCluster(settings={"admission": "fair"}))
     assert allocated(cluster.worker("w2", 8)) == []
     assert allocated(cluster.ended("a1.0")) != []
-
-
-@pytest.mark.second_edition
-def test_fair_admission_gives_growing_executors_no_more_memory_than_was_requested() -> None:
-    """Semantics A2, S5; with open admission, the grant raises the request."""
-    for admission, executors in (("fair", 1), ("open", 2)):
-        cluster = shared({"admission": admission}, w1=2)
-        cluster.company("tight", cores=16, memory_mb=2048)
-        cluster.turn(replace(growing(cores=8, memory_mb=1536), company="tight"))
-        cluster.worker("w2", 16)
-        assert len(cluster.state.executors) == executors
-        assert cluster.state.balance.requested.memory_mb == 1536 * executors
 
 
 def test_a_decommissioned_worker_is_left_at_once_and_nothing_is_placed_in_that_turn() -> None:

@@ -39,7 +39,7 @@ class Clocked(Cluster):
 
 def cluster(*companies: str, slot_s: int = SLOT_S, **workers: int) -> Clocked:
     """A cluster that shares by entitlement and gives slots, with workers of so many cores."""
-    settings = {"reclaim_patience_s": PATIENCE_S, "min_runtime_s": 600, "reclaim": "firm", "slot_s": slot_s}
+    settings = {"reclaim_patience_s": PATIENCE_S, "min_runtime_s": 600, "slot_s": slot_s}
     found = Clocked({**settings, "never_fits": "wait"}, each_event=False, each_refusal=False)
     for company in companies:
         found.company(company)

@@ -1,0 +1,47 @@
+"""What placement grants with open admission: whatever there is room for, in the order of waitingApps (semantics P6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.rules.decide import place
+from scheduler.rules.demand import grown
+from scheduler.rules.placement.classic import pack_worker_by_worker
+from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.placement.executors import PLACEMENTS
+
+if TYPE_CHECKING:
+    from scheduler.model.events import Event
+    from scheduler.rules.entities import App
+    from scheduler.rules.state import ClusterState
+
+
+def served(state: ClusterState, at: int) -> Iterator[Event]:
+    """Executors, and the demands that rise by them, until nothing more comes (L1, L6, P6).
+
+    Drivers go first wherever room has come free since they were placed (D1). The caller folds each event before it
+    asks for the next.
+    """
+    while True:
+        before = state.head
+        yield from _placed(state, at)
+        yield from grown(state, at)
+        if state.head == before:
+            return
+        yield from place_drivers(state, at)
+
+
+def _placed(state: ClusterState, at: int) -> Iterator[Event]:
+    def wanted(app: App) -> bool:
+        return bool(app.need.least.cores) and state.fleet.has_room(app.need.least)
+
+    if not (state.owed.lists and state.fleet.most_free_cores()):
+        return
+    if PLACEMENTS[state.settings.placement].across_apps:
+        while granted := pack_worker_by_worker(state, list(state.owed.serve(wanted)), at):
+            yield from granted
+        return
+    for app in state.owed.serve(wanted):
+        while app.owed and (granted := place(state, app, at)):
+            yield from granted
