@@ -158,13 +158,24 @@ class _Pause(NamedTuple):
 _Steps = Generator[_Call | _Pause, Any, T]
 
 
-def _submit(request: SubmitApp | None, fields: dict[str, Any], env: Mapping[str, str]) -> _Steps[Submitted]:
-    if request is None:
-        company, user = stated(fields.get("company"), fields.get("user"))
+def _submit(
+    command: str | Sequence[str] | SubmitApp,
+    whose: tuple[str | None, str | None],
+    env: Mapping[str, str] | None,
+    script: str | bytes | None,
+    fields: Mapping[str, Any],
+) -> _Steps[Submitted]:
+    """`whose`: the company and the user, as far as they are given."""
+    values = _values(env, script)
+    if isinstance(command, SubmitApp):
+        request = command
+    else:
+        about = _fields(command, fields, values)
+        company, user = stated(*whose)
         if company is None or user is None:
             company, user = of_account((yield _Call("account")), company, user)
-        request = SubmitApp(**{**fields, "company": company, "user": user})
-    receipt: Receipt = yield _Call("submit", (request, env))
+        request = SubmitApp(**{**about, "company": company, "user": user})
+    receipt: Receipt = yield _Call("submit", (request, values))
     return Submitted(app=request.app, seq=receipt.seq, command_id=receipt.command_id)
 
 
@@ -563,10 +574,7 @@ class Client:
         >>> job.result(timeout=60), job.done(), job.stderr()
         ('hello\n', True, '')
         """
-        request = command if isinstance(command, SubmitApp) else None
-        values = _values(env, script)
-        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
-        return _job(self, self._do(_submit(request, {**about, "company": company, "user": user}, values)))
+        return _job(self, self._do(_submit(command, (company, user), env, script, fields)))
 
     def map_array(
         self,
@@ -840,10 +848,7 @@ class AsyncClient:
         >>> asyncio.run(main())
         True
         """
-        request = command if isinstance(command, SubmitApp) else None
-        values = _values(env, script)
-        about = {} if isinstance(command, SubmitApp) else _fields(command, fields, values)
-        return _async_job(self, await self._do(_submit(request, {**about, "company": company, "user": user}, values)))
+        return _async_job(self, await self._do(_submit(command, (company, user), env, script, fields)))
 
     async def map_array(
         self,

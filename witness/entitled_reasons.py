@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App
     from scheduler.rules.state import ClusterState
 
-ENTITLED_CAUSES = ("not-entitled", "larger-than-share", "cap", "drivers", "need")
-"""The causes of waiting that only sharing by entitlement has."""
 _NAMED = 5
 """The largest number of names in a sentence."""
 

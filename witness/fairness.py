@@ -40,10 +40,9 @@ POINTS = 240
 
 
 class _Count(NamedTuple):
-    """The demand, request and grants of some apps, and the number of pending ones."""
+    """The demand and grants of some apps, and the number of pending ones."""
 
     demand: Resources = NOTHING
-    requested: Resources = NOTHING
     granted: Resources = NOTHING
     pending: int = 0
 
@@ -60,20 +59,24 @@ class Standing:
 
     demand: Amount = (0, 0)
     entitled: Amount = (0.0, 0.0)
-    occupied: Amount = (0, 0)
     granted: Amount = (0, 0)
     quota: Amount = (0.0, 0.0)
     pending: int = 0
 
     @property
+    def occupied(self) -> Amount:
+        """What reports say beside what is granted: the same, whatever apps request."""
+        return self.granted
+
+    @property
     def share(self) -> float:
-        """The occupied share of the quota, the largest of all kinds (semantics R4); 0 without a quota."""
-        return max((has / bought for has, bought in zip(self.occupied, self.quota, strict=True) if bought), default=0.0)
+        """The granted share of the quota, the largest of all kinds (semantics R4); 0 without a quota."""
+        return max((has / bought for has, bought in zip(self.granted, self.quota, strict=True) if bought), default=0.0)
 
     @property
     def short_cores(self) -> float:
         """Cores below the entitlement."""
-        return max(0.0, self.entitled[0] - self.occupied[0])
+        return max(0.0, self.entitled[0] - self.granted[0])
 
 
 @dataclass(slots=True)
@@ -85,11 +88,9 @@ class Sums:
 
     demand: float = 0
     entitled: float = 0
-    occupied: float = 0
     granted: float = 0
     share: float = 0
     short: float = 0
-    short_of_grant: float = 0
     beyond_quota: float = 0
     others: dict[str, list[float]] = field(default_factory=dict)
     """Further kind -> what `_COURSES` names, and the shortfall, each in amount-ms."""
@@ -161,7 +162,7 @@ class Fairness(Accounts):
     def _count(self, account: Account) -> None:
         """Update the totals of the app's user and company."""
         pending = int(account.ready and account.admitted_at is None and account.ended_at is None)
-        now = _Count(account.demand, account.requested, account.granted, pending)
+        now = _Count(account.demand, account.granted, pending)
         before = self._counted.pop(account.app, _NOTHING)
         if now != _NOTHING:
             self._counted[account.app] = now
@@ -217,7 +218,7 @@ class Fairness(Accounts):
 
     def _standing(self, total: _Count) -> Standing:
         granted = self._amount(total.granted)
-        return Standing(self._amount(total.demand), (0.0,) * len(granted), granted, granted, pending=total.pending)
+        return Standing(self._amount(total.demand), (0.0,) * len(granted), granted, pending=total.pending)
 
     def _amount(self, held: Resources) -> Amount:
         return held.cores, held.memory_mb, *map(held.amount, self._kinds)
@@ -234,20 +235,18 @@ class Fairness(Accounts):
             sums = self._sums.setdefault(party, Sums())
             sums.demand += now.demand[0] * passed
             sums.entitled += now.entitled[0] * passed
-            sums.occupied += now.occupied[0] * passed
             sums.granted += now.granted[0] * passed
             whole.granted += now.granted[0] * passed
             sums.share += now.share * passed
             sums.short += now.short_cores * passed
-            sums.short_of_grant += max(0.0, now.entitled[0] - now.granted[0]) * passed
-            sums.beyond_quota += max(0.0, now.entitled[0] - max(now.quota[0], now.occupied[0])) * passed
+            sums.beyond_quota += max(0.0, now.entitled[0] - max(now.quota[0], now.granted[0])) * passed
             for number, kind in enumerate(self._kinds, start=2):
                 _accrue(sums.others.setdefault(kind, [0.0] * 5), _of_kind(now, number), passed)
                 _accrue(whole.others.setdefault(kind, [0.0] * 2), (0.0, now.granted[number]), passed)
             if cores:
-                whole.error += max(0.0, now.entitled[0] / cores - now.occupied[0] / cores) * passed
+                whole.error += max(0.0, now.entitled[0] / cores - now.granted[0] / cores) * passed
             if now.entitled[0] > 0:
-                ratios.append(now.occupied[0] / now.entitled[0])
+                ratios.append(now.granted[0] / now.entitled[0])
         for party, sums in self._sums.items():
             standing = standings.get(party)
             if standing is not None and standing.pending and standing.short_cores > 1e-9:
@@ -276,7 +275,7 @@ class Fairness(Accounts):
                 pending.setdefault(app.spec.company, []).append(app.requested)
         for name, held in granted_live(state).items():
             requests = pending.get(name, [])
-            total = _Count(_sum(requests) + state.claims.of(name).claimed, held, held, len(requests))
+            total = _Count(_sum(requests) + state.claims.of(name).claimed, held, len(requests))
             if total != _NOTHING:
                 self._totals[name] = {(name, ""): total}
         return {company: standing for (company, _), standing in self._standings_of(state).items()}
@@ -435,12 +434,12 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
     return {
         "demandCores": _mean(sums.demand, span),
         "entitledCores": _mean(sums.entitled, span),
-        "occupiedCores": _mean(sums.occupied, span),
+        "occupiedCores": _mean(sums.granted, span),
         "grantedCores": _mean(sums.granted, span),
         "share": _mean(sums.share, span, 6),
         "shortfallCoreS": round(sums.short / 1000, 3),
         "beyondQuotaCoreS": round(sums.beyond_quota / 1000, 3),
-        "grantShortfallCoreS": round(sums.short_of_grant / 1000, 3),
+        "grantShortfallCoreS": round(sums.short / 1000, 3),
         "longestOutOfTurnMs": sums.longest_short_ms,
         **_resources(
             {

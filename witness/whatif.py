@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from recovery.replay.rebuild import unhindered
 from scheduler.model import commands, events
@@ -38,7 +38,7 @@ from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.standings import standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
-from scheduler.rules.validate import RETIRED, changed_settings, of_now
+from scheduler.rules.validate import changed_settings, in_force, of_now
 from scheduler.store.codec import Fact
 from witness.fairness import Fairness
 
@@ -108,7 +108,7 @@ def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
 
 def _stated(event: ClusterConfigured, *, earlier: bool) -> dict[str, Any]:
     """The settings of a new log, as they would be stated today; `earlier`: it is of an earlier edition."""
-    stated = {name: value for name, value in asdict(event).items() if name not in RETIRED}
+    stated = in_force(event)
     return {**stated, "reclaim_patience_s": None} if earlier and event.reclaim != "firm" else stated
 
 

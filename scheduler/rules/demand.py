@@ -221,15 +221,13 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
     wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.demand.backlog_executors:
         return [*events, demand(app, **changes)] if changes else events
-    changes |= {"backlog_executors": wanted, "done_cores": 0}
     limit = app.executor_limit or 0
-    changes["executor_limit"] = limit
+    changes |= {"backlog_executors": wanted, "done_cores": 0, "executor_limit": min(limit, wanted)}
     if wanted <= limit:
-        limit = wanted
-        changes |= {"executor_limit": wanted, "next_step": 1, "target": None}
+        changes |= {"next_step": 1, "target": None}
     elif not app.wants_more:
         changes["next_step"] = 1
-    return [*events, demand(app, **changes, requested=_request(app, sizing, limit))]
+    return [*events, demand(app, **changes, requested=_request(app, sizing, min(limit, wanted)))]
 
 
 def _preferred(app: App, command: ReportBacklog) -> dict[str, Any]:

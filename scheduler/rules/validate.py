@@ -378,6 +378,11 @@ def _without_retired(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
     return others if dated else {"reclaim_patience_s": NEW_SETTINGS["reclaim_patience_s"], **others}
 
 
+def in_force(settings: ClusterConfigured) -> dict[str, Any]:
+    """The settings by their names, without those that nobody reads any more."""
+    return {name: value for name, value in asdict(settings).items() if name not in RETIRED}
+
+
 def of_now(changes: Mapping[str, Any]) -> dict[str, Any]:
     """What is left of settings that an older log states once those are left out that nobody reads any more."""
     return {name: value for name, value in changes.items() if name not in RETIRED or name == "reclaim"}

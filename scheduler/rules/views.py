@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, get_args
 
-from msgspec.structs import asdict
-
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Addresses, AppState, ClusterConfigured, Computed, Fixed, Sizing
@@ -22,7 +20,7 @@ from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.standings import NOWHERE, Side, Standing, standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.trouble import kept_until
-from scheduler.rules.validate import RETIRED
+from scheduler.rules.validate import in_force
 
 SCANNED = 10_000
 """The most apps that are looked at for one page."""
@@ -391,7 +389,7 @@ def limits(state: ClusterState) -> list[dict[str, Any]]:
 
 def settings(state: ClusterState) -> dict[str, Any]:
     """Every setting in force."""
-    return {name: value for name, value in asdict(state.settings).items() if name not in RETIRED}
+    return in_force(state.settings)
 
 
 def edition(state: ClusterState) -> dict[str, Any]:

@@ -95,12 +95,16 @@ def print_violations(violations: Sequence[Mapping[str, str]], promises: Iterable
         click.echo(f"… and {len(violations) - _SHOWN} more")
 
 
-def last_words(folder: Path) -> None:
-    """Say what each process of the cluster printed last."""
+def exit_if_broken(violations: Sequence[Violation], folder: Path, again: str) -> None:
+    """Exit with 1 if there are violations: say what each process of the cluster printed last, and how to run again."""
+    if not violations:
+        return
     for log in sorted((folder / "logs").iterdir()):
         lines = log.read_text(errors="replace").rstrip().splitlines()
         if lines:
             click.echo(f"{log.stem}: {lines[-1]}", err=True)
+    click.echo(f"{len(violations)} violations; histories, traces and logs lie in {folder}; again: {again}", err=True)
+    sys.exit(1)
 
 
 def _keep(evidence: Evidence, folder: Path) -> None:
@@ -145,17 +149,11 @@ def main(*, seconds: float, seed: int | None, replicated: bool, as_json: bool, k
         print_json(report)
     else:
         _print(report)
-    if violations:
+    if violations or keep is not None:
         _keep(evidence, folder)
-        last_words(folder)
-        click.echo(
-            f"{len(violations)} violations; histories, traces and logs lie in {folder}; again: {again}", err=True
-        )
-        sys.exit(1)
+    exit_if_broken(violations, folder, again)
     if keep is None:
         shutil.rmtree(folder)
-    else:
-        _keep(evidence, folder)
 
 
 if __name__ == "__main__":

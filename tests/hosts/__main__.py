@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import click
 
 from fairlog.cli.render import print_json, print_table
-from tests.chaos.__main__ import last_words, print_violations, progress_teller
+from tests.chaos.__main__ import exit_if_broken, print_violations, progress_teller
 from tests.chaos.checker import PROMISES, Violation, check
 from tests.hosts.bed import Bed, server_of
 from tests.hosts.faults import BY_NAME, FAULTS, inflicted, order
@@ -144,12 +143,7 @@ def main(
         print_json(report)
     else:
         _print(report)
-    if violations:
-        last_words(folder)
-        click.echo(
-            f"{len(violations)} violations; histories, traces and logs lie in {folder}; again: {again}", err=True
-        )
-        sys.exit(1)
+    exit_if_broken(violations, folder, again)
     if keep is None:
         shutil.rmtree(folder)
 

@@ -64,8 +64,6 @@ class CompanyPolicy(NamedTuple):
     key: Callable[[Tenant, Basis], Share]
     measure: str
     """What `key` measures, before its value: "acme had a share of 1/4"."""
-    drifts: bool = False
-    """Whether the order changes by itself as time passes."""
 
     def rank(self, tenant: Tenant, basis: Basis) -> CompanyKey:
         """The company's place among all."""
@@ -77,7 +75,7 @@ COMPANY_POLICIES = {
     policy.name: policy
     for policy in (
         CompanyPolicy("dominant-share", "C3", dominant_share, measure="a share of"),
-        CompanyPolicy("pay-as-you-go", "C5", pay_as_you_go, "a use of what it bought (core-ms a core) of", drifts=True),
+        CompanyPolicy("pay-as-you-go", "C5", pay_as_you_go, "a use of what it bought (core-ms a core) of"),
     )
 }
 """By their names, which are the values of the setting."""

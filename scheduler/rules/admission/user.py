@@ -88,10 +88,6 @@ class UserPolicy(NamedTuple):
     """Why a user was next, after "of acme's users ann"."""
     measure: str = ""
     """What `key` measures, before its value; "" if it is the same for all."""
-    drifts: bool = False
-    """Whether the order changes by itself as time passes; users are then compared again for each admission."""
-    regards_quota: bool = False
-    """Whether the order changes with the company's quota; one that drifts need not say so."""
 
     def rank(self, contender: Contender, quota: Quota, basis: Basis) -> UserKey:
         """The user's place among the company's."""
@@ -105,12 +101,8 @@ USER_POLICIES = {
         UserPolicy(
             "longest-wait", "U1", longest_wait, "was selected longest ago, or never and has the oldest pending app"
         ),
-        UserPolicy(
-            "least-occupied", "U3", least_occupied, "occupied the smallest share", "a share of", regards_quota=True
-        ),
-        UserPolicy(
-            "balanced", "U4", balanced, "would occupy least for the time waited", "a share by ms waited of", drifts=True
-        ),
+        UserPolicy("least-occupied", "U3", least_occupied, "occupied the smallest share", "a share of"),
+        UserPolicy("balanced", "U4", balanced, "would occupy least for the time waited", "a share by ms waited of"),
     )
 }
 """By their names, which are the values of the setting."""
