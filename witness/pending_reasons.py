@@ -18,7 +18,7 @@ from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.entities import App, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.failures import left_out as left_out_of
-from scheduler.rules.placement.drivers import within_driver_limits
+from scheduler.rules.placement.drivers import within_max_drivers
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
@@ -263,31 +263,23 @@ def _suspected(suspects: Sequence[Worker]) -> Told:
 
 
 def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
-    settings = state.settings
     if app.tries.driver_after > state.at:
         ends, after = app.tries.driver_ends, app.tries.driver_after
         text = f"its driver ended {ends} times in a row soon after its start, and starts again at {moment(after)}"
         return Wait("driver", "D3", lambda: (text, {"ends": ends, "startsAt": after}))
-    if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
-        most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
-    elif state.by_entitlement:
+    if not within_max_drivers(state):
+        most = f"{len(state.drivers)} drivers run, and max_drivers is {state.settings.max_drivers}"
+        return Wait("driver", "D4", lambda: (f"its driver waits: {most}", {"drivers": len(state.drivers)}))
+    if state.by_entitlement:
         return _for_an_entitled_driver(state, app, size)
-    elif not within_driver_limits(state, size.cores):
-        most = (
-            f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores, and {size.cores} more exceed "
-            f"max_driver_share, {settings.max_driver_share}"
-        )
-    else:
-        *_, kept = left_out_of(state, app, size, state.at)
-        barred = _barred(state, app, size, kept)
+    *_, kept = left_out_of(state, app, size, state.at)
+    barred = _barred(state, app, size, kept)
 
-        def for_room() -> Told:
-            text, facts = barred.tell() if barred is not None else _for_room(state, size).tell()
-            return f"its driver waits: {text}", facts
+    def for_room() -> Told:
+        text, facts = barred.tell() if barred is not None else _for_room(state, size).tell()
+        return f"its driver waits: {text}", facts
 
-        return Wait("driver", "D1" if barred is None else barred.rule, for_room)
-    facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
-    return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
+    return Wait("driver", "D1" if barred is None else barred.rule, for_room)
 
 
 def _for_an_entitled_driver(state: ClusterState, app: App, size: Resources) -> Wait:

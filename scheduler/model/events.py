@@ -143,7 +143,10 @@ class MasterElected(_Fact, frozen=True):
 
 
 class ClusterConfigured(_Fact, frozen=True):
-    """All settings from here on (semantics, Settings). Memory in MiB, times in the unit of the name."""
+    """All settings from here on (semantics, Settings). Memory in MiB, times in the unit of the name.
+
+    Nobody reads those that `scheduler.rules.validate.RETIRED` names; logs state them.
+    """
 
     min_executor_cores: int = 4
     min_executor_memory_mb: int = 2048

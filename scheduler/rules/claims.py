@@ -80,7 +80,7 @@ class Claims:
         self._apps = apps
         self._settings = ClusterConfigured()
         self.counts_unserved = False
-        """Whether what is unserved is counted, because the order of companies or of users regards it."""
+        """Whether what is unserved is counted, because the order of companies regards it (semantics C5)."""
         self.counts_apps = False
         """Whether apps are counted, because somebody has limits."""
         self._alone: dict[tuple[Sizing, int], Need] = {}
@@ -89,7 +89,7 @@ class Claims:
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
         self._settings = settings
-        self.counts_unserved = settings.occupancy == "granted" or settings.company_policy == "pay-as-you-go"
+        self.counts_unserved = settings.company_policy == "pay-as-you-go"
         self._alone.clear()
 
     def standings(self, company: str, user: str) -> Standings:
@@ -209,14 +209,14 @@ class Claims:
             self.update(app)
 
     def await_grant(self, app: App) -> None:
-        """The app was granted nothing yet (semantics O3)."""
+        """The app was granted nothing yet (semantics C5)."""
         if self.counts_unserved:
             app.unserved = True
             for standing in app.standings[1:]:
                 standing.unserved += app.requested
 
     def serve(self, app: App) -> None:
-        """The app is granted something for the first time, or ended before (semantics O3)."""
+        """The app is granted something for the first time, or ended before (semantics C5)."""
         app.unserved = False
         for standing in app.standings[1:]:
             standing.unserved -= app.requested

@@ -454,7 +454,7 @@ class App:
     more: Resources
     """What of its claim is not granted yet (semantics A8)."""
     unserved: bool
-    """Whether it was admitted and never granted anything (semantics O3)."""
+    """Whether it was admitted and never granted anything (semantics C5)."""
     moved: int
     """How many of its executors leave because it was granted the same elsewhere, and what they have (semantics H6)."""
     moving: Resources

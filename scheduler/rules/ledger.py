@@ -120,19 +120,13 @@ class Standing:
 
     claimed: Resources = NOTHING
     unserved: Resources = NOTHING
-    """What admitted apps request that were never granted anything (semantics O3).
+    """What admitted apps request that were never granted anything (semantics C5).
 
-    Not kept for the cluster, nor where no setting regards it.
+    Not kept for the cluster, nor where the order of companies does not regard it.
     """
     pending: int = 0
     """How many apps are pending, and how many are in waitingApps; not kept for the cluster (semantics N1)."""
     apps: int = 0
-
-    def occupied(self, balance: Balance, occupancy: str) -> Resources:
-        """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""
-        if occupancy == "requested":
-            return balance.requested
-        return self.claimed if occupancy == "claimed" else balance.granted + self.unserved
 
 
 Standings = tuple[Standing, Standing, Standing]

@@ -61,7 +61,7 @@ def _master_elected(_: Facts, event: events.MasterElected) -> Broken:
 
 def _cluster_configured(_: Facts, event: events.ClusterConfigured) -> Broken:
     try:
-        changed_settings(event, {"max_driver_share": event.max_driver_share})
+        changed_settings(event, {})
     except CommandRejected as error:
         return "Settings", str(error)
     return None

@@ -167,8 +167,6 @@ class ClusterState:
         """The targets, by the position of their events (semantics H6)."""
         self.elastics: dict[str, App] = {}
         """The elastic apps in waitingApps."""
-        self.driver_cores = 0
-        """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.owed = Owed()
         """The apps that placement still owes executors (semantics P6)."""
         self.needy: dict[str, App] = {}
@@ -686,8 +684,6 @@ class ClusterState:
             return
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.open_to(None))
-        held = sum(driver.resources.cores for driver in worker.drivers.values())
-        self.driver_cores += held if now else -held
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
@@ -1238,8 +1234,6 @@ class ClusterState:
         app.tries = app.tries._replace(next_driver=app.tries.next_driver + 1)
         if event.app in self.dependents.of:
             self.dependents.tell_beginning(event.app)
-        if worker.status == "alive":
-            self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
         self._count_runtime(app)
         self._set_need(app)
@@ -1255,8 +1249,6 @@ class ClusterState:
         if driver.status == "stopping":
             self._count_leaving(driver, -driver.resources)
         app.driver = None
-        if worker.status == "alive":
-            self.driver_cores -= driver.resources.cores
         if app.ended is None:
             if app.spec.supervise and self.settings.admission == "fair" and event.reason in ("exited", "failed"):
                 ends = app.tries.driver_ends + 1 if is_quick(driver.granted_at, self.at) else 0

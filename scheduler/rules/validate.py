@@ -71,7 +71,16 @@ NEW_SETTINGS: Mapping[str, Any] = {"reclaim_patience_s": 3600}
 NEW_CLUSTER = ClusterConfigured(**NEW_SETTINGS)
 """The settings that the first master of a new log states."""
 
-RETIRED = {"quota_patience_s", "hold_patience_s", "hold_limit_s", "reclaim", "max_reclaims", "reclaim_window_s"}
+RETIRED = {
+    "occupancy",
+    "max_driver_share",
+    "quota_patience_s",
+    "hold_patience_s",
+    "hold_limit_s",
+    "reclaim",
+    "max_reclaims",
+    "reclaim_window_s",
+}
 """What the second edition of the rules looked at: such settings stand in older logs, and nobody reads them now."""
 _CHOICES: Mapping[str, Iterable[str]] = {
     "company_policy": COMPANY_POLICIES,
@@ -79,7 +88,6 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "app_policy": APP_POLICIES,
     "placement": PLACEMENTS,
     "worker_selection": WORKER_SELECTIONS,
-    "occupancy": ("requested", "granted", "claimed"),
     "admission": ("fair", "open"),
     "never_fits": ("refuse", "wait"),
     "own_sizes": ("any", "within-bounds"),
@@ -334,16 +342,8 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
     Raises: InvalidSetting for an unknown name or a value that breaks a check.
     """
     changes = _without_retired(current, changes)
-    share = changes.get("max_driver_share")
-    if isinstance(share, (int, float)):
-        changes = {**changes, "max_driver_share": str(share)}
     _check_kinds(changes, asdict(current))
     settings = replace(current, **changes)
-    if "max_driver_share" in changes:
-        try:
-            settings = replace(settings, max_driver_share=read_part(settings.max_driver_share))
-        except InvalidCommand as error:
-            raise InvalidSetting(f"max_driver_share: {error}") from None
     for name, value in asdict(settings).items():
         if name in _CHOICES and value not in _CHOICES[name]:
             raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, value)}")
@@ -363,7 +363,12 @@ def undated(settings: ClusterConfigured) -> ClusterConfigured:
 
 
 def _without_retired(current: ClusterConfigured, changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The changes with `reclaim`, of which earlier versions knew three values, as what it says of dates now (H7)."""
+    """The changes, those of retired settings as what they say now: `occupancy` (O3), and `reclaim` of dates (H7)."""
+    if changes.get("occupancy", "requested") != "requested":
+        raise InvalidSetting(
+            f"occupancy cannot be {shorten(changes['occupancy'])}: what apps request counts; leave it out"
+        )
+    changes = {name: value for name, value in changes.items() if name != "occupancy"}
     for name in changes:
         if name in RETIRED and name != "reclaim":
             raise InvalidSetting(f"{name} was a setting of the second edition of the rules; leave it out")
@@ -417,8 +422,6 @@ def _expected(name: str, current: object) -> str:
         return "use true or false"
     if name in ("max_drivers", "suspect_failures", "default_max_runtime_s", "max_max_runtime_s", "reclaim_patience_s"):
         return "use a whole number or none"
-    if name == "max_driver_share":
-        return "use a part of the cluster, such as 1/2 or 50%"
     return "use a whole number" if isinstance(current, int) else "use a text"
 
 

@@ -38,7 +38,7 @@ HISTORIES: dict[str, Callable[[], list[Record]]] = {
     "fair-spread": _played(8),
     "fair-pack-by-usage": _played(2, placement="pack", company_policy="pay-as-you-go", user_policy="balanced"),
     "open-as-spark": _played(3, admission="open", worker_selection="memory-free-desc"),
-    "classic-granted": _played(4, placement="classic-spread", occupancy="granted", user_policy="least-occupied"),
+    "classic-least-occupied": _played(4, placement="classic-spread", user_policy="least-occupied"),
     "failover": _failover,
 }
 

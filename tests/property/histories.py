@@ -72,7 +72,7 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"placement": "spread"},
     {"app_policy": "sql-first"},
     {"app_policy": "fifo"},
-    {"occupancy": "granted"},
+    {"spare_resources": True},
     {"occupancy": "requested"},
     {"min_executor_cores": 2, "max_executor_cores": 8, "min_executor_memory_mb": 1024},
     {"min_executor_cores": 4, "max_executor_cores": 16, "min_executor_memory_mb": 2048},
@@ -91,9 +91,9 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"admission": "open"},
     {"admission": "fair"},
     {"spread_out_drivers": False},
-    {"spread_out_drivers": True, "max_driver_share": "1/1"},
+    {"spread_out_drivers": True},
     {"max_drivers": 1},
-    {"max_drivers": None, "max_driver_share": "1/4"},
+    {"max_drivers": None},
     {"worker_selection": "cores-free-desc"},
     {"worker_selection": "cores-free-asc"},
     {"worker_selection": "memory-free-desc"},
@@ -121,7 +121,7 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"never_fits": "refuse"},
     {"own_sizes": "within-bounds"},
     {"own_sizes": "any"},
-    {"occupancy": "claimed"},
+    {"kill_grace_s": 2},
     {"spare_resources": False},
 )
 QUOTAS: tuple[dict[str, int | str], ...] = (
@@ -434,7 +434,6 @@ RULES = st.fixed_dictionaries(
         "user_policy": st.sampled_from(sorted(USER_POLICIES)),
         "app_policy": st.sampled_from(sorted(APP_POLICIES)),
         "placement": st.sampled_from(sorted(PLACEMENTS)),
-        "occupancy": st.sampled_from(["requested", "granted", "claimed"]),
         "admission": st.sampled_from(["fair", "open"]),
     }
 )

@@ -26,7 +26,6 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
     "company_policy": st.sampled_from(sorted(COMPANY_POLICIES)),
     "user_policy": st.sampled_from(sorted(USER_POLICIES)),
     "app_policy": st.sampled_from(sorted(APP_POLICIES)),
-    "occupancy": st.sampled_from(["requested", "granted", "claimed"]),
     "half_life_s": st.sampled_from([3600, 9]),
 }
 

@@ -108,9 +108,7 @@ WORKS = st.lists(
     min_size=5,
     max_size=40,
 )
-TIMES: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
-    {"half_life_s": st.sampled_from([3, 20, 3600]), "occupancy": st.sampled_from(["requested", "granted"])}
-)
+TIMES: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries({"half_life_s": st.sampled_from([3, 20, 3600])})
 
 
 @EVERY_POLICY

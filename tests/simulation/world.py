@@ -756,7 +756,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"user_policy": "balanced"},
     {"app_policy": "sql-first"},
     {"worker_selection": "memory-free-asc"},
-    {"occupancy": "granted"},
+    {"spare_resources": False},
     {"spread_out_drivers": False},
     {"executor_idle_timeout_s": 2},
     {"admission": "open"},

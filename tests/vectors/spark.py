@@ -52,7 +52,6 @@ def settings_of(case: Mapping[str, Any]) -> dict[str, object]:
         "worker_selection": case.get("worker_selection_policy", "CORES_FREE_DESC").lower().replace("_", "-"),
         "spread_out_drivers": case.get("spread_out_drivers", True),
         "max_drivers": case.get("max_drivers"),
-        "max_driver_share": "1/1",
     }
     return {**chosen, "default_cores": case["default_cores"]} if case.get("default_cores") is not None else chosen
 

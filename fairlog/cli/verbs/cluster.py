@@ -464,9 +464,8 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 def shares(source: Source, *, as_json: bool) -> None:
     """Show what companies and users hold, and each company's share of its quota.
 
-    OCCUPIED are the cores and the memory that count against shares, at three levels: of all apps that were admitted,
-    which are the list waitingApps, of each company and of each of its users. The setting occupancy says whether what is
-    requested, granted or claimed counts.
+    OCCUPIED are the cores and the memory that admitted apps request, which count against shares, at three levels: of
+    the list waitingApps, which has all of these apps, of each company and of each of its users.
 
     WEIGHT is the quota, CAP what the company may hold at most, LENT what its apps hold above their entitlements,
     LEAVING what was told to leave, and BELOW what they hold less than they are entitled to.

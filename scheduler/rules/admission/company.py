@@ -29,13 +29,13 @@ class Tenant:
     standing: Standing = field(default_factory=Standing)
 
 
-def dominant_share(tenant: Tenant, basis: Basis) -> Share:
-    """The company with the lowest dominant share first (semantics C3).
+def dominant_share(tenant: Tenant, _: Basis) -> Share:
+    """The company whose request is the lowest dominant share first (semantics C3, O3).
 
     Equal shares: the one selected longest ago, then by name. Example: quotas of 512, 128 and 1024 cores with 128, 64
     and 128 occupied are shares of 25 %, 50 % and 12.5 %. The third goes first, then the first, then the second.
     """
-    return tenant.quota.share_of(tenant.standing.occupied(tenant.balance, basis.occupancy))
+    return tenant.quota.share_of(tenant.balance.requested)
 
 
 def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:

@@ -12,6 +12,5 @@ class Basis:
     During admissions that is the time of the turn, as a turn admits until no app may enter.
     """
 
-    occupancy: str = "requested"
     half_life_ms: int = 3_600_000
     at: int = 0

@@ -103,7 +103,7 @@ class AppQueue:
         self._company_key = COMPANY_POLICIES[settings.company_policy].rank
         self._user_key = USER_POLICIES[settings.user_policy].rank
         self._place = partial(APP_POLICIES[settings.app_policy].rank, step_ms=settings.priority_step_s * 1000)
-        self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
+        self.basis.half_life_ms = settings.half_life_s * 1000
         for company in self.companies.values():
             for queue in company.asking.values():
                 for ask, apps in queue.by_ask.items():
@@ -136,7 +136,7 @@ class AppQueue:
     def share(self, name: str) -> Share:
         """The company's share of its quota (semantics C3, O3)."""
         tenant = self.companies[name].tenant
-        return tenant.quota.share_of(tenant.standing.occupied(tenant.balance, self.basis.occupancy))
+        return tenant.quota.share_of(tenant.balance.requested)
 
     def push(self, app: App) -> None:
         """Queue an app, the last one to become ready, for its user."""

@@ -48,13 +48,13 @@ def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
     return _ALIKE
 
 
-def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> Share:
-    """The user who occupies the smallest dominant share of the company's quota first, ties by U1 (semantics U3).
+def least_occupied(contender: Contender, quota: Quota, _basis: Basis) -> Share:
+    """The user who occupies the smallest dominant share of the company's quota first, ties by U1 (semantics U3, O3).
 
     Example, a quota of 64 cores and 128 GiB: ann occupies 16 cores and 16 GiB, a share of 1/4, and bob 8 cores and 48
     GiB, 3/8. ann goes first. After another app of 16 cores and 16 GiB she is at 1/2, and bob goes first.
     """
-    return quota.share_of(contender.standing.occupied(contender.balance, basis.occupancy))
+    return quota.share_of(contender.balance.requested)
 
 
 def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
@@ -72,7 +72,7 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
     and was selected 59,999 ms ago: (8/64) / 60,000 = 1/480,000. ann goes first. With a request of 32 her ratio would be
     1/400,000, and bob would go first.
     """
-    share = quota.share_of(contender.standing.occupied(contender.balance, basis.occupancy) + contender.request)
+    share = quota.share_of(contender.balance.requested + contender.request)
     since = contender.last_selected_at if contender.last_selected else contender.oldest_at
     return Share(share.numerator, share.denominator * (basis.at - since + 1))
 

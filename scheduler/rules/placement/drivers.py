@@ -35,7 +35,7 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
     served = 0
     while (app := state.next_waiting_driver(served)) is not None:
         served, size = app.submitted, app.spec.driver or NOTHING
-        if app.tries.driver_after > at or not within_driver_limits(state, size.cores):
+        if app.tries.driver_after > at or not within_max_drivers(state):
             continue
         for without in left_out(state, app, size, at):
             shut = {*without, *state.probes}
@@ -60,11 +60,7 @@ def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]
         served = 0
         while (app := state.next_waiting_driver(served)) is not None:
             served, size = app.submitted, app.spec.driver or NOTHING
-            if (
-                app.tries.driver_after <= at
-                and _has_room(state, size, (), worker)
-                and within_driver_limits(state, size.cores)
-            ):
+            if app.tries.driver_after <= at and _has_room(state, size, (), worker) and within_max_drivers(state):
                 *_, without = left_out(state, app, size, at)
                 if worker not in without:
                     yield _granted(state, app, worker, size)
@@ -76,14 +72,10 @@ def _granted(state: ClusterState, app: App, worker: str, size: Resources) -> Dri
     return with_addresses(state.workers[worker], grant) if size.others else grant
 
 
-def within_driver_limits(state: ClusterState, cores: int) -> bool:
-    """Whether one more driver of that many cores may be placed (semantics D4)."""
-    settings = state.settings
-    if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
-        return False
-    numerator, denominator = map(int, settings.max_driver_share.split("/"))
-    share = (state.driver_cores + cores) * denominator <= numerator * state.fleet.total.cores
-    return share or not state.drivers
+def within_max_drivers(state: ClusterState) -> bool:
+    """Whether one more driver may be placed (semantics D4)."""
+    most = state.settings.max_drivers
+    return most is None or len(state.drivers) < most
 
 
 class Draw:

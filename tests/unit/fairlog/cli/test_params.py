@@ -247,7 +247,6 @@ def test_cores_and_limits_are_numbers_or_one_word() -> None:
         ("spread_out_drivers", "true", True),
         ("max_drivers", "none", None),
         ("max_drivers", "3", 3),
-        ("max_driver_share", "1/2", "1/2"),
         ("archive_url", "none", ""),
         ("reclaim_patience_s", "none", None),
     ],

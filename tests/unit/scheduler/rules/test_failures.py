@@ -92,7 +92,7 @@ class TestExcluded:
         assert on(cluster.turn(worker("w3", 8), failed("a1.5"))) == ["w3"]
 
     def test_its_driver_is_not_placed_there_either(self) -> None:
-        cluster = shared({"max_driver_share": "1/1", "exclude_after": 1, "spread_out_drivers": False}, w1=8, w2=8)
+        cluster = shared({"exclude_after": 1, "spread_out_drivers": False}, w1=8, w2=8)
         driver: dict[str, Any] = {"driver": True, "driver_cores": 2, "supervise": True}
         cluster.turn(one_executor(cores=8, executor_cores=8, executor_memory_mb=1024, tasks=4, **driver))
         assert cluster.state.executors["a1.0"].worker == "w2"
@@ -239,7 +239,6 @@ class TestSuspected:
         assert on(events) == [name]
         cluster.turn(
             SubmitApp(app="d", company="acme", user="ann", driver=True, command=("true",)),
-            ConfigureCluster(settings={"max_driver_share": "1/1"}),
         )
         assert cluster.state.drivers == {}
         assert on(cluster.turn()) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.model.resources import Resources
-from scheduler.rules.ledger import Balance, Standing, add_grant, add_request
+from scheduler.rules.ledger import Balance, add_grant, add_request
 
 
 def test_a_request_counts_in_waiting_apps_company_and_user_until_it_is_taken_back() -> None:
@@ -24,12 +24,3 @@ def test_a_grant_counts_beside_the_request_never_in_it() -> None:
     assert accounts == (Balance(Resources(0, 0), Resources(4, 2048)),) * 3
     add_grant(accounts, Resources(-4, -2048))
     assert accounts == (Balance(),) * 3
-
-
-def test_occupied_is_what_is_requested_granted_or_claimed_by_the_setting() -> None:
-    """Semantics O3: what an app requests that was never granted anything counts as granted, too."""
-    balance = Balance(Resources(8, 4096), Resources(4, 2048))
-    standing = Standing(claimed=Resources(6, 3072), unserved=Resources(2, 512))
-    assert standing.occupied(balance, "requested") == Resources(8, 4096)
-    assert standing.occupied(balance, "granted") == Resources(6, 2560)
-    assert standing.occupied(balance, "claimed") == Resources(6, 3072)

@@ -212,19 +212,15 @@ def test_sql_apps_go_before_others_where_the_setting_says_so() -> None:
     assert admitted(cluster.worker("w1", 64)) == ["b1", "s1"]
 
 
-@pytest.mark.parametrize(
-    ("occupancy", "served", "never"),
-    [("requested", "1/2", "1/2"), ("granted", "1/8", "1/2"), ("claimed", "1/4", "1/8")],
-)
-def test_a_company_occupies_what_it_requests_is_granted_or_claims(occupancy: str, served: str, never: str) -> None:
-    """Semantics O3: what was never granted anything counts with its request where grants count."""
-    cluster = Cluster({"occupancy": occupancy, "reclaim": "none"})
+def test_a_company_occupies_what_it_requests() -> None:
+    """Semantics O3: whatever of it was granted."""
+    cluster = Cluster({"reclaim_patience_s": None})
     cluster.company("a", 64, 1 << 20)
     cluster.company("b", 64, 1 << 20)
     cluster.worker("w1", 8)
     cluster.submit("a1", 32, company="a")
     assert admitted(cluster.submit("b1", 32, company="b")) == ["b1"]
-    assert [str(cluster.state.queue.share(name)) for name in ("a", "b")] == [served, never]
+    assert [str(cluster.state.queue.share(name)) for name in ("a", "b")] == ["1/2", "1/2"]
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_a_part_is_at_most_as_fine_as_a_millionth() -> None:
         {"min_executor_memory_mb": 256},
         {"min_executor_memory_mb": 16384},
         {"max_executor_memory_mb": 2048},
-        {"app_policy": "sql-first", "occupancy": "granted", "placement": "pack"},
+        {"app_policy": "sql-first", "occupancy": "requested", "placement": "pack"},
         {"worker_selection": "memory-free-asc", "retained_apps": 0, "worker_timeout_s": 1},
         {"company_policy": "pay-as-you-go", "half_life_s": 1, "slot_s": 0},
         {"user_policy": "least-occupied"},
@@ -233,7 +233,12 @@ def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: di
         ({"placement": 1}, "placement cannot be 1: use one of spread, pack"),
         ({"placement": "heap"}, "placement cannot be 'heap': use one of spread, pack"),
         ({"worker_selection": ""}, "worker_selection cannot be '': use one of cores-free-desc, "),
-        ({"occupancy": "used"}, "occupancy cannot be 'used': use one of requested, granted"),
+        ({"occupancy": "granted"}, "occupancy cannot be 'granted': what apps request counts; leave it out"),
+        ({"occupancy": None}, "occupancy cannot be None: what apps request counts; leave it out"),
+        (
+            {"max_driver_share": "1/2"},
+            "max_driver_share was a setting of the second edition of the rules; leave it out",
+        ),
         ({"company_policy": "lottery"}, "company_policy cannot be 'lottery': use one of dominant-share"),
         ({"user_policy": "lottery"}, "user_policy cannot be 'lottery': use one of longest-wait"),
         ({"app_policy": "lifo"}, "app_policy cannot be 'lifo': use one of fifo, sql-first"),
@@ -255,13 +260,10 @@ def test_values_are_quoted_whole_only_while_they_are_short() -> None:
 
 def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
     """Semantics A6, D2, D4."""
-    changes = {"admission": "open", "spread_out_drivers": False, "max_drivers": 3, "max_driver_share": "25%"}
+    changes = {"admission": "open", "spread_out_drivers": False, "max_drivers": 3}
     changed = changed_settings(DEFAULTS, changes)
     assert (changed.admission, changed.spread_out_drivers, changed.max_drivers) == ("open", False, 3)
-    assert changed.max_driver_share == "1/4"
     assert changed_settings(changed, {"max_drivers": None}).max_drivers is None
-    assert changed_settings(changed, {"max_driver_share": 1}).max_driver_share == "1/1"
-    assert changed_settings(changed, {"max_driver_share": 0.5}).max_driver_share == "1/2"
 
 
 @pytest.mark.parametrize(
@@ -271,18 +273,6 @@ def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
         ({"spread_out_drivers": "yes"}, "spread_out_drivers cannot be 'yes': use true or false"),
         ({"max_drivers": "few"}, "max_drivers cannot be 'few': use a whole number or none"),
         ({"max_drivers": -1}, "max_drivers must be at least 0, not -1"),
-        (
-            {"max_driver_share": "most"},
-            "max_driver_share: a part of the cluster is written like 25% or 1/4, not 'most'",
-        ),
-        (
-            {"max_driver_share": None},
-            "max_driver_share cannot be None: use a part of the cluster, such as 1/2 or 50%",
-        ),
-        (
-            {"max_driver_share": "2/1"},
-            "max_driver_share: a part of the cluster must be above 0% and at most 100%, not '2/1'",
-        ),
         (
             {"placement": "classic"},
             "placement cannot be 'classic': use one of spread, pack, classic-spread, classic-pack",

@@ -133,11 +133,8 @@ def test_a_quota_that_changed_reorders_the_companies() -> None:
     assert str(queue.share("b")) == "1/32"
 
 
-def test_the_occupied_share_is_what_is_granted_where_the_setting_says_so() -> None:
+def test_the_occupied_share_is_what_is_requested_whatever_is_granted() -> None:
     """Semantics O3."""
     queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
     balances["a"].requested, balances["b"].granted = Resources(16), Resources(32)
-    queue.configure(ClusterConfigured(occupancy="granted"))
-    assert first(queue) == "a"
-    queue.configure(ClusterConfigured())
     assert first(queue) == "b"

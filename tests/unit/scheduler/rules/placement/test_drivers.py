@@ -34,8 +34,6 @@ from scheduler.rules.placement.drivers import Draw
 from scheduler.rules.views import apps
 from tests.property.given import allocated, shared
 
-ALL: dict[str, object] = {"max_driver_share": "1/1"}
-
 
 def with_driver(app: str = "a1", cores: int | None = None, **more: Any) -> SubmitApp:
     asked = {"driver": True, "driver_cores": 2, "driver_memory_mb": 1024, **more}
@@ -54,7 +52,7 @@ def drivers(events: list[Event]) -> list[tuple[str, str]]:
 
 def test_a_driver_goes_before_any_executor_whoever_came_first() -> None:
     """Semantics D1."""
-    cluster = shared({**ALL, "admission": "open"}, w1=4)
+    cluster = shared({"admission": "open"}, w1=4)
     events = cluster.turn(
         SubmitApp(app="a0", company="acme", user="ann", cores=4, executor_cores=2, command=("true",)),
         with_driver("a1"),
@@ -181,25 +179,23 @@ def test_at_most_so_many_drivers_are_up_at_once_and_the_next_one_follows() -> No
     assert drivers(cluster.turn(ended())) == [("a2", "w1")]
 
 
-def test_drivers_together_hold_at_most_their_share_of_the_live_cores() -> None:
-    """Semantics D4: by default half of them."""
+def test_with_open_admission_drivers_may_hold_the_whole_cluster_as_in_spark() -> None:
+    """Semantics D4: only `max_drivers` bounds them."""
     cluster = shared({"admission": "open"}, w1=4, w2=4)
     submissions = [with_driver(f"a{number}", 4, tasks=4, executor_cores=2) for number in range(4)]
-    assert len(drivers(cluster.turn(*submissions))) == 2
-    assert {executor.app for executor in cluster.state.executors.values()} == {"a0"}
-    cluster.turn(ConfigureCluster(settings={"max_driver_share": "100%"}))
-    assert cluster.state.settings.max_driver_share == "1/1"
+    assert len(drivers(cluster.turn(*submissions))) == 4
+    assert cluster.state.executors == {}
 
 
 def test_a_driver_that_fits_nowhere_holds_up_nobody() -> None:
     """Semantics D2."""
-    cluster = shared({**ALL, "admission": "open"}, w1=4)
+    cluster = shared({"admission": "open"}, w1=4)
     assert drivers(cluster.turn(with_driver("a1", driver_cores=5), with_driver("a2"))) == [("a2", "w1")]
 
 
 def test_drivers_that_are_not_spread_go_to_the_first_worker_by_id_with_room() -> None:
     """Semantics D2."""
-    cluster = shared({**ALL, "spread_out_drivers": False}, w2=16, w10=3, w1=1)
+    cluster = shared({"spread_out_drivers": False}, w2=16, w10=3, w1=1)
     assert drivers(cluster.turn(with_driver("a1"), with_driver("a2"))) == [("a1", "w10"), ("a2", "w2")]
 
 
