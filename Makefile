@@ -81,6 +81,8 @@ hosts: $(VENV)/.test
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/oxfmt --check fairlog/page/static/*.js
+	$(BIN)/oxlint --quiet fairlog/page/static
 	$(BIN)/mypy
 
 bench: $(VENV)/.test

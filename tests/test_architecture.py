@@ -32,7 +32,7 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "fairlog.api": (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.page"),
     "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.watch", "fairlog.api"),
     "fairlog.compat": (*CORE, "fairlog.api", "fairlog.engines", "fairlog.local"),
-    "fairlog.cli": (*OUTER, "fairlog.local", "fairlog.demo", "fairlog.engines", "fairlog.compat"),
+    "fairlog.cli": (*OUTER, "fairlog.page", "fairlog.local", "fairlog.demo", "fairlog.engines", "fairlog.compat"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
     "fairlog.demo": (*OUTER, "fairlog.local", "fairlog.cli"),
     "fairlog": (*OUTER, "fairlog.local", "fairlog.cli", "fairlog.demo", "fairlog.engines", "fairlog.compat"),

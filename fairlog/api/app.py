@@ -567,6 +567,7 @@ class Door:
             "status": handlers.status,
             "whoami": handlers.whoami,
             "overview": board.overview,
+            "course": board.course,
             "board": board.apps,
             "card": board.app,
             "timeline": board.timeline,

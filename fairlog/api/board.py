@@ -375,6 +375,17 @@ class Board:
         seen, body = self._shared(("fairness", by), look, at, 0, kept_s=SLOW_S)
         return Viewed(seen, body)
 
+    def course(self, who: By, *, at: int | None = None) -> Viewed:
+        """As `Handlers.course`, at most `SLOW_S` old."""
+        self.check(who)
+
+        def look() -> tuple[Seen, Any]:
+            viewed = self._handlers.course(who, at=at)
+            return viewed.seen, viewed.body
+
+        seen, body = self._shared(("course",), look, at, 0, kept_s=SLOW_S)
+        return Viewed(seen, body)
+
     def audit_file(self, who: By, *, text: bytes) -> Viewed:
         """The verdicts of an audit of a log that is handed in. Raises: as `audit_file.audit_file`."""
         self.check(who)

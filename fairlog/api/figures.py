@@ -38,6 +38,7 @@ from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
 from scheduler.store.transient import in_words
 from witness.audit.audit import Audit, Audited
+from witness.course import SPAN_MS, Course
 from witness.explain import explain as explained
 from witness.fairness import Fairness
 from witness.plan import plan as planned
@@ -98,13 +99,50 @@ class Checked:
         return Position(self._audit.ends_at, self._audit.digest) if self._audit.ends_at else GENESIS
 
 
+class Courses:
+    """The course of the log's last hour, which is gone on with: a later question folds what has been added only."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._course: Course | None = None
+        self._end = GENESIS
+
+    def up_to(self, to: int) -> Course:
+        """The course up to a position, the end of a turn. Raises: as `EventLog.read`."""
+        course, end = self._course, self._end
+        if course is None or end.seq > to or (end != GENESIS and self._log.at(end.seq) != end):
+            state, end = rebuild(self._log, to=self._an_hour_before(to))
+            course = Course(state)
+        self._course = None  # what fails is not gone on with
+        with unhindered():
+            for record in self._log.read(end, to=to):
+                course.hear(told(record))
+                end = Position(record.last, record.digest)
+        self._course, self._end = course, end
+        return course
+
+    def _an_hour_before(self, to: int) -> int:
+        """The end of the last turn at or before an hour before that of a position; 0 if there is none."""
+        last = self._log.turn_of(to)
+        begin = 0 if last is None else last.at - SPAN_MS
+        low, high = 0, to
+        while low < high:
+            record = self._log.turn_of((low + high + 1) // 2)
+            if record is not None and record.at <= begin:
+                low = record.last
+            else:
+                high = (low + high + 1) // 2 - 1 if record is None else record.first - 1
+        return low
+
+
 class Source(NamedTuple):
-    """The log up to a position, its audit, and the present time in ms."""
+    """The log up to a position, its audit, the course of its last hour, and the present time in ms."""
 
     log: EventLog
     to: int
     now: Callable[[], int]
     checked: Checked
+    courses: Courses
 
     def facts(self) -> Iterator[Fact]:
         """Its events."""
@@ -154,6 +192,11 @@ def fairness(source: Source, by: Literal["company", "user"]) -> object:
     return {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
 
 
+def course(source: Source) -> object:
+    """The use of the cluster and its queue in the last hour."""
+    return {"points": [each._asdict() for each in source.courses.up_to(source.to).points]}
+
+
 def statement(source: Source, company: str, month: str) -> object:
     """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
 
@@ -200,7 +243,7 @@ def plan(source: Source, command: Any, by: Any) -> object:  # noqa: ANN401 (Subm
 
 
 ANSWERS: Mapping[str, Callable[..., object]] = {
-    each.__name__: each for each in (explain, audit, fairness, statement, whatif, timeline, plan)
+    each.__name__: each for each in (explain, audit, fairness, course, statement, whatif, timeline, plan)
 }
 
 
@@ -215,10 +258,10 @@ def month_of(text: str) -> tuple[Bound, Bound]:
 
 def here(log: EventLog, now: Callable[[], int]) -> Figures:
     """Answers made by this process, without a limit of time."""
-    checked = Checked(log)
+    checked, courses = Checked(log), Courses(log)
 
     def make(name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
-        return msgspec.json.encode(ANSWERS[name](Source(log, to, now, checked), **arguments))
+        return msgspec.json.encode(ANSWERS[name](Source(log, to, now, checked, courses), **arguments))
 
     return make
 

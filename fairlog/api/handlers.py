@@ -717,6 +717,11 @@ class Handlers:
         self._check_may(who, "cluster-read")
         return self._from_log("fairness", to=at, by=by)
 
+    def course(self, who: By, *, at: int | None = None) -> Viewed:
+        """The use of the cluster and its queue in the last hour up to a position. Raises: NotAllowed, NotReady."""
+        self._check_may(who, "cluster-read")
+        return self._from_log("course", to=at, whole=False)
+
     def statement(self, who: By, company: str, *, month: str) -> Viewed:
         """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
 

@@ -417,6 +417,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/links", "link", "", "A link that opens one session of the caller.", "session"),
     Route("GET", "/v1/pulse", "pulse", "cluster-read", "What has changed, at most once a second.", "events"),
     _show("/v1/overview", "overview", "The cluster at a glance.", _AFTER),
+    _show("/v1/course", "course", "The cores in use and the apps pending in the last hour."),
     _show(
         "/v1/board",
         "board",

@@ -1,37 +1,43 @@
-"""The fairness report as one HTML page that needs no network: interactive charts and a table."""
+"""The fairness report as one HTML page that needs no network: the live page's own charts, and a table."""
 
 from __future__ import annotations
 
+import json
+import re
+from base64 import b64encode
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from html import escape
-from itertools import cycle
 from typing import Any
 
 from fairlog.cli import render
+from fairlog.page.assets import FOLDER
 from scheduler.model.text import one_line
 
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
-"""Without the button that sends the chart to a server."""
+_IMPORTED = re.compile(r'"/page/(\w+\.js)"')
+_NEEDED = tuple(f"page/{name}.js" for name in ("dom", "core", "charts", "parts", "fairness", "report"))
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' data:"
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>Fairness</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
-body {{ color: #222; background: #fff }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
-th, td {{ padding: .2em .8em; text-align: right; border-bottom: 1px solid #ddd }}
-th:first-child, td:first-child {{ text-align: left }}
-p {{ color: #555 }}
+{style}
 </style>
+<script type="importmap">{modules}</script>
 </head>
 <body>
-<h1>Fairness</h1>
-<p>{about}</p>
-{table}
-{charts}
+<main>
+<div id="drawn"><h1>Fairness</h1></div>
+<h2>Figures</h2>
+<p class="faint">{about}</p>
+<div class="scroll">{table}</div>
+</main>
+<script type="application/json" id="figures">{figures}</script>
+<script type="module">import "page/report.js";</script>
 </body>
 </html>
 """
@@ -49,7 +55,14 @@ def page(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
         f", digest {log['digest']}. Jain's index {whole['jain']}, fairness error {whole['fairnessError']} of the "
         f"cluster, {whole['utilisation']} of the cores used, shortfall {whole['shortfallCoreS']} core-seconds."
     )
-    return _PAGE.format(about=_text(about), table=_table(report), charts=_charts(report, waits))
+    return _PAGE.format(
+        policy=_POLICY,
+        style=(FOLDER / "style.css").read_text(encoding="utf-8"),
+        modules=_json({"imports": _modules()}),
+        about=_text(about),
+        table=_table(report),
+        figures=_json({"report": report, "waits": waits}),
+    )
 
 
 def _table(report: dict[str, Any]) -> str:
@@ -75,50 +88,15 @@ def _table(report: dict[str, Any]) -> str:
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
 
-def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
-    from plotly.colors import qualitative  # noqa: PLC0415 (takes a second, and is an extra)
-    from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415 (likewise)
-
-    series = report["series"]
-    parties = sorted({party for point in series for party in point["shares"]})
-    times = [_time(point["at"]) for point in series]
-    colours = dict(zip(parties, cycle(qualitative.D3), strict=False))
-    shares = Figure()
-    for party in parties:
-        for name, dash in (("occupied", "solid"), ("entitled", "dash"), ("granted", "dot"), ("demand", "dashdot")):
-            shares.add_trace(
-                Scatter(
-                    x=times,
-                    y=[point["shares"].get(party, {}).get(name, 0) for point in series],
-                    name=f"{_text(party)} {name}",
-                    legendgroup=_text(party),
-                    line={"color": colours[party], "dash": dash, "shape": "hv"},
-                    visible=True if name in {"occupied", "entitled"} else "legendonly",
-                )
-            )
-    shares.update_layout(title="Cores over time", yaxis_title="cores", hovermode="x unified")
-    queue = Figure(Scatter(x=times, y=[point["queueLength"] for point in series], name="pending", line={"shape": "hv"}))
-    queue.update_layout(title="Apps pending", yaxis_title="apps", hovermode="x unified")
-    waited = Figure()
-    for company in dict.fromkeys(wait["company"] for wait in waits):
-        own = [wait for wait in waits if wait["company"] == company]
-        waited.add_trace(
-            Scatter(
-                x=[_time(wait["at"]) for wait in own],
-                y=[wait["waitMs"] / 1000 for wait in own],
-                text=[f"{_text(wait['app'])}, {_text(wait['user'])}" for wait in own],
-                name=_text(company),
-                mode="markers",
-                marker={"color": colours.get(company)},
-            )
-        )
-    waited.update_layout(title="Waits by time of admission", yaxis_title="seconds")
-    drawn = []
-    for number, (name, figure) in enumerate((("shares", shares), ("queue", queue), ("waits", waited))):
-        figure.update_layout(template="plotly_white", height=420)
-        drawn.append(figure.to_html(full_html=False, include_plotlyjs=not number, div_id=name, config=_CONFIG))
-    return "\n".join(drawn)
+def _modules() -> dict[str, str]:
+    """The scripts by the names that they import each other by, as URLs that hold them: the file needs no server."""
+    said = {}
+    for file in sorted(FOLDER.glob("*.js")):
+        text = _IMPORTED.sub(r'"page/\1"', file.read_text(encoding="utf-8"))
+        said[f"page/{file.name}"] = f"data:text/javascript;base64,{b64encode(text.encode()).decode()}"
+    return {name: said[name] for name in _NEEDED}
 
 
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+def _json(value: object) -> str:
+    """JSON that cannot end the script element which holds it."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

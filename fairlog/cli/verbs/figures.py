@@ -13,7 +13,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, check_extra, file_option, flag, matched, read_bound, span_options
+from fairlog.cli.params import as_json, file_option, flag, matched, read_bound, span_options
 from fairlog.cli.reached import check_reached
 from fairlog.cli.whose import company_option
 from recovery.replay.bounds import OPEN, Bound
@@ -59,16 +59,13 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
 
     --html writes one page that needs no network.
     """
-    if html is not None:
-        from fairlog.cli import fairness_page  # noqa: PLC0415 (only --html needs it)
-
-        check_extra("--html", "plotly", "report")
     report = None
     if not source.past and html is None and (first, last) == (OPEN, OPEN):
         report = source.session.worked_out("/v1/fairness", view="shares", by=by)
     if report is None:
         report, waits = _measured(source, first, last, by)
         if html is not None:
+            from fairlog.cli import fairness_page  # noqa: PLC0415 (only --html needs it)
             from recovery.archive.files import whole_file  # noqa: PLC0415 (likewise)
 
             with whole_file(html) as draft:

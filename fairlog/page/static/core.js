@@ -23,7 +23,8 @@ export async function ask(path, query = {}, { method = "GET", body, signal, told
   const url = search.size ? `${path}?${search}` : path;
   const headers = { accept: "application/json" };
   if (method !== "GET") headers["fairlog-page"] = "1";
-  if (body !== undefined) headers["content-type"] = typeof body === "string" ? "application/x-ndjson" : "application/json";
+  if (body !== undefined)
+    headers["content-type"] = typeof body === "string" ? "application/x-ndjson" : "application/json";
   if (method !== "GET" && path.startsWith("/v1/") && !/session|links|audit|what-if/.test(path)) {
     headers["idempotency-key"] = crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random()}`;
   }
@@ -87,9 +88,22 @@ export function address(path, query = {}, { keepAt = true } = {}) {
 export function paged(items, path, query, param, size, total = items.length) {
   const last = Math.max(1, Math.ceil(total / size));
   const here = Math.min(last, Math.max(1, Math.trunc(Number(query[param])) || 1));
-  const to = (there, text) => h("a", { href: address(path, { ...query, [param]: there > 1 ? there : null }), key: text }, text);
-  const nav = last === 1 ? null : h("nav", { class: "pages", "aria-label": "Pages", key: `pages-${param}` },
-    here > 1 ? to(here - 1, "‹ Before") : null, h("span", { class: "faint" }, `${number((here - 1) * size + 1)} to ${number(Math.min(total, here * size))} of ${number(total)}`), here < last ? to(here + 1, "Next ›") : null);
+  const to = (there, text) =>
+    h("a", { href: address(path, { ...query, [param]: there > 1 ? there : null }), key: text }, text);
+  const nav =
+    last === 1
+      ? null
+      : h(
+          "nav",
+          { class: "pages", "aria-label": "Pages", key: `pages-${param}` },
+          here > 1 ? to(here - 1, "‹ Before") : null,
+          h(
+            "span",
+            { class: "faint" },
+            `${number((here - 1) * size + 1)} to ${number(Math.min(total, here * size))} of ${number(total)}`,
+          ),
+          here < last ? to(here + 1, "Next ›") : null,
+        );
   return { part: items.slice((here - 1) * size, here * size), nav, here };
 }
 
@@ -101,13 +115,28 @@ export function link(path, query, ...content) {
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const clock = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const zoned = new Intl.DateTimeFormat(undefined, {
-  hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+  timeZoneName: "short",
 });
 const full = new Intl.DateTimeFormat(undefined, {
-  year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
-  hourCycle: "h23", timeZoneName: "short",
+  year: "numeric",
+  month: "short",
+  day: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+  timeZoneName: "short",
 });
 
 export const number = (value) => whole.format(value);
@@ -163,7 +192,8 @@ export function time(ms, { long = false } = {}) {
 
 /** Core-seconds in the largest unit of which there is one. */
 export function coreTime(seconds) {
-  const [unit, size] = seconds >= 3600 || seconds === 0 ? ["hours", 3600] : seconds >= 60 ? ["minutes", 60] : ["seconds", 1];
+  const [unit, size] =
+    seconds >= 3600 || seconds === 0 ? ["hours", 3600] : seconds >= 60 ? ["minutes", 60] : ["seconds", 1];
   return `${decimal(seconds / size)} core-${unit}`;
 }
 
@@ -181,26 +211,57 @@ export const ago = (ms) => `${duration(now() - ms)} ago`;
 export const name = (text) => h("bdi", { class: String(text).length > 28 ? "name long" : "name" }, text);
 
 const SHAPES = {
-  pending: "◷", waiting: "◔", running: "▶", finished: "✓", failed: "✕", killed: "■", unmet: "⊘", expired: "⧗",
-  queued: "◷", succeeded: "✓", stopped: "■", cancelled: "■", alive: "●", draining: "◐", leaving: "◐", decommissioned: "○", suspect: "▲", lost: "✕",
+  pending: "◷",
+  waiting: "◔",
+  running: "▶",
+  finished: "✓",
+  failed: "✕",
+  killed: "■",
+  unmet: "⊘",
+  expired: "⧗",
+  queued: "◷",
+  succeeded: "✓",
+  stopped: "■",
+  cancelled: "■",
+  alive: "●",
+  draining: "◐",
+  leaving: "◐",
+  decommissioned: "○",
+  suspect: "▲",
+  lost: "✕",
 };
 
 /** A state as a word with a shape, so that colour is not needed. */
 export function state(value) {
-  return h("span", { class: `state ${value}` }, h("span", { "aria-hidden": "true", class: "shape" }, SHAPES[value] || "·"), value);
+  return h(
+    "span",
+    { class: `state ${value}` },
+    h("span", { "aria-hidden": "true", class: "shape" }, SHAPES[value] || "·"),
+    value,
+  );
 }
 
 const CAUSES = {
-  "dependency": "waits for other apps", "hold": "is on hold", "begin": "is not to begin yet", "no-live-worker": "no worker is live",
+  dependency: "waits for other apps",
+  hold: "is on hold",
+  begin: "is not to begin yet",
+  "no-live-worker": "no worker is live",
   "beyond-limit": "a limit is reached",
-  "queue": "an earlier app of the user",
+  queue: "an earlier app of the user",
   "next-turn": "due in the next turn",
-  "not-entitled": "is not entitled to more", "larger-than-share": "is larger than its share", "cap": "its company's quota is used up",
-  "drivers": "drivers hold half of the quota", "need": "room is being made for it",
-  "driver": "its driver waits", "limit": "has all its executors", "no-worker-large-enough": "no worker is large enough",
-  "excluded": "failed on the workers with room", "suspect-worker": "workers are suspected",
- 
-  "locality": "waits for its hosts", "workers-full": "workers are full",
+  "not-entitled": "is not entitled to more",
+  "larger-than-share": "is larger than its share",
+  cap: "its company's quota is used up",
+  drivers: "drivers hold half of the quota",
+  need: "room is being made for it",
+  driver: "its driver waits",
+  limit: "has all its executors",
+  "no-worker-large-enough": "no worker is large enough",
+  excluded: "failed on the workers with room",
+  "suspect-worker": "workers are suspected",
+
+  locality: "waits for its hosts",
+  "workers-full": "workers are full",
 };
 export const causes = CAUSES;
 
@@ -239,19 +300,28 @@ export function question(title, text, fields, button) {
     import("/page/dom.js").then(({ show }) => {
       show(
         dialog,
-        h("form", {
-          method: "dialog", key: `${title}${Date.now()}`,
-          onsubmit: (event) => {
-            event.preventDefault();
-            finish(Object.fromEntries(new FormData(event.target)));
+        h(
+          "form",
+          {
+            method: "dialog",
+            key: `${title}${Date.now()}`,
+            onsubmit: (event) => {
+              event.preventDefault();
+              finish(Object.fromEntries(new FormData(event.target)));
+            },
           },
-        },
-        h("h2", { id: "ask-title" }, title),
-        h("p", {}, text),
-        fields.map((field) => h("label", {}, field.label, h("input", { ...field.input, name: field.name, autocomplete: "off" }))),
-        h("div", { class: "buttons" },
-          h("button", { type: "button", onclick: () => finish(null) }, "Cancel"),
-          h("button", { type: "submit", class: "primary" }, button))),
+          h("h2", { id: "ask-title" }, title),
+          h("p", {}, text),
+          fields.map((field) =>
+            h("label", {}, field.label, h("input", { ...field.input, name: field.name, autocomplete: "off" })),
+          ),
+          h(
+            "div",
+            { class: "buttons" },
+            h("button", { type: "button", onclick: () => finish(null) }, "Cancel"),
+            h("button", { type: "submit", class: "primary" }, button),
+          ),
+        ),
       );
       dialog.oncancel = () => done(null);
       dialog.showModal();

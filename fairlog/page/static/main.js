@@ -1,9 +1,7 @@
 // The page: who is logged in, which view is shown at which position, and when it is asked for again.
 
 import { h, show } from "/page/dom.js";
-import {
-  Problem, address, ask, number, page, said, time, wait, zone,
-} from "/page/core.js";
+import { Problem, address, ask, number, page, said, time, wait, zone } from "/page/core.js";
 import { views } from "/page/views.js";
 
 const LEAST_MS = 1000;
@@ -55,31 +53,48 @@ function viewOf(path) {
 }
 
 async function open({ quiet = false } = {}) {
-  const { path, query, at } = here(), where = location.pathname + location.search;
+  const { path, query, at } = here(),
+    where = location.pathname + location.search;
   loading?.abort();
   const control = (loading = new AbortController());
   if (!page.session) return login();
   if (at === undefined) page.at = null;
   else if (/^\d{1,15}$/.test(at)) page.at = Number(at);
-  else return failed(new Problem(400, "BadRequest", `at=${at} is not a position of the log: give a number, as in at=${page.head}`), path);
+  else
+    return failed(
+      new Problem(400, "BadRequest", `at=${at} is not a position of the log: give a number, as in at=${page.head}`),
+      path,
+    );
   const view = viewOf(path);
   if (!view) return failed(new Problem(404, "NotFound", `the page has no view at ${path}`), path);
   lastLoad = Date.now();
   dirty = false;
+  const fresh = shown?.path !== path || shown?.at !== page.at || JSON.stringify(shown.query) !== JSON.stringify(query);
+  if (fresh && !quiet) begun(view, path, query);
   const late = setTimeout(() => document.body.classList.add("late"), quiet ? 3000 : 250);
   try {
-    const context = { head: page.head, behind: false, query, signal: control.signal, told: waiting, reload: () => open({ quiet: true }), go, redraw };
+    const context = {
+      head: page.head,
+      behind: false,
+      query,
+      signal: control.signal,
+      told: waiting,
+      reload: () => open({ quiet: true }),
+      go,
+      redraw,
+    };
+    const showing = (value) => {
+      if (control.signal.aborted) return;
+      shown = { view, query, value, path, where, at: page.at, context };
+      connected = true;
+      draw();
+    };
+    context.first = shown === null ? showing : () => {}; // what a view has before all of it is there
     const value = await view.load(context);
     if (control.signal.aborted) return;
-    const fresh = shown?.path !== path || shown?.at !== page.at || JSON.stringify(shown.query) !== JSON.stringify(query);
-    shown = { view, query, value, path, where, at: page.at, context };
-    connected = true;
-    draw();
+    showing(value);
+    root.dataset.address = where;
     if (context.behind) refresh(); // somebody else's answer, of a moment before what this page was told of
-    if (fresh && !quiet) {
-      document.title = `${view.title(query)} · fairlog`;
-      root.dataset.view = view.name;
-    }
   } catch (error) {
     if (error.name === "AbortError") return;
     if (error instanceof Problem && error.status === 401) return loggedOut(error.message);
@@ -103,6 +118,25 @@ async function open({ quiet = false } = {}) {
   }
 }
 
+/** The head, the foot and the title of a view whose answer is still to come. */
+function begun(view, path, query) {
+  document.title = `${view.title(query)} · fairlog`;
+  root.dataset.view = view.name;
+  drawTop(path);
+  drawTime();
+  if (shown?.path === path) return;
+  shown = null;
+  show(
+    root,
+    h(
+      "div",
+      { class: "begun", key: `begun ${path}` },
+      h("h1", {}, h("bdi", {}, view.title(query))),
+      h("p", { class: "empty" }, "Asking the server …"),
+    ),
+  );
+}
+
 function redraw() {
   if (shown) draw();
 }
@@ -110,8 +144,11 @@ function redraw() {
 function draw() {
   drawTop();
   drawTime();
-  show(root, notice(), h("div", { class: `view ${shown.view.name}`, key: shown.view.name }, shown.view.draw(shown.value, shown.context)));
-  root.dataset.address = shown.where;
+  show(
+    root,
+    notice(),
+    h("div", { class: `view ${shown.view.name}`, key: shown.view.name }, shown.view.draw(shown.value, shown.context)),
+  );
 }
 
 function failed(error, path) {
@@ -121,10 +158,22 @@ function failed(error, path) {
   document.title = "fairlog";
   drawTop(path);
   drawTime();
-  show(root, h("div", { class: "view failure", key: "failure" },
-    h("h1", {}, sentence(text)),
-    h("p", {}, h("a", { href: address("/", {}, { keepAt: false }) }, "Show the cluster now"), ", or ",
-      h("a", { href: address("/apps", {}, { keepAt: false }) }, "list the apps"), ".")));
+  show(
+    root,
+    h(
+      "div",
+      { class: "view failure", key: "failure" },
+      h("h1", {}, sentence(text)),
+      h(
+        "p",
+        {},
+        h("a", { href: address("/", {}, { keepAt: false }) }, "Show the cluster now"),
+        ", or ",
+        h("a", { href: address("/apps", {}, { keepAt: false }) }, "list the apps"),
+        ".",
+      ),
+    ),
+  );
   root.dataset.address = location.pathname + location.search;
 }
 
@@ -136,14 +185,22 @@ function waiting(text) {
 }
 
 function notice() {
-  const lost = !connected ? "The server does not answer; what you see is from before. The page asks again by itself." : trouble
-    ? `The server is behind: ${trouble.replace(/\.$/, "")}. What you see is from before.` : "";
+  const lost = !connected
+    ? "The server does not answer; what you see is from before. The page asks again by itself."
+    : trouble
+      ? `The server is behind: ${trouble.replace(/\.$/, "")}. What you see is from before.`
+      : "";
   if (lost) return h("p", { class: "notice bad", role: "alert", key: "notice" }, lost);
   if (page.at !== null) {
-    return h("p", { class: "notice past", key: "notice" },
-      "You see the log at position ", h("strong", {}, number(page.at)),
-      page.seenAt ? [", ", time(page.seenAt, { long: true })] : null, ". ",
-      h("a", { href: address(location.pathname, here().query, { keepAt: false }) }, "Return to now"));
+    return h(
+      "p",
+      { class: "notice past", key: "notice" },
+      "You see the log at position ",
+      h("strong", {}, number(page.at)),
+      page.seenAt ? [", ", time(page.seenAt, { long: true })] : null,
+      ". ",
+      h("a", { href: address(location.pathname, here().query, { keepAt: false }) }, "Return to now"),
+    );
   }
   return h("p", { class: "notice none", key: "notice" });
 }
@@ -158,31 +215,80 @@ function theme(value) {
   try {
     if (value) localStorage.setItem("theme", value);
     else localStorage.removeItem("theme");
-  } catch { /* a browser that keeps nothing */ }
+  } catch {
+    /* a browser that keeps nothing */
+  }
 }
 
 let chosen = "";
 try {
   chosen = localStorage.getItem("theme") || "";
-} catch { /* likewise */ }
+} catch {
+  /* likewise */
+}
 theme(chosen in THEMES ? chosen : "");
 
 function drawTop(path = location.pathname) {
   const session = page.session;
-  show(document.getElementById("top"),
+  show(
+    document.getElementById("top"),
     h("a", { class: "brand", href: address("/") }, "fairlog"),
-    session ? h("nav", { "aria-label": "Views" }, h("ul", {}, views.filter((view) => view.nav && !view.hidden?.(session)).map((view) =>
-      h("li", { key: view.path }, h("a", {
-        href: view.home ? view.home(session) : address(view.path),
-        "aria-current": path === view.path ? "page" : views.some((each) => each.path === path && each.under === view.path) ? "true" : null,
-      }, view.nav))))) : null,
-    h("div", { class: "who" },
-      session ? h("span", { class: "account", title: session.role }, h("bdi", {}, session.account), h("span", { class: "role" }, ` ${session.role}`)) : null,
-      h("label", { class: "theme" }, h("span", { class: "hidden" }, "Colours"),
-        h("select", { value: chosen, onchange: (event) => theme((chosen = event.target.value)) },
-          Object.entries(THEMES).map(([value, text]) => h("option", { value, key: value }, text)))),
-      session ? h("button", { type: "button", class: "quiet", onclick: logout }, "Log out") : null),
-    h("div", { class: "progress", "aria-hidden": "true" }));
+    session
+      ? h(
+          "nav",
+          { "aria-label": "Views" },
+          h(
+            "ul",
+            {},
+            views
+              .filter((view) => view.nav && !view.hidden?.(session))
+              .map((view) =>
+                h(
+                  "li",
+                  { key: view.path },
+                  h(
+                    "a",
+                    {
+                      href: view.home ? view.home(session) : address(view.path),
+                      "aria-current":
+                        path === view.path
+                          ? "page"
+                          : views.some((each) => each.path === path && each.under === view.path)
+                            ? "true"
+                            : null,
+                    },
+                    view.nav,
+                  ),
+                ),
+              ),
+          ),
+        )
+      : null,
+    h(
+      "div",
+      { class: "who" },
+      session
+        ? h(
+            "span",
+            { class: "account", title: session.role },
+            h("bdi", {}, session.account),
+            h("span", { class: "role" }, ` ${session.role}`),
+          )
+        : null,
+      h(
+        "label",
+        { class: "theme" },
+        h("span", { class: "hidden" }, "Colours"),
+        h(
+          "select",
+          { value: chosen, onchange: (event) => theme((chosen = event.target.value)) },
+          Object.entries(THEMES).map(([value, text]) => h("option", { value, key: value }, text)),
+        ),
+      ),
+      session ? h("button", { type: "button", class: "quiet", onclick: logout }, "Log out") : null,
+    ),
+    h("div", { class: "progress", "aria-hidden": "true" }),
+  );
 }
 
 // The time machine
@@ -194,30 +300,90 @@ function drawTime() {
   if (!page.session) return show(place);
   const at = sliding ?? page.at;
   const past = at !== null;
-  show(place,
-    h("p", { class: "printed", key: "printed" }, `fairlog at ${location.host}, as of position ${number(past ? at : page.head)} of the log`),
-    h("div", { class: "machine" },
-      h("button", {
-        type: "button", class: "play", "aria-label": playing ? "Pause" : "Play from here", disabled: !past,
-        onclick: () => (playing ? pause() : play()),
-      }, h("span", { "aria-hidden": "true" }, playing ? "❚❚" : "▶")),
+  show(
+    place,
+    h(
+      "p",
+      { class: "printed", key: "printed" },
+      `fairlog at ${location.host}, as of position ${number(past ? at : page.head)} of the log`,
+    ),
+    h(
+      "div",
+      { class: "machine" },
+      h(
+        "button",
+        {
+          type: "button",
+          class: "play",
+          "aria-label": playing ? "Pause" : "Play from here",
+          disabled: !past,
+          onclick: () => (playing ? pause() : play()),
+        },
+        h("span", { "aria-hidden": "true" }, playing ? "❚❚" : "▶"),
+      ),
       h("input", {
-        type: "range", min: 1, max: Math.max(1, page.head), step: 1, value: past ? at : page.head, "aria-label": "Position in the log",
+        type: "range",
+        min: 1,
+        max: Math.max(1, page.head),
+        step: 1,
+        value: past ? at : page.head,
+        "aria-label": "Position in the log",
         "aria-valuetext": past ? `position ${at}` : `now, position ${page.head}`,
         oninput: (event) => slide(Number(event.target.value)),
         onchange: (event) => slide(Number(event.target.value), true),
       }),
-      h("label", {}, h("span", { class: "hidden" }, "Position"), h("input", {
-        type: "number", class: "position", min: 0, max: page.head, value: past ? at : page.head,
-        onchange: (event) => slide(Math.min(page.head, Math.max(0, Number(event.target.value) || 0)), true),
-      })),
+      h(
+        "label",
+        {},
+        h("span", { class: "hidden" }, "Position"),
+        h("input", {
+          type: "number",
+          class: "position",
+          min: 0,
+          max: page.head,
+          value: past ? at : page.head,
+          onchange: (event) => slide(Math.min(page.head, Math.max(0, Number(event.target.value) || 0)), true),
+        }),
+      ),
       h("span", { class: "of" }, `of ${number(page.head)}`),
-      h("span", { class: "when" }, past ? (sliding === null ? time(page.seenAt) : "…") : [h("span", { class: "live", "aria-hidden": "true" }), "now, ", zone()]),
-      h("label", { class: "speed" }, h("span", { class: "hidden" }, "Speed"), h("select", {
-        value: String(speed), onchange: (event) => (speed = Number(event.target.value)),
-      }, SPEEDS.map((value) => h("option", { value, key: value }, `${value}×`)))),
-      h("button", { type: "button", class: "now", disabled: !past, onclick: () => { pause(); go(address(location.pathname, here().query, { keepAt: false })); } }, "Now")),
-    h("p", { id: "waiting", role: "status", own: true }));
+      h(
+        "span",
+        { class: "when" },
+        past
+          ? sliding === null
+            ? time(page.seenAt)
+            : "…"
+          : [h("span", { class: "live", "aria-hidden": "true" }), "now, ", zone()],
+      ),
+      h(
+        "label",
+        { class: "speed" },
+        h("span", { class: "hidden" }, "Speed"),
+        h(
+          "select",
+          {
+            value: String(speed),
+            onchange: (event) => (speed = Number(event.target.value)),
+          },
+          SPEEDS.map((value) => h("option", { value, key: value }, `${value}×`)),
+        ),
+      ),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "now",
+          disabled: !past,
+          onclick: () => {
+            pause();
+            go(address(location.pathname, here().query, { keepAt: false }));
+          },
+        },
+        "Now",
+      ),
+    ),
+    h("p", { id: "waiting", role: "status", own: true }),
+  );
 }
 
 function slide(position, done = false) {
@@ -225,11 +391,16 @@ function slide(position, done = false) {
   clearTimeout(slide.timer);
   sliding = position;
   drawTime();
-  slide.timer = setTimeout(() => {
-    sliding = null;
-    const live = position >= page.head && done;
-    go(address(location.pathname, live ? here().query : { ...here().query, at: position }, { keepAt: false }), { replace: page.at !== null });
-  }, done ? 0 : 120);
+  slide.timer = setTimeout(
+    () => {
+      sliding = null;
+      const live = position >= page.head && done;
+      go(address(location.pathname, live ? here().query : { ...here().query, at: position }, { keepAt: false }), {
+        replace: page.at !== null,
+      });
+    },
+    done ? 0 : 120,
+  );
 }
 
 function pause() {
@@ -298,7 +469,9 @@ function follow() {
     if (stream.readyState === EventSource.CLOSED) check();
     if (!connected) return;
     connected = false;
-    setTimeout(() => { if (!connected && shown) draw(); }, 2500);
+    setTimeout(() => {
+      if (!connected && shown) draw();
+    }, 2500);
   };
 }
 
@@ -325,15 +498,24 @@ function behind(why) {
 function refresh() {
   dirty = true;
   if (document.hidden || refreshing) return;
-  refreshing = setTimeout(() => {
-    refreshing = null;
-    if (dirty && page.at === null && !document.hidden) open({ quiet: true });
-  }, Math.max(0, lastLoad + LEAST_MS - Date.now()));
+  refreshing = setTimeout(
+    () => {
+      refreshing = null;
+      if (dirty && page.at === null && !document.hidden) open({ quiet: true });
+    },
+    Math.max(0, lastLoad + LEAST_MS - Date.now()),
+  );
 }
 
-document.addEventListener("visibilitychange", () => { if (!document.hidden && dirty) refresh(); });
-setInterval(() => { if (shown?.view.polls?.(shown.query) && page.at === null) refresh(); }, POLL_MS);
-setInterval(() => { if (shown?.view.ticks && page.at === null && !document.hidden) draw(); }, 1000);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && dirty) refresh();
+});
+setInterval(() => {
+  if (shown?.view.polls?.(shown.query) && page.at === null) refresh();
+}, POLL_MS);
+setInterval(() => {
+  if (shown?.view.ticks && page.at === null && !document.hidden) draw();
+}, 1000);
 
 // Who is logged in
 
@@ -351,20 +533,47 @@ function login(why = "") {
   drawTime();
   document.title = "Log in · fairlog";
   document.body.classList.remove("late");
-  show(root, h("form", {
-    class: "login", key: "login",
-    onsubmit: async (event) => {
-      event.preventDefault();
-      const field = event.target.elements.token;
-      await enter({ token: field.value.trim() });
-    },
-  },
-  h("h1", {}, "Log in to fairlog"),
-  why ? h("p", { class: "notice bad", role: "alert" }, sentence(why)) : null,
-  h("label", {}, "Token", h("input", { name: "token", type: "password", required: true, autocomplete: "off", spellcheck: "false", placeholder: "fl_…" })),
-  h("button", { class: "primary" }, "Log in"),
-  h("p", { class: "faint" }, "On the machine of the cluster, ", h("code", {}, "fairlog page"), " prints a link that opens this page without a token. ",
-    "An account's token comes from ", h("code", {}, "fairlog token new ACCOUNT"), ".")));
+  show(
+    root,
+    h(
+      "form",
+      {
+        class: "login",
+        key: "login",
+        onsubmit: async (event) => {
+          event.preventDefault();
+          const field = event.target.elements.token;
+          await enter({ token: field.value.trim() });
+        },
+      },
+      h("h1", {}, "Log in to fairlog"),
+      why ? h("p", { class: "notice bad", role: "alert" }, sentence(why)) : null,
+      h(
+        "label",
+        {},
+        "Token",
+        h("input", {
+          name: "token",
+          type: "password",
+          required: true,
+          autocomplete: "off",
+          spellcheck: "false",
+          placeholder: "fl_…",
+        }),
+      ),
+      h("button", { class: "primary" }, "Log in"),
+      h(
+        "p",
+        { class: "faint" },
+        "On the machine of the cluster, ",
+        h("code", {}, "fairlog page"),
+        " prints a link that opens this page without a token. ",
+        "An account's token comes from ",
+        h("code", {}, "fairlog token new ACCOUNT"),
+        ".",
+      ),
+    ),
+  );
   root.querySelector("input")?.focus();
 }
 

@@ -86,7 +86,13 @@ def test_a_page_takes_the_place_of_no_special_file(store: EmbeddedStore, tmp_pat
 def test_fairness_writes_a_page(store: EmbeddedStore, tmp_path: Path) -> None:
     answer = run(store, "fairness", "--html", str(tmp_path / "page.html"))
     assert answer.exit_code == 0
-    assert "tiny occupied" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    held = re.search(r'<script type="application/json" id="figures">(.+?)</script>', page)
+    assert held is not None
+    found = json.loads(held[1])
+    assert [row["company"] for row in found["report"]["rows"]] == ["acme", "tiny"]
+    assert {wait["company"] for wait in found["waits"]} == {"acme", "tiny"}
+    assert not re.search(r"https?://(?!www\.w3\.org/)", page)
 
 
 def test_a_statement_in_csv_names_the_log_on_every_line(store: EmbeddedStore) -> None:

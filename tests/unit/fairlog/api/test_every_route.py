@@ -233,7 +233,7 @@ CASES: list[Case] = [
     *of_app("timeline", verb="read"),
     *(Case(name, None, "me") for name in ("board",)),
     *of_company("companyCard", "cluster-read"),
-    *(Case(name, "cluster-read", "") for name in ("overview", "fleet", "history", "entries", "pulse")),
+    *(Case(name, "cluster-read", "") for name in ("overview", "course", "fleet", "history", "entries", "pulse")),
     Case("decision", "cluster-read", "", {"position": "1"}),
     Case("moment", "cluster-read", "", query={"time": 0}),
     Case("link", None, "me", body={}),
