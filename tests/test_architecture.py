@@ -32,7 +32,11 @@ LAW: Mapping[str, tuple[str, ...]] = {
     "fairlog.api": (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.page"),
     "fairlog.local": (*CORE, *RECOVERY, "workers", "fairlog.watch", "fairlog.api"),
     "fairlog.compat": (*CORE, "fairlog.api", "fairlog.engines", "fairlog.local"),
-    "fairlog.cli": (*OUTER, "fairlog.page", "fairlog.local", "fairlog.demo", "fairlog.engines", "fairlog.compat"),
+    "fairlog.cli": (
+        *OUTER,
+        *("fairlog.page", "fairlog.local", "fairlog.demo", "fairlog.engines", "fairlog.compat", "fairlog.pools"),
+    ),
+    "fairlog.pools": (*CORE, "fairlog.api", "fairlog.cli"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
     "fairlog.demo": (*OUTER, "fairlog.local", "fairlog.cli"),
     "fairlog": (*OUTER, "fairlog.local", "fairlog.cli", "fairlog.demo", "fairlog.engines", "fairlog.compat"),
@@ -180,6 +184,7 @@ FORBIDDEN = {
     "fairlog.api": "fairlog.cli.render",
     "fairlog.local": "fairlog.cli.render",
     "fairlog.engines": "fairlog.cli.render",
+    "fairlog.pools": "workers.agent",
     "fairlog.compat": "fairlog.cli.render",
 }
 """Of each room, something that it may not import; what lies in `fairlog` may import everything else."""

@@ -19,5 +19,6 @@ VIEWS = {
     "settings": "/v1/settings",
     "edition": "/v1/edition",
     "cluster": "/v1/cluster",
+    "demand": "/v1/demand",
 }
 """View (`scheduler.rules.views`) -> the path at which it is asked for."""

@@ -404,6 +404,9 @@ ROUTES: tuple[Route, ...] = (
     _see("limits", "The limits.", many=True),
     _see("settings", "The settings in force."),
     _see("edition", "The edition of the rules of sharing in force."),
+    _see(
+        "demand", "What ready apps ask for and are not granted, by size: what further workers would be for.", many=True
+    ),
     _see("cluster", "The head of the log, the capacity and the number of apps."),
     Route(
         "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)

@@ -37,6 +37,7 @@ VERBS = {
     "api": ("run", "Serve the HTTP API, through which everybody else reaches the cluster."),
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
+    "pool": ("pool", "Have workers come with demand and go without it."),
     "login": ("login", "Log in with a token or an invitation, which is read from stdin or asked for."),
     "page": ("login", "Print a link that opens the live page in a browser, logged in."),
     "whoami": ("login", "Show in which account and role your commands are sent, and where to."),

@@ -20,6 +20,7 @@ from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.standings import NOWHERE, Side, Standing, standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.trouble import kept_until
+from scheduler.rules.unmet import unmet
 from scheduler.rules.validate import in_force
 
 SCANNED = 10_000
@@ -431,6 +432,11 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     }
 
 
+def demand(state: ClusterState) -> list[dict[str, Any]]:
+    """What ready apps ask for and are not granted, by size: what further workers would be for (semantics H2)."""
+    return unmet(state)
+
+
 _VIEWS: tuple[Callable[..., Any], ...] = (
     apps,
     app,
@@ -442,6 +448,7 @@ _VIEWS: tuple[Callable[..., Any], ...] = (
     settings,
     edition,
     cluster,
+    demand,
     accounts,
     tokens,
 )

@@ -187,7 +187,7 @@ CALLS: dict[str, list[list[str]]] = {
     "up": [["--nonsense", TYPED]],
     "down": [[]],
     **{verb: [["--nonsense", TYPED]] for verb in ("api", "login", "logout", "whoami", "store", "page")},
-    **{verb: [["--nonsense", TYPED]] for verb in ("rq", "spark", "spark-submit")},
+    **{verb: [["--nonsense", TYPED]] for verb in ("pool", "rq", "spark", "spark-submit")},
     "top": [["--once"]],
     "account": [["list"], ["list", "--json"], ["add", TYPED], ["remove", TYPED], ["rename", "op/root", TYPED]],
     "token": [["list"], ["list", "--json"], ["new", TYPED], ["revoke", TYPED]],

@@ -262,6 +262,7 @@ CASES: list[Case] = [
             "settings",
             "edition",
             "cluster",
+            "demand",
             "log",
             "logEvents",
         )
