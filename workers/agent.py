@@ -36,6 +36,7 @@ from workers.door import AgentDoor, Ended, Held, Registering, Registrant, regist
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.gpus import gpus_of, is_gpu, unknown
+from workers.health import HealthCheck, Verdict
 from workers.machine import isolation
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
@@ -129,6 +130,9 @@ class Agent:
         """Executors whose start is not reported yet."""
         self._stop = False
         self._draining: Literal["no", "asked", "yes"] = "no"
+        self._health = HealthCheck(offer.health, offer.worker, clock) if offer.health is not None else None
+        self._told_health: Verdict | None = None
+        """What the cluster was told of the worker's health since it registered."""
         self._outage = Outage(worker=offer.worker)
         self._resend = True
         """Whether to report again what is running: the agent or the store was away, and reports may be lost."""
@@ -210,6 +214,8 @@ class Agent:
                 time.sleep(0.02)
                 self._look()
         self._forkserver.close()
+        if self._health is not None:
+            self._health.close()
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
@@ -230,11 +236,15 @@ class Agent:
         if self._removed:
             self._report(held)
             return
+        verdict = None if self._health is None else self._health.look()
         if not (held.alive and self._registered):
-            if any(executor not in rightful for executor in self._running) or not self._register(held):
+            checked = self._health is None or verdict is not None
+            if not checked or not self._running.keys() <= rightful.keys() or not self._register(held):
                 self._report(held)
                 return
+            self._told_health = None
             held = self._door.look()
+        self._tell_health(verdict)
         if self._resend:
             self._unsent += [name for name in self._running if name in held.granted and not is_driver(name)]
         self._tell_to_leave(held.granted)
@@ -250,6 +260,24 @@ class Agent:
         self._forget_foreign({*held.granted, *held.revoked})
         self._report(held)
         self._resend = False
+
+    def _tell_health(self, verdict: Verdict | None) -> None:
+        """Have the cluster grant nothing while the worker is unwell (semantics W11).
+
+        Each check that fails is told, since an operator may have taken the worker back before it was mended.
+        """
+        told = self._told_health
+        if verdict is None or verdict == told or (told is not None and not told.unwell and not verdict.unwell):
+            return
+        try:
+            self._door.health(verdict.unwell)
+        except (NoMaster, UnknownWorker):
+            return
+        self._told_health = verdict
+        if verdict.unwell and (told is None or not told.unwell):
+            _log.warning("unwell", worker=self.offer.worker, reason=verdict.unwell)
+        elif told is not None and not verdict.unwell:
+            _log.info("well again", worker=self.offer.worker)
 
     def _forget_foreign(self, held: Collection[str]) -> None:
         """Forget what ended and is not this worker's: an exit note counts only for a grant that the worker holds."""

@@ -188,6 +188,11 @@ class ApiAgentDoor:
         """As `AgentDoor.drain`."""
         self._calls.call("POST", f"{self._path}/drain", Raw, {}, within_s=MASTER_S)
 
+    def health(self, unwell: str) -> None:
+        """As `AgentDoor.health`."""
+        said = ("drain", {"reason": unwell, "unwell": True}) if unwell else ("undrain", {"unwell": True})
+        self._calls.call("POST", f"{self._path}/{said[0]}", Raw, said[1], within_s=MASTER_S)
+
     def leave(self) -> None:
         """As `AgentDoor.leave`."""
         self._calls.call("POST", f"{self._path}/leave", Raw, {}, within_s=MASTER_S)

@@ -231,6 +231,9 @@ class AgentDoor(Protocol):
     def drain(self) -> None:
         """Have the cluster grant nothing more on the worker. Raises: UnknownWorker, NoMaster."""
 
+    def health(self, unwell: str) -> None:
+        """Say why the worker is unwell, "" = it is well (semantics W11). Raises: UnknownWorker, NoMaster."""
+
     def leave(self) -> None:
         """Remove the worker from the cluster. Raises: CommandRejected, NoMaster."""
 

@@ -14,6 +14,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.errors import FairlogError
+from workers.health import Check
 from workers.sandbox import CellSettings
 from workers.token import Terms
 
@@ -37,6 +38,7 @@ class Offer(BaseModel):
     """A worker's offer and its agent's options.
 
     - `outlive_agent`: executors continue without their agent; the next agent adopts them.
+    - `health`: the operator's check, which decides whether the worker takes work (semantics W11).
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
     - `any_cores`, `any_memory`: nobody has stated it, so that an invitation may lower it.
     - `resources`: kind -> addresses that it offers (semantics R2).
@@ -64,6 +66,7 @@ class Offer(BaseModel):
     cells: CellSettings = CellSettings()
     outlive_agent: bool = True
     drain: bool = False
+    health: Check | None = None
     grace_s: float = 5
 
     def within(self, terms: Terms) -> Offer:

@@ -335,6 +335,13 @@ class StoreAgentDoor:
         """As `AgentDoor.drain`."""
         self._door.client.send(commands.DrainWorker(worker=self._worker), by=self._by)
 
+    def health(self, unwell: str) -> None:
+        """As `AgentDoor.health`."""
+        said: commands.Command = commands.UndrainWorker(worker=self._worker, unwell=True)
+        if unwell:
+            said = commands.DrainWorker(worker=self._worker, reason=unwell, unwell=True)
+        self._door.client.send(said, by=self._by)
+
     def leave(self) -> None:
         """As `AgentDoor.leave`."""
         self._door.leave(self._by, self._worker)

@@ -45,7 +45,7 @@ RECENT, TOLD = 400, 40
 """How many events the last decisions are looked for in, and how many are told."""
 SCANNED = 20_000
 """The most events that are looked through for one page of the filtered log."""
-OF_THE_STATE = {"worker_lost", "worker_suspect", "no_worker", "never_starts"}
+OF_THE_STATE = {"worker_lost", "worker_suspect", "worker_unwell", "no_worker", "never_starts"}
 """The conditions that a past state shows by itself."""
 _SETTLED = (
     events.ClusterConfigured,

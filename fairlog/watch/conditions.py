@@ -395,6 +395,18 @@ def _worker_suspect(state: ClusterState, around: Around) -> Holds:
             yield worker.id, f"worker {worker.id} has been suspect since {moment(since)}, {spent}", since
 
 
+def _worker_unwell(state: ClusterState, around: Around) -> Holds:
+    for worker in state.workers.values():
+        if worker.unwell:
+            why = f": {worker.said}" if worker.said else ""
+            spent = ago(around.now - worker.since)
+            yield (
+                worker.id,
+                f"worker {worker.id} has been unwell since {moment(worker.since)}, {spent}{why}",
+                worker.since,
+            )
+
+
 def _worker_disk(_: ClusterState, around: Around) -> Holds:
     for worker, cut in sorted(around.cuts.items()):
         if around.now - cut.at < KEPT_MS:
@@ -525,6 +537,11 @@ def _failed_there(state: ClusterState, _: Around, about: str) -> str:
     return f"{counted(len(state.workers[about].quick_ends), 'executor')} failed there, and nothing is granted there now"
 
 
+def _left_out(state: ClusterState, _: Around, about: str) -> str:
+    offer = state.workers[about].offer
+    return f"{counted(offer.cores, 'core')} get no new work; what runs there continues"
+
+
 def _not_kept(_: ClusterState, around: Around, about: str) -> str:
     return f"{around.cuts[about].unwritten} bytes of output are lost"
 
@@ -642,6 +659,14 @@ CONDITIONS: tuple[Condition, ...] = (
         "`fairlog workers` names the executors that failed on it; `fairlog drain {}` keeps it out until it is mended",
         cost=_failed_there,
         many="workers are suspect",
+    ),
+    Condition(
+        "worker_unwell",
+        "warning",
+        _worker_unwell,
+        "mend what the health check of worker {} names; it takes work again by itself once the check succeeds",
+        cost=_left_out,
+        many="workers are unwell",
     ),
     Condition(
         "worker_disk",

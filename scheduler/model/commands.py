@@ -132,10 +132,14 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
 
 
 class DrainWorker(_Request, frozen=True):
-    """Stop granting on the worker; its executors and drivers continue (semantics W3). `reason`: why, for people."""
+    """Stop granting on the worker; its executors and drivers continue (semantics W3). `reason`: why, for people.
+
+    `unwell`: the worker's own health check has failed (W11).
+    """
 
     worker: str
     reason: str = ""
+    unwell: bool = False
 
 
 class DecommissionWorker(_Request, frozen=True):
@@ -145,9 +149,10 @@ class DecommissionWorker(_Request, frozen=True):
 
 
 class UndrainWorker(_Request, frozen=True):
-    """Resume granting on the worker."""
+    """Resume granting on the worker (semantics W3). `unwell`: only if its own health check had stopped it (W11)."""
 
     worker: str
+    unwell: bool = False
 
 
 class RemoveWorker(_Request, frozen=True):

@@ -277,7 +277,8 @@ class WorkerLabelled(_Fact, frozen=True):
 class WorkerChanged(_Fact, frozen=True):
     """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3).
 
-    `reason`: why it drains, as whoever drained it has said.
+    `reason`: why it drains, as whoever drained it has said. `unwell`: it drains until its own health check succeeds
+    (W11).
     """
 
     worker: str
@@ -285,6 +286,7 @@ class WorkerChanged(_Fact, frozen=True):
     offer: Resources
     addresses: Addresses = {}
     reason: str = ""
+    unwell: bool = False
 
 
 class WorkerRemoved(_Fact, frozen=True):

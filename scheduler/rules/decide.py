@@ -104,11 +104,11 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             check_range("when the worker was seen last, in ms,", command.last_seen, 0, MAX_MOMENT)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case commands.DrainWorker():
-            return _drain(_worker(state, command.worker), command.reason)
+            return _drain(_worker(state, command.worker), command)
         case commands.DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
         case commands.UndrainWorker():
-            return _undrain(_worker(state, command.worker))
+            return _undrain(_worker(state, command.worker), unwell=command.unwell)
         case commands.RemoveWorker():
             return _remove_worker(state, command)
         case commands.RestoreLog():
@@ -489,7 +489,12 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
     check_still_offered(worker, addresses)
     return [
         facts.WorkerChanged(
-            worker=worker.id, status=worker.status, offer=offer, addresses=addresses, reason=worker.reason
+            worker=worker.id,
+            status=worker.status,
+            offer=offer,
+            addresses=addresses,
+            reason=worker.reason,
+            unwell=worker.unwell,
         ),
         *_labelled(command, worker.labels),
     ]
@@ -511,23 +516,29 @@ def _set_status(
     return [_with_status(worker, status, worker.reason if reason is None else reason)]
 
 
-def _with_status(worker: Worker, status: facts.WorkerStatus, reason: str) -> facts.WorkerChanged:
+def _with_status(
+    worker: Worker, status: facts.WorkerStatus, reason: str, *, unwell: bool = False
+) -> facts.WorkerChanged:
     return facts.WorkerChanged(
-        worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses, reason=reason
+        worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses, reason=reason, unwell=unwell
     )
 
 
-def _drain(worker: Worker, reason: str) -> list[Event]:
-    """Draining, unless it was decommissioned (semantics W3); the reason is for people."""
-    if reason:
-        check_name("the reason", reason)
-    return (
-        [] if worker.decommissioned else _set_status(worker, "draining", only_from=("alive", "leaving"), reason=reason)
-    )
+def _drain(worker: Worker, command: commands.DrainWorker) -> list[Event]:
+    """Draining, unless it was decommissioned (semantics W3) or drains for another reason than its health (W11)."""
+    if command.reason:
+        check_name("the reason", command.reason)
+    if worker.decommissioned or (worker.status == "draining" and (command.unwell or not worker.unwell)):
+        return []
+    if command.unwell and worker.status == "leaving":
+        return []
+    return [_with_status(worker, "draining", command.reason, unwell=command.unwell)]
 
 
-def _undrain(worker: Worker) -> list[Event]:
-    """Alive again, unless it was decommissioned (semantics W6)."""
+def _undrain(worker: Worker, *, unwell: bool) -> list[Event]:
+    """Alive again, unless it was decommissioned (semantics W6); with `unwell`, only if its health was why (W11)."""
+    if unwell:
+        return [_with_status(worker, "alive", "")] if worker.unwell else []
     if worker.decommissioned:
         raise InvalidCommand(
             f"worker {worker.id!r} was decommissioned; run `fairlog remove {worker.id}` and restart its agent"

@@ -199,6 +199,8 @@ class Worker:
     labels: dict[str, str] = field(default_factory=dict)
     said: str = ""
     """Why it drains, as whoever drained it has said; "" where that is withheld."""
+    unwell: bool = False
+    """Whether it drains until its own health check succeeds (semantics W11)."""
 
     @property
     def shut(self) -> bool:

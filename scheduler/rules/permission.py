@@ -165,7 +165,9 @@ def asked(  # noqa: C901 - one case a kind of command
             company, _, user = by.account.partition("/")  # an unknown app is refused as such
             subject = Subject(company, user) if app is None else Subject(app.spec.company, app.spec.user)
     if by.role == "worker":
-        verb = "work" if isinstance(command, commands.DrainWorker | commands.RemoveWorker) else verb
+        own = isinstance(command, commands.DrainWorker | commands.RemoveWorker)
+        well_again = isinstance(command, commands.UndrainWorker) and command.unwell  # semantics W11
+        verb = "work" if own or well_again else verb
         if verb == "work":
             subject = Subject(worker=_worker_of(state, command, by))
     return verb, subject

@@ -179,6 +179,8 @@ def _worker_changed(state: Facts, event: events.WorkerChanged) -> Broken:
         return "W3", f"worker {event.worker!r} is {worker.status} and cannot become {event.status}"
     if worker.decommissioned and (event.status == "alive" or worker.status == "leaving" != event.status):
         return "W6", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
+    if event.unwell and event.status != "draining":
+        return "W11", f"worker {event.worker!r} cannot be {event.status} and unwell"
     least = (worker.offer - worker.free).at_least(_LEAST)
     if not event.offer.covers(least):
         return "W1", f"worker {event.worker!r} must offer at least {least}"

@@ -594,12 +594,12 @@ class ClusterState:
         tally(self.offers, worker.offer, -1)
         tally(self.offers, event.offer, 1)
         worker.free += event.offer - worker.offer
-        if event.status != worker.status:
+        if (event.status, event.unwell) != (worker.status, worker.unwell):
             worker.since = self.at
             if event.status in ("alive", "draining"):
                 worker.said = ""
         worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
-        worker.reason = event.reason
+        worker.reason, worker.unwell = event.reason, event.unwell
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )

@@ -775,7 +775,8 @@ def _change_settings(world: World) -> None:
 def _change_worker(world: World) -> None:
     random = world.random
     worker = random.choice([*world.machines])
-    kinds: list[Command] = [DrainWorker(worker=worker), UndrainWorker(worker=worker)]
+    unwell = random.random() < 0.3
+    kinds: list[Command] = [DrainWorker(worker=worker, unwell=unwell), UndrainWorker(worker=worker, unwell=unwell)]
     if worker != "w0":
         kinds += [RemoveWorker(worker=worker, force=random.random() < 0.5)]
         if random.random() < 0.3:

@@ -25,6 +25,7 @@ from fairlog.cli.params import (
     read_offered,
     read_size,
     read_text,
+    read_words,
     size_option,
     text_option,
 )
@@ -41,9 +42,11 @@ from scheduler.service.signs import live_as
 
 if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring
+    from workers.health import Check
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SMALLEST_CORES = 4
+_HEALTH_EVERY_S = 60
 _SMALLEST_MB = 2048
 MAX_PORT = 65535
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (to be refused)
@@ -414,6 +417,20 @@ def _spark_rest(address: tuple[str, int] | None) -> Callable[[Any], Any]:
 )
 @flag("--drain", help="On SIGTERM, let running executors end, then leave the cluster.")
 @click.option(
+    "--health",
+    type=read_words,
+    metavar="CMD",
+    help="Command that exits with 0 while the machine is well. The worker takes no work while it fails; its last line "
+    "says why.",
+)
+@range_option(
+    "--health-every",
+    1,
+    86400,
+    metavar="SECONDS",
+    help="Seconds between two health checks, and the longest that one may take.  [default: 60]",
+)
+@click.option(
     "--launcher",
     type=click.Choice(["cell", "account", "plain"]),
     envvar="FAIRLOG_LAUNCHER",
@@ -475,12 +492,16 @@ def worker(
     With --resource or --discover it also offers addresses of further kinds of resources, divided among its workers; the
     kinds must be registered with `fairlog resource add`.
 
+    With --health it drains itself while its check fails, and takes work again once the check succeeds, unless an
+    operator has drained it. It joins once the check has run for the first time.
+
     On SIGTERM the worker's agent stops and its executors continue; the next agent with the same id finds them. With
     --drain it accepts nothing new after SIGTERM and stops once its executors have ended; a second SIGTERM stops it at
     once.
     """
     if ctx.invoked_subcommand is not None:
         return
+    health = _health_check(asked.pop("health"), asked.pop("health_every"))
     only_check, as_json = asked.pop("only_check"), asked.pop("as_json")
     if only_check or as_json:
         ctx.exit(_check_machine(only_check=only_check, as_json=as_json))
@@ -504,7 +525,7 @@ def worker(
     chosen = _where_tasks_run(**{name: asked.pop(name) for name in _WHERE})
     made = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     offers = [
-        offer.model_copy(update={**chosen, "drain": drain, "resources": addresses, "labels": labels})
+        offer.model_copy(update={**chosen, "drain": drain, "health": health, "resources": addresses, "labels": labels})
         for offer, addresses in zip(made, divided(resources, len(made)), strict=True)
     ]
     for offer in offers:
@@ -519,6 +540,15 @@ def worker(
 
 
 worker.add_command(worker_invite)
+
+
+def _health_check(command: tuple[str, ...] | None, every_s: int | None) -> Check | None:
+    """What the options say of the worker's health. Raises: click.UsageError."""
+    from workers.health import Check  # noqa: PLC0415 (likewise)
+
+    if command is None and every_s is not None:
+        raise click.UsageError("--health-every needs --health CMD")
+    return None if command is None else Check(command, every_s or _HEALTH_EVERY_S)
 
 
 class NoInvitation(FairlogError):

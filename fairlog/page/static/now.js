@@ -21,6 +21,7 @@ const HREFS = {
   never_starts: () => address("/apps", { reason: "no-worker-large-enough" }),
   worker_lost: () => address("/workers"),
   worker_suspect: () => address("/workers"),
+  worker_unwell: () => address("/workers"),
   no_worker: () => address("/workers"),
   short: () => address("/fairness"),
   deviation: () => address("/log"),

@@ -23,12 +23,14 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
 from scheduler.model.commands import (
     ConfigureCluster,
+    DrainWorker,
     KillApp,
     LoseWorker,
     RegisterCompany,
     RegisterKind,
     RemoveWorker,
     SubmitApp,
+    UndrainWorker,
 )
 from scheduler.model.events import (
     Event,
@@ -52,6 +54,7 @@ from tests.integration.workers.worker_rig import ONE_STORE, processes_of, tasks_
 from tests.waiting import HOPELESS_S, wait_until
 from workers.agent import Agent, run_agent
 from workers.door import Held
+from workers.health import Check
 from workers.offer import Offer, WorkerBusy, make_offers
 from workers.private_files import PrivateFiles
 from workers.rundir import ExitNote, RunDir
@@ -955,3 +958,48 @@ def test_a_worker_that_offers_an_unknown_kind_is_refused(cluster: Cluster) -> No
     assert process.wait(HOPELESS_S) != 0
     said = (cluster.folder / "log").read_text()
     assert "no kind of resources 'gpuu' is registered; register it with `fairlog resource add gpuu`" in said
+
+
+@ONE_STORE
+def test_an_unwell_worker_takes_no_work_until_its_check_succeeds(cluster: Cluster) -> None:
+    """Semantics W11: what runs continues, the next agent knows of it, and an operator decides before the check does."""
+    sick, ran = cluster.folder / "sick", cluster.folder / "ran"
+    script = f"echo $FAIRLOG_WORKER >> {ran}; test ! -e {sick} || {{ echo looking; cat {sick}; exit 3; }}"
+    check = Check(("/bin/sh", "-c", script), 0.2)
+    offer = cluster.offer(outlive_agent=True).model_copy(update={"health": check})
+
+    def status(expected: str, reason: str = "") -> None:
+        def is_so() -> bool:
+            [found] = cluster.client.view("workers")
+            return (found["status"], found["reason"], found["unwell"]) == (expected, reason, bool(reason))
+
+        wait_until(is_so, f"a worker that is {expected}")
+
+    agent = cluster.agent(offer)
+    hold = cluster.folder / "hold"
+    hold.touch()
+    app = cluster.submit(("/bin/sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done"))
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
+    sick.write_text("GPU 3 has\tfallen off the bus\n")
+    status("draining", "GPU 3 has fallen off the bus")
+    later = cluster.submit(("/bin/true",))
+    agent.terminate()
+    agent.wait(HOPELESS_S)
+    assert len(tasks_of(app)) == 4
+    agent = cluster.agent(offer)
+    hold.unlink()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert cluster.app(later)["state"] == "pending"
+    sick.unlink()
+    status("alive")
+    assert cluster.end_of(later)["state"] == "finished"
+    sick.write_text("again")
+    status("draining", "again")
+    cluster.client.send(DrainWorker(worker="w1"))
+    status("draining")
+    sick.unlink()
+    before = len(ran.read_text().split())
+    wait_until(lambda: ran.read_text().split()[before:] == ["w1"] * 3, "three checks that succeed")
+    status("draining")
+    cluster.client.send(UndrainWorker(worker="w1"))
+    status("alive")

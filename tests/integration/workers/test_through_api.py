@@ -23,6 +23,7 @@ from scheduler.service.tokens import new_token
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import EventLog
 from tests.integration.forked import Forked
+from tests.integration.workers import test_agent
 from tests.integration.workers.test_agent import (  # noqa: F401 - these hold this way as well
     Cluster,
     test_a_killed_executor_is_replaced_and_costs_its_tasks_no_retry,
@@ -81,6 +82,10 @@ def test_a_worker_has_the_labels_with_which_its_agent_registered_last(cluster: S
         wait_until(partial(is_labelled, given), "its labels")
         agent.terminate()
         agent.wait(HOPELESS_S)
+
+
+def test_an_unwell_worker_takes_no_work_through_an_api_server(cluster: Served) -> None:
+    test_agent.test_an_unwell_worker_takes_no_work_until_its_check_succeeds(cluster)
 
 
 def test_the_death_of_api_servers_costs_no_task(cluster: Served, tmp_path: Path) -> None:

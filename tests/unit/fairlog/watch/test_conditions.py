@@ -31,11 +31,20 @@ from scheduler.model.commands import (
     ChangeEdition,
     ConfigureCluster,
     LoseWorker,
+    Private,
     RegisterCompany,
     RegisterWorker,
     SubmitApp,
 )
-from scheduler.model.events import ClusterConfigured, EditionChanged, MasterElected, WorkerRemoved, WorkerSuspected
+from scheduler.model.events import (
+    ClusterConfigured,
+    EditionChanged,
+    MasterElected,
+    WorkerChanged,
+    WorkerRemoved,
+    WorkerSuspected,
+)
+from scheduler.model.resources import Resources
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -332,6 +341,21 @@ def test_apps_that_can_never_start_are_told_from_those_that_lack_any_worker() ->
     assert since == [f"no worker is live, and 1 app needs one; the last one was lost at {moment(NOW)}"]
 
 
+def an_unwell_worker(said: str = "") -> ClusterState:
+    state = a_state()
+    unwell = WorkerChanged(worker="w0", status="draining", offer=Resources(8, 1 << 14), reason="…", unwell=True)
+    state.apply(unwell, NOW, private=Private(said=said) if said else None)
+    return state
+
+
+def test_an_unwell_worker_is_named_with_what_its_check_says() -> None:
+    for said, why in (("", ""), ("no disk left", ": no disk left")):
+        [one] = found(an_unwell_worker(said), GOOD._replace(now=NOW + 4 * MIN_MS))
+        assert (one.key, one.since) == ("worker_unwell/w0", NOW)
+        assert one.sentence == f"worker w0 has been unwell since {moment(NOW)}, 4 min ago{why}"
+        assert one.cost == "8 cores get no new work; what runs there continues"
+
+
 def every_condition() -> list[Found]:
     """All conditions, each as it is found in a state and in surroundings where nothing is well."""
     state = a_state(workers=2, apps=1, cores=8)
@@ -359,7 +383,14 @@ def every_condition() -> list[Found]:
     behind = GOOD._replace(unreplicated=(0, 1))
     lending = a_state()
     lending.apply(ClusterConfigured(reclaim_patience_s=None), NOW)
-    each = [*found(lending, GOOD), *found(state, bad), *found(large, GOOD), *found(alone, GOOD), *found(a_state(), odd)]
+    each = [
+        *found(lending, GOOD),
+        *found(an_unwell_worker(), GOOD),
+        *found(state, bad),
+        *found(large, GOOD),
+        *found(alone, GOOD),
+        *found(a_state(), odd),
+    ]
     shorter = GOOD._replace(shorter=(2, End(5, "d", "m")), log_at=NOW)
     earlier = ClusterState()
     earlier.apply(MasterElected(master="m"), NOW)

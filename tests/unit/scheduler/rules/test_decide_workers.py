@@ -147,6 +147,43 @@ def test_draining_and_undraining_change_the_status_once() -> None:
     assert decide(state, UndrainWorker(worker="w1")) == [changed("alive")]
 
 
+def test_a_worker_that_is_unwell_drains_until_it_is_well_again() -> None:
+    """Semantics W11."""
+    state = fold(HELD)
+    assert decide(state, UndrainWorker(worker="w1", unwell=True)) == []
+    unwell = replace(changed("draining"), reason="no disk", unwell=True)
+    assert decide(state, DrainWorker(worker="w1", reason="no disk", unwell=True)) == [unwell]
+    fold([unwell], state)
+    assert decide(state, DrainWorker(worker="w1", reason="still no disk", unwell=True)) == []
+    assert decide(state, UndrainWorker(worker="w1", unwell=True)) == [changed("alive")]
+    assert decide(state, UndrainWorker(worker="w1")) == [changed("alive")]
+
+
+@pytest.mark.parametrize("status", ["draining", "leaving", "decommissioned"])
+def test_what_an_operator_has_decided_of_a_worker_stays_however_well_it_is(status: WorkerStatus) -> None:
+    """Semantics W11."""
+    state = fold([*HELD, changed(status)])
+    assert decide(state, DrainWorker(worker="w1", unwell=True)) == []
+    assert decide(state, UndrainWorker(worker="w1", unwell=True)) == []
+
+
+def test_an_operator_who_drains_an_unwell_worker_decides_for_it() -> None:
+    """Semantics W11."""
+    state = fold([*HELD, replace(changed("draining"), unwell=True)])
+    assert decide(state, DrainWorker(worker="w1", reason="a new disk")) == [
+        replace(changed("draining"), reason="a new disk")
+    ]
+    assert decide(state, RemoveWorker(worker="w1")) == [changed("leaving")]
+
+
+def test_an_unwell_worker_that_offers_something_else_stays_unwell() -> None:
+    """Semantics W1, W11."""
+    state = fold([*HELD, replace(changed("draining"), unwell=True)])
+    [event] = decide(state, worker("w1", 64))
+    assert isinstance(event, WorkerChanged)
+    assert (event.status, event.unwell, event.offer.cores) == ("draining", True, 64)
+
+
 def test_a_worker_that_holds_executors_leaves_and_may_be_called_back() -> None:
     """Semantics W3: out once empty, unless it is told to drain only."""
     state = fold(HELD)

@@ -156,7 +156,11 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("lead", "", LoseOwner(app="ann-1")),
 ]
 """Verb, whose it is, and the command: an account's, a company's, a worker's, the sender's (*), or the cluster's."""
-BOTH: list[Command] = [DrainWorker(worker="w1"), RemoveWorker(worker="w1")]
+BOTH: list[Command] = [
+    DrainWorker(worker="w1"),
+    UndrainWorker(worker="w1", unwell=True),
+    RemoveWorker(worker="w1"),
+]
 """What an operator does, and a worker with itself."""
 SENDERS = [
     "acme/ann",

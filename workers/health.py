@@ -1,0 +1,121 @@
+"""The health check of a worker: the operator's own command, again and again beside the agent (semantics W11)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, NamedTuple
+
+from workers.processes import in_session, send_signal
+
+_KEPT = 4096
+"""How many bytes of the end of its output are looked at."""
+_GONE_S = 1
+"""How long to wait for the end of a command that was killed."""
+_LONGEST = 128
+"""The most characters of a reason (`scheduler.rules.validate.check_name`)."""
+
+
+class Check(NamedTuple):
+    """A command that is started every `every_s` seconds, and fails if it takes longer than that."""
+
+    command: tuple[str, ...]
+    every_s: float
+
+
+class Verdict(NamedTuple):
+    """What the check found when it ran for the `number`-th time: why the worker is unwell, "" = it is well."""
+
+    number: int
+    unwell: str
+
+
+class _Run(NamedTuple):
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    until_s: float
+
+
+class HealthCheck:
+    """The check of one worker. It never waits for the command; one that cannot be killed is not started again."""
+
+    def __init__(self, check: Check, worker: str, clock: Callable[[], float]) -> None:
+        self._check = check
+        self._shown = f"`{_cut(shlex.join(check.command), _LONGEST // 2)}`"
+        self._environment = {**os.environ, "FAIRLOG_WORKER": worker}
+        self._clock = clock
+        self._next_s = clock()
+        self._number = 0
+        self._run: _Run | None = None
+        self._verdict: Verdict | None = None
+
+    def look(self) -> Verdict | None:
+        """The last verdict, None = there is none yet; starts and ends the command when that is due."""
+        run = self._run
+        if run is None:
+            if self._clock() >= self._next_s:
+                self._start()
+        elif (code := run.process.poll()) is not None:
+            self._run = None
+            if not self._is_judged():
+                self._judge(code, run.output)
+            run.output.close()
+        elif self._clock() >= run.until_s:
+            if not self._is_judged():
+                self._say(f"{self._shown} did not end within {self._check.every_s:g} s")
+            send_signal(in_session(run.process.pid), signal.SIGKILL)
+        return self._verdict
+
+    def close(self) -> None:
+        """Kill what runs of it."""
+        if self._run is not None:
+            send_signal(in_session(self._run.process.pid), signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
+                self._run.process.wait(_GONE_S)
+            self._run.output.close()
+
+    def _start(self) -> None:
+        self._number += 1
+        self._next_s = self._clock() + self._check.every_s
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command has ended
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the operator's own command
+                self._check.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            output.close()
+            self._say(f"{self._shown} cannot be run: {error.strerror}")
+        else:
+            self._run = _Run(process, output, self._next_s)
+
+    def _is_judged(self) -> bool:
+        """Whether the run that was started last has its verdict: it took too long."""
+        return self._verdict is not None and self._verdict.number == self._number
+
+    def _judge(self, code: int, output: IO[bytes]) -> None:
+        if code == 0:
+            self._verdict = Verdict(self._number, "")
+            return
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT))
+        lines = output.read().decode(errors="replace").splitlines()
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        self._say(last or f"{self._shown} ended with exit code {code}")
+
+    def _say(self, why: str) -> None:
+        """The worker is unwell: why, on one line that can be printed, cut at its end."""
+        shown = " ".join("".join(each if each.isprintable() else " " for each in why).split())
+        self._verdict = Verdict(self._number, _cut(shown, _LONGEST) or f"{self._shown} has failed")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
