@@ -149,7 +149,7 @@ def _seen(
     candidates = {worker: (number, free) for number, (worker, free) in enumerate(found, start=1)}
     how = f"{placement.name}: {placement.wording}, workers ordered by {settings.worker_selection} (P1)"
     if state.sparing and state.fleet.offering:
-        how += ", those with fewer kinds that the app does not request first (R6)"
+        how += ", those with fewer kinds that the app does not request first (P1)"
     where = _reason("L5" if event.locality else placement.rule, how)
     return {**reasons, "workers": where}, candidates
 

@@ -174,16 +174,16 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 
 
 def _for_executors(state: ClusterState, app: App) -> Wait | None:
-    """No live worker (A4), its driver (D), its demand (P5), or placement; None if it lacks no executor."""
+    """No live worker (W1), its driver (D), its demand (P4), or placement; None if it lacks no executor."""
     if not state.fleet.live:
-        return Wait("no-live-worker", "A4", _no_worker)
+        return Wait("no-live-worker", "W1", _no_worker)
     if app.spec.driver is not None and app.driver is None:
         return _for_its_driver(state, app, app.spec.driver)
     sizing = app.sizing
     if app.executor_limit == 0 and app.demand.target and isinstance(sizing, Fixed):
         return _for_its_wish(state, app, sizing.each)
     if app.executor_limit == 0:
-        return Wait("limit", "P5", lambda: ("its demand is 0 executors", {}))
+        return Wait("limit", "P4", lambda: ("its demand is 0 executors", {}))
     if isinstance(sizing, Fixed) and 0 < app.left_cores < sizing.each.cores and not state.wants_executors(app):
         return Wait("limit", "P6", partial(_too_little_left, app, sizing.each))
     return _for_placement(state, app) if state.wants_executors(app) else None

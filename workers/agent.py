@@ -224,7 +224,7 @@ class Agent:
     def tick(self) -> None:
         """Send a heartbeat, converge on the grants, report. Later ticks do what cannot be done now.
 
-        A worker is not registered again while anything runs that is not granted (semantics W4).
+        A worker is not registered again while anything runs that is not granted (semantics W2).
         """
         self._look()
         held = self._door.look()
@@ -315,7 +315,7 @@ class Agent:
                 self._files.tell_signals(executor, grant.signals)
 
     def _cancel_tasks(self, granted: Mapping[str, Grant]) -> None:
-        """Tell what runs which tasks of its app are cancelled (semantics X5)."""
+        """Tell what runs which tasks of its app are cancelled (semantics X4)."""
         for executor, grant in granted.items():
             holder = self._running.get(executor) if grant.cancelled else None
             if holder is not None and holder.pid and self._files.cancelled(executor) != grant.cancelled:
@@ -324,7 +324,7 @@ class Agent:
     def _start(self, held: Held) -> None:
         """Start what is missing, unless something is running without a grant: both may use the same cores.
 
-        The log may have removed the worker, with all its grants, just before it registered it again (semantics W4).
+        The log may have removed the worker, with all its grants, just before it registered it again (semantics W2).
         With replicas of the store, only what the replicas have is started.
         """
         if all(executor in held.granted or executor in held.revoked for executor in self._running):
@@ -373,7 +373,7 @@ class Agent:
         self._running = running
 
     def _register(self, held: Held) -> bool:
-        """Register the worker, when nothing runs that is not granted (semantics W4). False if no master answers.
+        """Register the worker, when nothing runs that is not granted (semantics W2). False if no master answers.
 
         Raises: WorkerBusy if another process on this machine is the worker's agent.
         """

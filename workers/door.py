@@ -280,7 +280,7 @@ class ExecutorDoor(Protocol):
         """
 
     def backlog(self, said: Backlog) -> None:
-        """Report the backlog of an elastic app (semantics L6), or of one whose tasks prefer hosts (L8)."""
+        """Report the backlog of an elastic app (semantics L6), or of one whose tasks prefer hosts (L7)."""
 
     def end_app(self, reason: Literal["finished", "failed"], detail: str) -> None:
         """Report that the app's tasks have ended."""

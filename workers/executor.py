@@ -253,7 +253,7 @@ class Executor:
                 self._unstartable = started.message
 
     def _as_cancelled(self, done: Completion) -> Completion:
-        """The completion of a task that was cancelled as what it is, unless the task has succeeded (semantics X5)."""
+        """The completion of a task that was cancelled as what it is, unless the task has succeeded (semantics X4)."""
         if done.task not in self._cancelled or done.outcome not in ("failed", "unstartable"):
             return done
         return done._replace(outcome="cancelled", message=cancelled_why(f"task {done.task}"))
@@ -268,7 +268,7 @@ class Executor:
         return backlog
 
     def _report_backlog(self) -> None:
-        """Report the backlog to the master if it has changed (semantics L6, L8)."""
+        """Report the backlog to the master if it has changed (semantics L6, L7)."""
         now_s = time.monotonic()
         if self._backlog is None or self._backlog == self._reported or now_s < self._next_backlog_s:
             return

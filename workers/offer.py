@@ -41,7 +41,7 @@ class Offer(BaseModel):
     - `health`: the operator's check, which decides whether the worker takes work (semantics W11).
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
     - `any_cores`, `any_memory`: nobody has stated it, so that an invitation may lower it.
-    - `resources`: kind -> addresses that it offers (semantics R2).
+    - `resources`: kind -> addresses that it offers (semantics R1).
     - `labels`: what people know it by.
     - `launcher`: where tasks run (`workers.launchers`); `cells`: what they find there.
     - `unsafe_plain`: tasks of several companies may run without cells.
@@ -155,7 +155,7 @@ class DiscoveryFailed(FairlogError):
 
 
 def discovered(command: str) -> tuple[str, tuple[str, ...]]:
-    """The kind and the addresses that the command prints as Spark's JSON (semantics R2).
+    """The kind and the addresses that the command prints as Spark's JSON (semantics R1).
 
     `{"name": "gpu", "addresses": ["0", "1"]}`. Raises: DiscoveryFailed.
     """

@@ -159,7 +159,7 @@ class RunDir:
             return []
 
     def tell_cancelled(self, executor: str, tasks: str) -> None:
-        """Tell the executor which tasks of its app are cancelled, as a list (semantics X5)."""
+        """Tell the executor which tasks of its app are cancelled, as a list (semantics X4)."""
         draft = self._file(executor, "draft-cancelled")
         write_private(draft, tasks)
         draft.replace(self._file(executor, "cancelled"))

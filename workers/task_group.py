@@ -152,7 +152,7 @@ class TaskGroup:
         self._cell.signal(pids, number)
 
     def cancel(self, tasks: Collection[int]) -> None:
-        """Stop those of the tasks that run and were not stopped before (semantics X5)."""
+        """Stop those of the tasks that run and were not stopped before (semantics X4)."""
         for index in self._tasks.keys() & set(tasks):
             task = self._tasks[index]
             if task.kill_at_s is None:

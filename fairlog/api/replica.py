@@ -80,7 +80,7 @@ class Replica:
     thread with each turn after it is folded, and with None when the log has lost turns that were told. `tally` counts
     what happens. `beside` is called in the thread before the log is asked, for what must be as fresh as the log, and
     may raise redis-py's errors. With `known`, nothing is read from a log that is shorter than one that was known
-    (semantics I8).
+    (semantics I7).
     """
 
     def __init__(

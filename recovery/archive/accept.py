@@ -1,4 +1,4 @@
-"""Go on with a log that is shorter than one that was known, by an operator's decision (semantics I8)."""
+"""Go on with a log that is shorter than one that was known, by an operator's decision (semantics I7)."""
 
 from __future__ import annotations
 

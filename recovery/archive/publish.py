@@ -174,7 +174,7 @@ class Draft:
         self.end, self.at = Position(record.last, record.digest), record.at
 
     def sign_on(self, by: By, ring: Keyring | None) -> None:
-        """As `go_on`, if another key must be named than the one in force, or a longer log was known (semantics I8).
+        """As `go_on`, if another key must be named than the one in force, or a longer log was known (semantics I7).
 
         Else the log stays as it was added.
         """

@@ -129,7 +129,7 @@ class Master:
     `check` raises if the store is unsuitable. It is called again after each outage and before each take-over: another
     server may answer then, or its settings may have changed. A master waits until the store is suitable again.
     `accepts` raises for a command that this host refuses, as in `Scheduler`. With `known`, it refuses to serve from a
-    log that is shorter than one that was known, until an operator decides (semantics I8). Nor does it serve from one of
+    log that is shorter than one that was known, until an operator decides (semantics I7). Nor does it serve from one of
     an earlier edition of the rules (H8).
     """
 

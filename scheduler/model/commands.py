@@ -117,7 +117,7 @@ class SetLimit(_Request, frozen=True):
 class RegisterWorker(_Request, frozen=True, kw_only=True):
     """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1).
 
-    `resources`: kind -> the addresses that it offers (semantics R2). `labels`: what people know it by, which decides
+    `resources`: kind -> the addresses that it offers (semantics R1). `labels`: what people know it by, which decides
     nothing.
     """
 
@@ -143,7 +143,7 @@ class DrainWorker(_Request, frozen=True):
 
 
 class DecommissionWorker(_Request, frozen=True):
-    """Stop granting on the worker permanently and stop its executors (semantics W6)."""
+    """Stop granting on the worker permanently and stop its executors (semantics W3)."""
 
     worker: str
 
@@ -177,7 +177,7 @@ class SubmitApp(_Request, frozen=True):
     then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
     and the most executors of an app whose demand follows its backlog (L6). `priority` orders the user's own apps (Q1).
     `after`: condition -> earlier apps of the company that must have ended so first, or begun (J1); `hold`: not before a
-    release (J3); `begin`: not before that time, in ms (J4); `singleton`: after the apps of its user and name (J5). Of
+    release (J3); `begin`: not before that time, in ms (J4); `singleton`: after the apps of its user and name (J1). Of
     further kinds, an app that sizes its executors states what each executor has, another one what each task needs, such
     as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how many seconds
     before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is told to leave
@@ -187,7 +187,7 @@ class SubmitApp(_Request, frozen=True):
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
     (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5). `all_at_once`: the programs need one
-    another, so a number that can never run at once is refused (G7).
+    another, so a number that can never run at once is refused (N3).
 
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
@@ -257,7 +257,7 @@ class SubmitApp(_Request, frozen=True):
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:
-    """Whether an app with these fields needs its programs at once unless it says otherwise (semantics G7).
+    """Whether an app with these fields needs its programs at once unless it says otherwise (semantics N3).
 
     One with a driver or an owner gets executors as there is room.
     """
@@ -267,10 +267,10 @@ def needs_all(fields: Mapping[str, Any]) -> bool:
 class ScaleApp(_Request, frozen=True):
     """Replace the demand of an app in full: its number of executors and the hosts its tasks prefer (semantics L1).
 
-    `executors` is the maximum, None = no limit (P5). `prefer` maps host -> number of tasks that prefer it.
+    `executors` is the maximum, None = no limit (P4). `prefer` maps host -> number of tasks that prefer it.
     `preferring_tasks` is the number of tasks with any preference; None = the sum of `prefer`, at most all tasks.
     The executors `stop` are told to stop in the same turn; ids of others are ignored. The size of executors that run a
-    program can be stated until the first is granted (G3).
+    program can be stated until the first is granted (G1).
     """
 
     app: str
@@ -315,7 +315,7 @@ class SignalApp(_Request, frozen=True):
 
 
 class CancelTask(_Request, frozen=True):
-    """Cancel a task of an app, by its index from 0; the others go on (semantics X5).
+    """Cancel a task of an app, by its index from 0; the others go on (semantics X4).
 
     Operators state a `reason` as for `KillApp`.
     """
@@ -341,7 +341,7 @@ class LoseOwner(_Request, frozen=True):
 
 
 class ExtendApp(_Request, frozen=True):
-    """Let the app run `by_s` seconds longer: up to the maximum, or `beyond_maximum`, as operators may (X3)."""
+    """Let the app run `by_s` seconds longer: up to the maximum, or `beyond_maximum`, as operators may (X1)."""
 
     app: str
     by_s: int
@@ -407,7 +407,7 @@ class ReportBacklog(_Request, frozen=True):
     """An executor of an elastic app reports waiting and running tasks, and whether it is `idle` (semantics L6).
 
     One of an app whose tasks prefer hosts reports as well how many of the waiting ones do, and host -> how many prefer
-    it (L8); None = it does not say.
+    it (L7); None = it does not say.
     """
 
     executor: str
@@ -432,7 +432,7 @@ class AddAccount(_Request, frozen=True, kw_only=True):
     """Add an account, with a role (semantics I2). `company`: whose user it is, None for op, auditor and worker.
 
     `role` None = the least role that the account's kind has. A `robot` has longer tokens (I5). A worker's account fixes
-    its `host` and the most it may offer; None = any (I4).
+    its `host` and the most it may offer; None = any (I3).
     """
 
     account: str
@@ -513,7 +513,7 @@ class RestoreLog(_Request, frozen=True):
 
 
 class AcceptLog(_Request, frozen=True):
-    """Go on with a log that is shorter than one that was known (semantics I8).
+    """Go on with a log that is shorter than one that was known (semantics I7).
 
     `seq` and `digest` are its last turn's; `known` and `known_digest` those of a turn that it does not hold, as `by`
     knew it, such as "master m1".

@@ -112,7 +112,7 @@ class OfferTooSmall(CommandRejected):
 
 
 class AddressGranted(CommandRejected):
-    """A worker no longer offers an address that is granted (semantics R2)."""
+    """A worker no longer offers an address that is granted (semantics R1)."""
 
     def __init__(self, worker: str, kind: str, address: str) -> None:
         super().__init__(
@@ -166,7 +166,7 @@ class NeverFits(CommandRejected):
 
 
 class NeverTogether(CommandRejected):
-    """The programs of an app can never all run at once, even if nothing else ran (semantics G7)."""
+    """The programs of an app can never all run at once, even if nothing else ran (semantics N3)."""
 
     def __init__(self, asked: int, each: str, bound: str, most: int) -> None:
         less = f"ask for at most {most}" if most else "ask for smaller executors"
@@ -184,7 +184,7 @@ class LimitExceeded(CommandRejected):
 
 
 class RuntimeTooLong(CommandRejected):
-    """An app would run longer than its company's apps may (semantics X1, X3)."""
+    """An app would run longer than its company's apps may (semantics X1)."""
 
     def __init__(self, asked_s: int, most_s: int, company: str, instead: str) -> None:
         super().__init__(

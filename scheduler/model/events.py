@@ -21,7 +21,7 @@ Condition = states.Condition
 Locality = Literal["host", "rack", "any"]
 """Where an executor was placed: on a preferred host, in the rack of one, or elsewhere (semantics L5)."""
 Addresses = dict[str, tuple[str, ...]]
-"""Kind of resources -> addresses, in the order of the worker's offer (semantics R2, R5)."""
+"""Kind of resources -> addresses, in the order of the worker's offer (semantics R1, R5)."""
 
 
 PerTask = tuple[tuple[str, int, int], ...]
@@ -48,7 +48,7 @@ class Computed(_Sizing, frozen=True, tag="computed"):
 class Fixed(_Sizing, frozen=True, tag="fixed"):
     """All executors have the size `each` (semantics S5).
 
-    `counted`: the app states a number of executors, and its request follows that number (semantics L6, O4).
+    `counted`: the app states a number of executors, and its request follows that number (semantics L6, O1).
     """
 
     each: Resources
@@ -99,7 +99,7 @@ class Warn(NamedTuple):
 
 
 class Locations(NamedTuple):
-    """The preferred hosts of an executor and their racks, both sorted; None = anywhere (semantics L3)."""
+    """The preferred hosts of an executor and their racks, both sorted; None = anywhere (semantics L2)."""
 
     hosts: tuple[str, ...] | None = None
     racks: tuple[str, ...] | None = None
@@ -257,7 +257,7 @@ class CompanyRemoved(_Fact, frozen=True):
 
 
 class WorkerRegistered(_Fact, frozen=True):
-    """A worker joined with an offer (semantics W1); `addresses` are those of further kinds, in order (R2)."""
+    """A worker joined with an offer (semantics W1); `addresses` are those of further kinds, in order (R1)."""
 
     worker: str
     node: str
@@ -337,7 +337,7 @@ class AppRegistered(_Fact, frozen=True):
 
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
-    `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
+    `executor_limit` is the most executors at once (P4); None = no limit. `elastic`: the demand follows the backlog
     (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). An executor of c cores runs
     c // `cores_per_task` tasks at once (A7). A task that failed waits `retry_backoff_s`, twice as long after each
     further failure (W10). `max_runtime_s` is the time that it may run (X1); None = no limit. `warn`: its tasks are
@@ -423,7 +423,7 @@ class ExecutorAllocated(_Fact, frozen=True):
     """Resources of one worker are granted to an executor; the worker starts it after the commit.
 
     `locality` is relative to the app's preferred hosts, None without any (semantics L5). A grant beyond the app's
-    request raises it to `requested` (A6, S5, O4); None = unchanged. `addresses` are the granted ones of further kinds
+    request raises it to `requested` (A6, S5, O1); None = unchanged. `addresses` are the granted ones of further kinds
     (R5).
     """
 
@@ -590,10 +590,10 @@ class ExecutorRemoved(_Fact, frozen=True):
 
 
 class AppChanged(_Fact, frozen=True):
-    """The demand of an app, in full (semantics O4, S6, P5, L1); `executor_limit` None = no limit.
+    """The demand of an app, in full (semantics O1, S6, P4, L1); `executor_limit` None = no limit.
 
     A `Computed` app becomes `Fixed` when its number of executors is stated; executors that run a program may change
-    their size until the first is granted (G3). `preferring_tasks` tasks prefer some host;
+    their size until the first is granted (G1). `preferring_tasks` tasks prefer some host;
     `preferred_hosts` maps host -> tasks. The tasks of an elastic app need `backlog_executors` executors, and its next
     step is `next_step` more (L6). `target` is the demanded number of executors until all are requested (L1).
     """
@@ -675,7 +675,7 @@ class AppSignalled(_Fact, frozen=True):
 
 
 class TaskCancelled(_Fact, frozen=True):
-    """Somebody cancelled a task of the app: it is stopped, or never begins (semantics X5)."""
+    """Somebody cancelled a task of the app: it is stopped, or never begins (semantics X4)."""
 
     app: str
     task: int
@@ -688,7 +688,7 @@ class AppExpired(_Fact, frozen=True):
 
 
 class AppExtended(_Fact, frozen=True):
-    """The app may run for `max_runtime_s` in all from here on (semantics X3)."""
+    """The app may run for `max_runtime_s` in all from here on (semantics X1)."""
 
     app: str
     max_runtime_s: int
@@ -754,7 +754,7 @@ class LogRestored(_Fact, frozen=True):
 
 
 class LogAccepted(_Fact, frozen=True):
-    """An operator accepted a log that ends at `seq` with `digest`, though it was known to go on (semantics I8).
+    """An operator accepted a log that ends at `seq` with `digest`, though it was known to go on (semantics I7).
 
     It does not hold the turn that ended at `known` with `known_digest`, as `by` knew it. What was acknowledged behind
     `seq`, up to `known`, is lost, and its receipts are broken.
@@ -768,7 +768,7 @@ class LogAccepted(_Fact, frozen=True):
 
 
 class AccountAdded(_Fact, frozen=True):
-    """An account (semantics I2); `host` and `offer` bound what a worker registers (I4)."""
+    """An account (semantics I2); `host` and `offer` bound what a worker registers (I3)."""
 
     account: str
     company: str | None

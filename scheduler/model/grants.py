@@ -82,7 +82,7 @@ class Grant(BaseModel):
     `addresses` are those of further kinds (R5), and `per_task` what each task needs of them, (kind, numerator,
     denominator), where the tasks state that (R3). A `program` runs `command` once, with all it has, in place of tasks
     (G1), in the folder of the app unless it `begins_in_scratch`; it is that of index `rank` among the `ranks` programs
-    of its app (G6). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
+    of its app (G1). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -128,7 +128,7 @@ class Grant(BaseModel):
     signals: tuple[Sent, ...] = ()
     """The last ones that its tasks were to get; those that it began with it passes on to nobody."""
     cancelled: str = ""
-    """The tasks that were cancelled, as a list of their indexes from 0 (semantics X5)."""
+    """The tasks that were cancelled, as a list of their indexes from 0 (semantics X4)."""
     script: str = ""
     """The digest of the script that is the word `script_at` of its command, if a copy of it is stored."""
     script_at: int = 0

@@ -20,7 +20,7 @@ RESERVED = (*KINDS, "local", "master")
 
 @dataclass(slots=True)
 class Account:
-    """An account; `host` and `offer` bound what a worker registers (semantics I4), None = not."""
+    """An account; `host` and `offer` bound what a worker registers (semantics I3), None = not."""
 
     id: str
     company: str | None

@@ -110,7 +110,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
 
 
 def _about_program(state: ClusterState, app: App, private: Private, held: Allocation) -> dict[str, Any]:
-    """What the grant of a program says more: its place among those of its app, and where it begins (semantics G1, G6).
+    """What the grant of a program says more: its place among those of its app, and where it begins (semantics G1).
 
     An executor that an earlier version granted has its number as its index.
     """

@@ -156,7 +156,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
 def _submitted(state: ClusterState, command: commands.SubmitApp, at: int) -> list[Event]:
     """The app (semantics A1), when it may begin (J4), and which hosts its tasks prefer (L7)."""
     if command.singleton:
-        raise InvalidCommand("a singleton names the apps of its name that it waits for; see semantics J5")
+        raise InvalidCommand("a singleton names the apps of its name that it waits for; see semantics J1")
     registered = registration(state, _company(state, command.company), command, at)
     return [registered, *delayed(command.app, command.begin, at), *preferred(registered, command)]
 
@@ -241,7 +241,7 @@ def _place(
 def _place_computed(
     state: ClusterState, app: App, sizing: Computed, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
-    """Executors of one size that the scheduler computes (semantics S4, P2, P3)."""
+    """Executors of one size that the scheduler computes (semantics S4, P2)."""
     settings, left = state.settings, app.left_cores
     if most is not None:
         smallest = app.need.executor
@@ -267,7 +267,7 @@ def _place_computed(
 def _place_fixed(
     state: ClusterState, app: App, size: Resources, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
-    """Executors of the size that the app states (semantics S5, P5)."""
+    """Executors of the size that the app states (semantics S5, P4)."""
     limit = min(_affordable(state, app, size), app.left_cores // size.cores)
     if most is not None:
         limit = min(limit, most.holds(size))
@@ -280,7 +280,7 @@ def _place_fixed(
 def _place_growing(
     state: ClusterState, app: App, each: Resources, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
-    """One executor a worker, of as many cores as the worker can give to whole tasks (semantics S5, P4, P5, P7, A7)."""
+    """One executor a worker, of as many cores as the worker can give to whole tasks (semantics S5, P4, P7, A7)."""
     limit, left, unit = _affordable(state, app, each), app.left_cores, app.spec.cores_per_task
     least = Resources(unit, each.memory_mb, each.others)
     if most is not None:
@@ -303,7 +303,7 @@ def _in_units(candidates: Candidates, unit: int) -> Candidates:
 
 
 def _affordable(state: ClusterState, app: App, size: Resources) -> int:
-    """How many more executors the app may have (P5); fair admission also keeps them in the request (A2, R3)."""
+    """How many more executors the app may have (P4); fair admission also keeps them in the request (A2, R3)."""
     if state.settings.admission == "open":
         return app.left_executors
     return min(app.left_executors, app.affords(size))
@@ -418,7 +418,7 @@ def _out_once_empty(worker: Worker) -> list[Event]:
 
 
 def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
-    """Its executors leave at once and the worker gets no others; its drivers stay until they end (semantics W6).
+    """Its executors leave at once and the worker gets no others; its drivers stay until they end (semantics W3).
 
     A leaving worker is removed with its last driver.
     """
@@ -510,7 +510,7 @@ def _labelled(command: commands.RegisterWorker, before: Mapping[str, str]) -> li
 def _set_status(
     worker: Worker, status: facts.WorkerStatus, *, only_from: tuple[facts.WorkerStatus, ...], reason: str | None = None
 ) -> list[Event]:
-    """The worker with another status; nothing unless its status is in `only_from` (semantics W3, W6)."""
+    """The worker with another status; nothing unless its status is in `only_from` (semantics W3)."""
     if worker.status not in only_from:
         return []
     return [_with_status(worker, status, worker.reason if reason is None else reason)]
@@ -536,7 +536,7 @@ def _drain(worker: Worker, command: commands.DrainWorker) -> list[Event]:
 
 
 def _undrain(worker: Worker, *, unwell: bool) -> list[Event]:
-    """Alive again, unless it was decommissioned (semantics W6); with `unwell`, only if its health was why (W11)."""
+    """Alive again, unless it was decommissioned (semantics W3); with `unwell`, only if its health was why (W11)."""
     if unwell:
         return [_with_status(worker, "alive", "")] if worker.unwell else []
     if worker.decommissioned:
@@ -583,7 +583,7 @@ def _restored(state: ClusterState, command: commands.RestoreLog) -> list[Event]:
 
 
 def _accepted(state: ClusterState, command: commands.AcceptLog) -> Event:
-    """The log goes on although a longer one was known (semantics I8)."""
+    """The log goes on although a longer one was known (semantics I7)."""
     if not 0 <= command.seq <= state.head or command.known < 1 or not command.by:
         raise InvalidCommand(
             f"a log that ends at {state.head} cannot be accepted up to {command.seq} instead of {command.known}"
@@ -598,7 +598,7 @@ def _accepted(state: ClusterState, command: commands.AcceptLog) -> Event:
 
 
 def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost", "killed"]) -> list[Event]:
-    """All executors of the worker are gone; their apps stay and their tasks run again (semantics W2, W6)."""
+    """All executors of the worker are gone; their apps stay and their tasks run again (semantics W2, W3)."""
     events: list[Event] = [
         facts.ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()

@@ -1,4 +1,4 @@
-"""How the demand of an app changes: by command, by its ended executors, by its backlog and with time (L1, L6, O4).
+"""How the demand of an app changes: by command, by its ended executors, by its backlog and with time (L1, L6, O1).
 
 Like `decide`, these functions read the state and return events.
 """
@@ -53,7 +53,7 @@ from scheduler.rules.validate import (
 
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
-    """The app's demand in full, with these changes (semantics O4)."""
+    """The app's demand in full, with these changes (semantics O1)."""
     stated = {name: getattr(app.demand if name in Demand._fields else app, name) for name in _STATED}
     return AppChanged(app=app.id, **{**stated, **changes})
 
@@ -62,7 +62,7 @@ _STATED = [name for name in AppChanged.__struct_fields__ if name != "app"]
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
-    """The demand that the command states (semantics L1, O4, P5); a lower one stops no executor but those named (G3).
+    """The demand that the command states (semantics L1, O1, P4); a lower one stops no executor but those named (G1).
 
     A computed app gets executors of the minimum size from now on. The request becomes that of the number of executors:
     at once where it is lower or the app is pending, within `max_app_cores` (N2), as far as there is room where it is
@@ -133,7 +133,7 @@ def _states_size(command: ScaleApp) -> bool:
 
 
 def _sized(state: ClusterState, app: App, command: ScaleApp) -> Sizing:
-    """The size that the command states, of executors that run a program (semantics G3). Raises: InvalidCommand."""
+    """The size that the command states, of executors that run a program (semantics G1). Raises: InvalidCommand."""
     sizing = _sizing(state, app, command.executors)
     if not app.spec.programs or not isinstance(sizing, Fixed):
         raise InvalidCommand(
@@ -231,7 +231,7 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
 
 
 def _preferred(app: App, command: ReportBacklog) -> dict[str, Any]:
-    """What the waiting tasks change of the preferred hosts (semantics L8).
+    """What the waiting tasks change of the preferred hosts (semantics L7).
 
     Their numbers matter only while executors are missing; otherwise only which hosts are preferred does.
     """
@@ -287,7 +287,7 @@ def _by_host(state: ClusterState, app: App) -> Counter[str]:
 
 
 def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:
-    """The grant; with a larger request if it exceeds the present one: in cores (A6), or in memory (S5, O4)."""
+    """The grant; with a larger request if it exceeds the present one: in cores (A6), or in memory (S5, O1)."""
     app = state.apps[event.app]
     if isinstance(app.sizing, Computed):
         return event
@@ -364,7 +364,7 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
 
 
 def _request(app: App, sizing: Fixed, executors: int | None) -> Resources:
-    """The request for that number of executors, with the driver (semantics L1, O4, S5).
+    """The request for that number of executors, with the driver (semantics L1, O1, S5).
 
     An app that was not sized by a number of executors keeps within its cores; None is all of them. Executors above the
     number are claimed until they end.

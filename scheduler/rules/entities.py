@@ -171,7 +171,7 @@ class Hold:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
+    """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W3)."""
 
     id: str
     node: str
@@ -188,7 +188,7 @@ class Worker:
     leaving: Resources = NOTHING
     """What its executors that were told to stop have."""
     addresses: Addresses = field(default_factory=dict)
-    """What it offers of further kinds (semantics R2)."""
+    """What it offers of further kinds (semantics R1)."""
     quick_ends: tuple[QuickEnd, ...] = ()
     """The last executors of it that ended abnormally soon after their start, none well in between (semantics W8)."""
     suspicion: Suspicion | None = None
@@ -392,7 +392,7 @@ class App:
     submitted_at: int
     requested: Resources
     executor_limit: int | None
-    """The most executors it may have at once (semantics P5), None = no limit."""
+    """The most executors it may have at once (semantics P4), None = no limit."""
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
     demand: Demand
@@ -433,7 +433,7 @@ class App:
     lack: Lack
     """Its need, the last one if it has none now (semantics H6)."""
     max_runtime_s: int | None
-    """How long it may run, extensions included (semantics X1, X3); None = any time."""
+    """How long it may run, extensions included (semantics X1); None = any time."""
     started: int
     """How many of its executors run, those that were told to stop included."""
     ran_ms: int
@@ -442,7 +442,7 @@ class App:
     warned: bool
     """Whether the warning of its present limit has come (semantics X2)."""
     cancelled: tuple[int, ...]
-    """Its tasks that were cancelled, by index from 0, in order (semantics X5)."""
+    """Its tasks that were cancelled, by index from 0, in order (semantics X4)."""
     expired_at: int
     """When (ms) its time was over; 0 = it is not (semantics X2)."""
     private_json: bytes
@@ -552,7 +552,7 @@ class App:
 
     @property
     def ready_at(self) -> int:
-        """The time (ms) at which it became ready (semantics J2, Q2)."""
+        """The time (ms) at which it became ready (semantics J2, Q1)."""
         return self.readied_at or self.submitted_at
 
     @property
@@ -618,7 +618,7 @@ class App:
 
     @property
     def left_executors(self) -> int:
-        """How many more executors the app may have (semantics P5)."""
+        """How many more executors the app may have (semantics P4)."""
         if self.executor_limit is None:
             return UNLIMITED_CORES
         return self.executor_limit - len(self.executors) + self.moved

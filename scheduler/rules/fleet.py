@@ -1,4 +1,4 @@
-"""Index of the live workers by free resources, updated per event (semantics S1-S3, P1).
+"""Index of the live workers by free resources, updated per event (semantics S2-S3, P1).
 
 Workers with equal free cores and free memory differ only in their ids, so they are grouped by that *shape*. Even a
 large cluster has few shapes. A decision scans shapes and touches only the workers it selects.
@@ -74,7 +74,7 @@ def tally(numbers: dict[K, int], key: K, change: int) -> None:
 
 
 class Fleet:
-    """Live workers (registered, not lost, not draining: semantics A4), indexed by free resources."""
+    """Live workers (registered, not lost, not draining: semantics W1), indexed by free resources."""
 
     def __init__(self, sizes: Iterable[int], minimum: Resources) -> None:
         self.total = NOTHING
@@ -101,14 +101,14 @@ class Fleet:
         self._minimum = minimum
         self._ascending = sorted(self.sizes)
         self._by_rank = [0] * (len(self.sizes) + 1)
-        """The number of workers by how many of the sizes fit; those of rank 0 are not usable (semantics S1)."""
+        """The number of workers by how many of the sizes fit; those of rank 0 are not usable (semantics S2)."""
         for shape, (_, workers) in self._workers.items():
             rank = self._rank(shape)
             self._workers[shape] = rank, workers
             self._by_rank[rank] += len(workers)
 
     def join(self, worker: str, offer: Resources, free: Shape) -> None:
-        """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
+        """Add a worker that became live with `offer`, of which `free` is not granted (semantics W1)."""
         self.live += 1
         self.total += offer
         tally(self._offers, offer, 1)
@@ -118,7 +118,7 @@ class Fleet:
         self._insert(worker, self.shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
-        """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
+        """Remove a worker that is no longer live, and its `offer` from the totals (semantics W1)."""
         self.live -= 1
         self.total -= offer
         tally(self._offers, offer, -1)
@@ -136,7 +136,7 @@ class Fleet:
 
     @property
     def usable(self) -> int:
-        """Number of usable workers (semantics S1)."""
+        """Number of usable workers (semantics S2)."""
         if self._moved:
             self._sync()
         return self.live - self._by_rank[0]
@@ -200,7 +200,7 @@ class Fleet:
     def candidates(self, size: Resources, selection: str, *, sparing: bool = False) -> Candidates:
         """The live workers with room for `size`, in the order `selection` (semantics P1).
 
-        With `sparing`, those that offer fewer kinds besides those of `size` come first (R6). Lazy. The fleet must not
+        With `sparing`, those that offer fewer kinds besides those of `size` come first (P1). Lazy. The fleet must not
         change during iteration.
         """
         if self._moved:
@@ -211,7 +211,7 @@ class Fleet:
         return chain.from_iterable([self._in_order(size, selection, spare=number) for number in spare])
 
     def spare_kinds(self, worker: str, size: Resources) -> int:
-        """How many further kinds the worker offers besides those of `size` (semantics R6)."""
+        """How many further kinds the worker offers besides those of `size` (semantics P1)."""
         return _spare(self.offering.get(worker, ()), size)
 
     def _in_order(self, size: Resources, selection: str, spare: int | None = None) -> Candidates:
@@ -240,7 +240,7 @@ class Fleet:
         }
 
     def shape(self, worker: str, free: Resources) -> Shape:
-        """What the worker has free, with every kind that it offers (semantics R6)."""
+        """What the worker has free, with every kind that it offers (semantics P1)."""
         kinds = self.offering.get(worker)
         if kinds is None:
             return free

@@ -175,7 +175,7 @@ def _worker(worker: Worker) -> Iterator[str]:
 
 
 def _addresses(worker: Worker) -> Iterator[str]:
-    """Whether what is offered and granted is what the addresses amount to, none of them twice (semantics R2, R5)."""
+    """Whether what is offered and granted is what the addresses amount to, none of them twice (semantics R1, R5)."""
     if amounts_of({kind: len(set(found)) for kind, found in worker.addresses.items()}) != worker.offer.others:
         yield f"worker {worker.id!r} offers {worker.offer}, but the addresses {worker.addresses}"
     held = list(worker.granted_addresses())

@@ -44,7 +44,7 @@ def check_registered(registered: Collection[str], named: Iterable[str]) -> None:
 
 
 def check_addresses(registered: Collection[str], offered: Mapping[str, Collection[str]]) -> None:
-    """Raises: UnknownKind, or InvalidCommand, unless a worker may offer these addresses (semantics R2)."""
+    """Raises: UnknownKind, or InvalidCommand, unless a worker may offer these addresses (semantics R1)."""
     check_registered(registered, offered)
     for kind, addresses in offered.items():
         check_range(f"the number of {kind} addresses", len(addresses), 0, MAX_AMOUNT)
@@ -60,7 +60,7 @@ def check_addresses(registered: Collection[str], offered: Mapping[str, Collectio
 
 
 def check_still_offered(worker: Worker, offered: Mapping[str, Collection[str]]) -> None:
-    """Raises: AddressGranted if an address that is granted would leave the offer (semantics W1, R2)."""
+    """Raises: AddressGranted if an address that is granted would leave the offer (semantics W1, R1)."""
     for kind, address in worker.granted_addresses():
         if address not in offered.get(kind, ()):
             raise AddressGranted(worker.id, kind, address)

@@ -76,7 +76,7 @@ def equal(some: Accounts, others: Accounts) -> bool:
 
 
 def add_request(accounts: Accounts, request: Resources) -> None:
-    """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
+    """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5)."""
     cluster, company, user = accounts
     cluster.requested, company.requested, user.requested = sums(
         cluster.requested, company.requested, user.requested, request

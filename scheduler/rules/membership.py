@@ -1,4 +1,4 @@
-"""What the commands on accounts, roles and tokens cause (semantics I2, I4, I5)."""
+"""What the commands on accounts, roles and tokens cause (semantics I2, I3, I5)."""
 
 from __future__ import annotations
 

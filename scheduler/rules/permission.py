@@ -263,7 +263,7 @@ def _runs_on(app: App, worker: str) -> bool:
 
 
 def _check_worker(state: ClusterState, command: Command, worker: str) -> None:
-    """Raises: NotAllowed if a worker registers from another host, or offers more, than its account has (I4)."""
+    """Raises: NotAllowed if a worker registers from another host, or offers more, than its account has (I3)."""
     account = state.accounts.known.get(f"worker/{worker}")
     if account is None or not isinstance(command, commands.RegisterWorker):
         return

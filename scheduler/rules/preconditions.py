@@ -145,12 +145,12 @@ def _worker_registered(state: Facts, event: events.WorkerRegistered) -> Broken:
 
 
 def _addresses(state: Facts, event: events.WorkerRegistered | events.WorkerChanged) -> Broken:
-    """An offer of further kinds names as many addresses, each once (semantics R2)."""
+    """An offer of further kinds names as many addresses, each once (semantics R1)."""
     if not (event.addresses or event.offer.others):
         return None
     if event.offer.others != amounts_of({kind: len(found) for kind, found in event.addresses.items()}):
-        return "R2", f"worker {event.worker!r} offers {event.offer}, but names other addresses"
-    return _refused("R2", lambda: check_addresses(state.kinds, event.addresses))
+        return "R1", f"worker {event.worker!r} offers {event.offer}, but names other addresses"
+    return _refused("R1", lambda: check_addresses(state.kinds, event.addresses))
 
 
 def _worker_labelled(state: Facts, event: events.WorkerLabelled) -> Broken:
@@ -168,7 +168,7 @@ _NEXT_STATUS = {
     "leaving": {"alive", "draining", "leaving", "decommissioned"},
     "decommissioned": {"decommissioned", "leaving"},
 }
-"""A worker's status -> those that it may have next (semantics W3, W6)."""
+"""A worker's status -> those that it may have next (semantics W3)."""
 
 
 def _worker_changed(state: Facts, event: events.WorkerChanged) -> Broken:
@@ -178,7 +178,7 @@ def _worker_changed(state: Facts, event: events.WorkerChanged) -> Broken:
     if event.status not in _NEXT_STATUS[worker.status]:
         return "W3", f"worker {event.worker!r} is {worker.status} and cannot become {event.status}"
     if worker.decommissioned and (event.status == "alive" or worker.status == "leaving" != event.status):
-        return "W6", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
+        return "W3", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
     if event.unwell and event.status != "draining":
         return "W11", f"worker {event.worker!r} cannot be {event.status} and unwell"
     least = (worker.offer - worker.free).at_least(_LEAST)
@@ -241,7 +241,7 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
     if event.driver is not None and not event.driver.covers(_LEAST):
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
-        return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+        return "P4", f"app {event.app!r} may have {event.executor_limit} executors"
     if event.retry_backoff_s < 0:
         return "W10", f"a task of app {event.app!r} waits {event.retry_backoff_s} s"
     return (
@@ -381,7 +381,7 @@ def _executor_allocated(state: Facts, event: events.ExecutorAllocated) -> Broken
     request = app.requested
     if event.requested is not None:
         if not event.requested.covers(request):
-            return "O4", f"a grant does not lower the request of app {event.app!r}"
+            return "O1", f"a grant does not lower the request of app {event.app!r}"
         request = event.requested
     held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
     if app.moved:
@@ -422,13 +422,13 @@ def _executor(
 def _executor_changed(state: Facts, event: events.ExecutorChanged) -> Broken:
     held = state.executors.get(event.executor)
     if held is None:
-        return "W4", f"no executor {event.executor!r} is granted"
+        return "W2", f"no executor {event.executor!r} is granted"
     if held.status == "stopping" and (event.idle or not held.claim or held.started):
         return "A5", f"executor {event.executor!r} was told to stop"
     if event.idle and not state.apps[held.app].elastic:
         return "L6", f"the app of executor {event.executor!r} is not elastic"
     if held.status == "running" and event.idle == (held.idle_since is not None):
-        return "W4", f"executor {event.executor!r} is {'idle' if event.idle else 'running'} already"
+        return "W2", f"executor {event.executor!r} is {'idle' if event.idle else 'running'} already"
     return None
 
 
@@ -490,7 +490,7 @@ def _told_to_leave(event: events.ExecutorRevoked, target: Hold | None) -> Broken
 
 def _edition_changed(state: Facts, event: events.EditionChanged) -> Broken:
     if event.edition <= state.edition or event.edition not in EDITIONS:
-        return "H9", f"edition {event.edition} cannot follow edition {state.edition}"
+        return "H8", f"edition {event.edition} cannot follow edition {state.edition}"
     return None
 
 
@@ -588,9 +588,9 @@ def _driver_removed(state: Facts, event: events.DriverRemoved) -> Broken:
 def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None or app.expired_at:
-        return "O4", f"app {event.app!r} is not known or has ended"
+        return "O1", f"app {event.app!r} is not known or has ended"
     if event.done_cores < 0 or not event.requested.covers(Resources(event.done_cores)):
-        return "O4", f"app {event.app!r} cannot request {event.requested}, {event.done_cores} cores of it done"
+        return "O1", f"app {event.app!r} cannot request {event.requested}, {event.done_cores} cores of it done"
     if event.target is not None and event.target <= (event.executor_limit or 0):
         return "L1", f"app {event.app!r} asks for {event.target} executors, which it requests already"
     if (
@@ -598,7 +598,7 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
         or event.preferring_tasks < 0
         or min(event.preferred_hosts.values(), default=0) < 0
     ):
-        return "P5", f"app {event.app!r} cannot have a negative number of executors or tasks"
+        return "P4", f"app {event.app!r} cannot have a negative number of executors or tasks"
     if event.sizing != app.sizing and (broken := _resized(state, app, event.sizing)) is not None:
         return broken
     if event.preferred_hosts and not isinstance(event.sizing, Fixed):
@@ -609,11 +609,11 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
 
 
 def _resized(state: Facts, app: App, sizing: events.Sizing) -> Broken:
-    """A computed size is fixed once a number is stated (L1); that of programs may change until the first grant (G3)."""
+    """A computed size is fixed once a number is stated (L1); that of programs may change until the first grant (G1)."""
     name = app.id
     stated = app.spec.programs and not app.next_executor and isinstance(sizing, Fixed) and sizing.counted
     if not stated and not (isinstance(app.sizing, Computed) and isinstance(sizing, Fixed)):
-        return ("G3" if app.spec.programs else "S5"), f"the executors of app {name!r} keep their size"
+        return ("G1" if app.spec.programs else "S5"), f"the executors of app {name!r} keep their size"
     if (broken := _sizing(name, sizing, app.spec.cores_per_task)) is not None or not stated:
         return broken
     others = [kind for kind, _ in sizing.each.others] if isinstance(sizing, Fixed) else ()
@@ -702,9 +702,9 @@ def _app_signalled(state: Facts, event: events.AppSignalled) -> Broken:
 def _task_cancelled(state: Facts, event: events.TaskCancelled) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None or app.expired_at:
-        return "X5", f"app {event.app!r} is not known, has ended, or its time is over"
+        return "X4", f"app {event.app!r} is not known, has ended, or its time is over"
     if not 0 <= event.task < app.spec.tasks or event.task in app.cancelled:
-        return "X5", f"app {event.app!r} has no task {event.task} that is not cancelled"
+        return "X4", f"app {event.app!r} has no task {event.task} that is not cancelled"
     return None
 
 
@@ -718,9 +718,9 @@ def _app_expired(state: Facts, event: events.AppExpired) -> Broken:
 def _app_extended(state: Facts, event: events.AppExtended) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None or app.expired_at:
-        return "X3", f"app {event.app!r} is not known, has ended, or its time is over"
+        return "X1", f"app {event.app!r} is not known, has ended, or its time is over"
     if app.max_runtime_s is None or event.max_runtime_s <= app.max_runtime_s:
-        return "X3", f"app {event.app!r} may run for {app.max_runtime_s} s, which {event.max_runtime_s} s do not extend"
+        return "X1", f"app {event.app!r} may run for {app.max_runtime_s} s, which {event.max_runtime_s} s do not extend"
     return None
 
 
@@ -754,7 +754,7 @@ def _log_restored(state: Facts, event: events.LogRestored) -> Broken:
 
 def _log_accepted(state: Facts, event: events.LogAccepted) -> Broken:
     if not 0 <= event.seq <= state.head or event.known < 1 or not event.by:
-        return "I8", f"a log that ends at {state.head} is accepted up to {event.seq} instead of {event.known}"
+        return "I7", f"a log that ends at {state.head} is accepted up to {event.seq} instead of {event.known}"
     return None
 
 

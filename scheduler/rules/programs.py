@@ -103,7 +103,7 @@ def check_terms(command: SubmitApp) -> None:
 
 
 def check_together(state: ClusterState, company: Company, command: SubmitApp, app: AppRegistered) -> None:
-    """Raises: NeverTogether if all programs of the app can never run at once (semantics G7), InvalidCommand.
+    """Raises: NeverTogether if all programs of the app can never run at once (semantics N3), InvalidCommand.
 
     Counted are the workers of N3, as if they were empty, and the quota of a company that may not borrow.
     """
@@ -131,7 +131,7 @@ def check_together(state: ClusterState, company: Company, command: SubmitApp, ap
 
 
 def resized(app: App, sizing: Fixed, cores: int | None, memory_mb: int | None, others: Amounts | None) -> Fixed:
-    """The size of the app's executors as it is stated anew, until the first is granted (semantics G3).
+    """The size of the app's executors as it is stated anew, until the first is granted (semantics G1).
 
     What is None stays. Raises: InvalidCommand.
     """

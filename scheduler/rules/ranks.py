@@ -1,4 +1,4 @@
-"""Which index each program of an app has: that of a program that failed is its successor's (semantics G6)."""
+"""Which index each program of an app has: that of a program that failed is its successor's (semantics G1)."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def dependencies(
 
 
 def with_namesakes(state: ClusterState, command: SubmitApp) -> SubmitApp:
-    """The submission of a `singleton` with the apps of its user that have its name, which it waits for (semantics J5).
+    """The submission of a `singleton` with the apps of its user that have its name, which it waits for (semantics J1).
 
     Applied when a command arrives: names are private, so what is decided is which apps it waits for. Raises:
     InvalidCommand if it has no name.

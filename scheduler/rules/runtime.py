@@ -83,7 +83,7 @@ def expiries(state: ClusterState, at: int) -> Iterator[Event]:
 
 
 def timed(state: ClusterState, app: App, command: SignalApp | CancelTask | ExtendApp) -> list[Event]:
-    """The events of a command about what runs of an app: a signal (semantics X4), an end (X5) or more time (X3).
+    """The events of a command about what runs of an app: a signal (semantics X4), an end (X4) or more time (X1).
 
     Raises: as they do.
     """
@@ -101,7 +101,7 @@ def _check_task(app: App, task: int) -> None:
 
 
 def cancelled(app: App, command: CancelTask) -> list[Event]:
-    """The task is cancelled, and the app is killed with its last one (semantics X5). Raises: InvalidCommand."""
+    """The task is cancelled, and the app is killed with its last one (semantics X4). Raises: InvalidCommand."""
     check_said(command.reason)
     _check_task(app, command.task)
     if command.task in app.cancelled:
@@ -124,7 +124,7 @@ def signalled(app: App, command: SignalApp) -> list[Event]:
 
 
 def extended(state: ClusterState, app: App, command: ExtendApp) -> list[Event]:
-    """The app may run longer: up to the maximum of its company, or beyond where the command says so (semantics X3).
+    """The app may run longer: up to the maximum of its company, or beyond where the command says so (semantics X1).
 
     Raises: InvalidCommand, RuntimeTooLong.
     """

@@ -116,7 +116,7 @@ class ClusterState:
         """Of which edition of the rules of sharing the log is; 2 before any `EditionChanged` (semantics H8)."""
         self.edition_at = 0
         self.ranks: dict[str, Ranks] = {}
-        """App whose executors run programs -> the indexes of these, until it is over (semantics G6)."""
+        """App whose executors run programs -> the indexes of these, until it is over (semantics G1)."""
         """Since when (ms) it is in force; 0 = from the beginning."""
         self.kinds: list[str] = []
         """The registered kinds of resources beside cores and memory (semantics R1)."""
@@ -149,7 +149,7 @@ class ClusterState:
         """The keys by which masters sign, id -> public half in hex; the last one signs (semantics I6)."""
         self.decisions: dict[str, int] = {}
         """What operators decided on a log that was restored or is shorter than one known, as `POSITION@TIME` -> the
-        last position known that the log need not hold, 0 = any (semantics I7, I8)."""
+        last position known that the log need not hold, 0 = any (semantics I7)."""
         self.sealed = self.sealed_at = 0
         """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
@@ -257,7 +257,7 @@ class ClusterState:
         return [*self.owed.apps(), *self.drivers_waiting()]
 
     def wants_executors(self, app: App) -> bool:
-        """Whether placement owes the app an executor (P4, A7), within its limit (P5), once its driver runs (D1)."""
+        """Whether placement owes the app an executor (P4, A7), within its limit (P4), once its driver runs (D1)."""
         if app.ended is not None or not app.admitted or app.expired_at:
             return False
         limit = app.executor_limit
@@ -279,7 +279,7 @@ class ClusterState:
 
     @property
     def sparing(self) -> bool:
-        """Whether workers that offer kinds which an app does not request come last for it (semantics R6)."""
+        """Whether workers that offer kinds which an app does not request come last for it (semantics P1)."""
         return self.settings.spare_resources and self.settings.admission == "fair"
 
     @property
@@ -768,7 +768,7 @@ class ClusterState:
             self.queue.push(app)
 
     def _app_ready(self, event: events.AppReady) -> None:
-        """The app joins its user's queue; its time counts from here (semantics J2, Q2)."""
+        """The app joins its user's queue; its time counts from here (semantics J2, Q1)."""
         app = self.apps[event.app]
         app.ready, app.readied, app.readied_at = True, self.head, self.at
         self.dependents.judge(app)
@@ -952,7 +952,7 @@ class ClusterState:
                 held.signals = (*held.signals, sent)[-SIGNALS_KEPT:]
 
     def _task_cancelled(self, event: events.TaskCancelled) -> None:
-        """Who runs its tasks stops that one, or begins it no more (semantics X5)."""
+        """Who runs its tasks stops that one, or begins it no more (semantics X4)."""
         app = self.apps[event.app]
         app.cancelled = tuple(sorted((*app.cancelled, event.task)))
 
@@ -966,7 +966,7 @@ class ClusterState:
         self._reconsider(app)
 
     def _app_extended(self, event: events.AppExtended) -> None:
-        """It may run longer, and is warned before the new end (semantics X3)."""
+        """It may run longer, and is warned before the new end (semantics X1)."""
         app = self.apps[event.app]
         app.max_runtime_s, app.warned = event.max_runtime_s, False
         self._set_timers(app)

@@ -80,7 +80,7 @@ class Timers:
             del self._of[key]
 
     def next(self, after: int) -> int | None:
-        """The first time (ms), later than `after`, at which something is due; None if nothing is (semantics Z4)."""
+        """The first time (ms), later than `after`, at which something is due; None if nothing is (semantics T2)."""
         first: int | None = None
         for table in self._tables.values():
             index = bisect_left(table, (after + 1,))

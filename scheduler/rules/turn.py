@@ -179,7 +179,7 @@ class Turn:
     def hear(self, fact: Event | None = None, cause: str = "") -> None:
         """Fold the event given, of a command that another turn took, and let this one decide as if it had taken it.
 
-        A refusal lets it decide nothing (semantics W6, T3).
+        A refusal lets it decide nothing (semantics W3, T3).
         """
         if type(fact) is CommandRefused:
             self._quiet = True
@@ -191,7 +191,7 @@ class Turn:
     def settle(self, *, due: bool = False) -> bool:
         """Decide stage by stage what follows from the inputs and the time (semantics T2).
 
-        Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
+        Not in a turn that took nothing but decommissions, which start no placement (semantics W3), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
         """
         if not self._begun:

@@ -363,7 +363,7 @@ def undated(settings: ClusterConfigured) -> ClusterConfigured:
 
 
 def _without_retired(current: ClusterConfigured, changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The changes, those of retired settings as what they say now: `occupancy` (O3), and `reclaim` of dates (H7)."""
+    """The changes, those of retired settings as what they say now: `occupancy` (O1), and `reclaim` of dates (H7)."""
     if changes.get("occupancy", "requested") != "requested":
         raise InvalidSetting(
             f"occupancy cannot be {shorten(changes['occupancy'])}: what apps request counts; leave it out"

@@ -539,7 +539,7 @@ def _in_slot(held: Allocation) -> dict[str, Any]:
 
 
 def _addresses(worker: Worker) -> dict[str, Any]:
-    """What the worker offers of further kinds, and what is granted; nothing if it offers none (semantics R2, R5)."""
+    """What the worker offers of further kinds, and what is granted; nothing if it offers none (semantics R1, R5)."""
     if not worker.addresses:
         return {}
     held = set(worker.granted_addresses())

@@ -1,4 +1,4 @@
-"""How far a process has known the log, so that it does not take a shorter one for the whole (semantics I8).
+"""How far a process has known the log, so that it does not take a shorter one for the whole (semantics I7).
 
 An emptied store, an older file of it or a replica that lags has a log that looks sound and ends early. Whoever has
 known it further refuses to serve from it, and leaves a note in the store: masters that know less heed it.

@@ -103,7 +103,7 @@ def _with_cores(command: SubmitApp, logged: SubmitApp) -> SubmitApp:
 
 
 def _with_namesakes(command: SubmitApp, logged: SubmitApp) -> SubmitApp:
-    """The submission with the apps of its name that it waits for by what was logged, if it is a singleton (J5)."""
+    """The submission with the apps of its name that it waits for by what was logged, if it is a singleton (J1)."""
     own = all(set(names) <= set(logged.after.get(condition, ())) for condition, names in command.after.items())
     return replace(command, singleton=False, after=logged.after) if command.singleton and own else command
 

@@ -124,7 +124,7 @@ class Scheduler:
         """Whether the state is the fold of the log and the commit in flight."""
         self._decided_at_ms = 0
         self._unsettled = False
-        """Whether a turn is due at once, because the last one took nothing but decommissions (semantics W6)."""
+        """Whether a turn is due at once, because the last one took nothing but decommissions (semantics W3)."""
         self._omitted: tuple[int, int] | None = None
         """How many refusals were not logged, and since when (ms); lost with the master (semantics T3)."""
 

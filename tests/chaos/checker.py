@@ -213,7 +213,7 @@ def _ran_on(evidence: Evidence) -> Iterator[str]:
     gone = {
         _grantee(data): record
         for record, data in evidence.of_type(*REMOVED)
-        if data["reason"] != "lost"  # its worker is cut off and cannot say what it still runs (semantics W2, W4)
+        if data["reason"] != "lost"  # its worker is cut off and cannot say what it still runs (semantics W2)
     }
     for trace in evidence.traces:
         removed = gone.get(trace.executor)

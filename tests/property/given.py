@@ -178,7 +178,7 @@ class Cluster:
 
 
 def rests(commands: Iterable[Command]) -> bool:
-    """Whether a turn with these commands may decide nothing: a decommission starts no placement (semantics W6)."""
+    """Whether a turn with these commands may decide nothing: a decommission starts no placement (semantics W3)."""
     return any(isinstance(command, DecommissionWorker) for command in commands)
 
 

@@ -21,7 +21,7 @@ INFINITE = Fraction(10**30)
 
 
 def live(state: ClusterState) -> list[Worker]:
-    """The workers that count (semantics A4)."""
+    """The workers that count (semantics W1)."""
     return [worker for worker in state.workers.values() if worker.status == "alive"]
 
 
@@ -185,7 +185,7 @@ def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
 
 
 def usable(state: ClusterState) -> list[Worker]:
-    """The live workers with room for a minimum executor (semantics S1)."""
+    """The live workers with room for a minimum executor (semantics S2)."""
     least = state.settings
     return [
         worker
@@ -305,7 +305,7 @@ def _near(state: ClusterState, app: App, left_mb: int) -> list[tuple[str, int, i
 def _dealt(
     state: ClusterState, workers: list[Worker], size: tuple[int, int], number: int
 ) -> list[tuple[str, int, int]]:
-    """So many executors, one by one: round and round, or each worker to the full (semantics P2, P3)."""
+    """So many executors, one by one: round and round, or each worker to the full (semantics P2)."""
     placed = dict.fromkeys((worker.id for worker in workers), 0)
     room = {
         one.id: min(one.open_to(None).cores // size[0], one.open_to(None).memory_mb // size[1], most_on(one))

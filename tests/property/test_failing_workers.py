@@ -39,7 +39,7 @@ def test_no_app_gets_anything_where_it_is_excluded_and_few_workers_are_suspected
         commands = [command_for(cluster.state, step) for step in turn]
         with suppress(CommandRejected):
             cluster.turn(*commands)
-        if not any(isinstance(command, DecommissionWorker) for command in commands):  # it decides nothing (W6)
+        if not any(isinstance(command, DecommissionWorker) for command in commands):  # it decides nothing (W3)
             assert 4 * len(cluster.state.suspects) <= cluster.state.fleet.live
     cluster.check_replay()
     state = cluster.state

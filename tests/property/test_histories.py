@@ -81,7 +81,7 @@ def test_every_decision_respects_quotas_offers_and_requests(
         elif isinstance(event, WorkerChanged):
             if event.status == "decommissioned":
                 decommissioned[event.worker] = None
-            assert event.status != "alive" or event.worker not in decommissioned, f"semantics W6: {event}"
+            assert event.status != "alive" or event.worker not in decommissioned, f"semantics W3: {event}"
         elif isinstance(event, AppAdmitted) and state.settings.admission == "fair":
             assert reference.within(state, state.apps[event.app]), f"semantics N2: {event}"
         elif isinstance(event, ExecutorAllocated):
@@ -90,7 +90,7 @@ def test_every_decision_respects_quotas_offers_and_requests(
             assert host.status == "alive"
             assert host.offer.cores >= event.resources.cores + sum(one.resources.cores for one in held)
             assert host.offer.memory_mb >= event.resources.memory_mb + sum(one.resources.memory_mb for one in held)
-            assert app.executor_limit is None or len(staying(app)) < app.executor_limit, f"semantics P5: {event}"
+            assert app.executor_limit is None or len(staying(app)) < app.executor_limit, f"semantics P4: {event}"
             assert not app.spec.driver or app.driver is not None, f"semantics D1: {event}"
             assert not app.expired_at, f"semantics X2: {event}"
             if state.settings.admission == "fair":

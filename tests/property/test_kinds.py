@@ -107,7 +107,7 @@ def _pairs(named: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
 
 
 def spares_others(state: ClusterState, event: ExecutorAllocated) -> None:
-    """Semantics R6: workers that offer fewer kinds which the executor does not need had no room; exact for `pack`."""
+    """Semantics P1: workers that offer fewer kinds which the executor does not need had no room; exact for `pack`."""
     if not state.sparing or state.settings.placement != "pack" or event.locality is not None or state.holds:
         return
     wanted = {kind for kind, _ in event.resources.others}
@@ -175,7 +175,7 @@ def smallest(state: ClusterState, app: App) -> Resources | None:
     ),
 )
 def test_no_address_is_granted_twice_and_none_leaves_an_offer(history: History, settings: dict[str, object]) -> None:
-    """Semantics R2, R5, R6; ledgers, parts and claims of every kind are recomputed at each event (O2)."""
+    """Semantics R1, R5, P1; ledgers, parts and claims of every kind are recomputed at each event (O2)."""
     cluster = played(history, settings)
     cluster.check_replay()
     again = restored(lines(cluster.state))

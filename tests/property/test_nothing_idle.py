@@ -91,7 +91,7 @@ def nothing_is_idle(state: ClusterState) -> None:
 
 
 def smallest_now(state: ClusterState, app: App) -> tuple[int, int]:
-    """The smallest executor that placement tries now: the least free memory sizes one that states none (S1, S3)."""
+    """The smallest executor that placement tries now: the least free memory sizes one that states none (S2, S3)."""
     least, cores = reference.smallest(state, app, 256), state.settings.min_executor_cores
     rooms = [worker.open_to(None) for worker in reference.live(state)]
     usable = [one for one in rooms if one.cores >= cores and one.memory_mb >= state.settings.min_executor_memory_mb]

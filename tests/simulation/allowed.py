@@ -1,4 +1,4 @@
-"""Who may do and see what: section I of docs/semantics.md read a second time, without the rules' own reading."""
+"""Who may do and see what: section I of docs/security.md read a second time, without the rules' own reading."""
 
 from __future__ import annotations
 

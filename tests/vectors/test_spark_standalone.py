@@ -1,4 +1,4 @@
-"""One app on one cluster, one pass, against real Spark (semantics S5, P1-P5, A1)."""
+"""One app on one cluster, one pass, against real Spark (semantics S5, P1, P2, P4, A1)."""
 
 from __future__ import annotations
 

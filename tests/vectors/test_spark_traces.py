@@ -1,4 +1,4 @@
-"""Whole lives of a cluster, message by message, against a real Spark Master (semantics S5, P, D, W2, W5, W6, A5).
+"""Whole lives of a cluster, message by message, against a real Spark Master (semantics S5, P, D, W2, W5, W3, A5).
 
 Each message is a turn of commands. Spark frees the room of what it kills at once; here a grant is held
 until its worker says that the executor is gone, so that word arrives in the same turn. What Spark

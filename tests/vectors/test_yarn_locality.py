@@ -1,4 +1,4 @@
-"""What Spark on YARN asks for, and where, case by case (semantics L2, L3)."""
+"""What Spark on YARN asks for, and where, case by case (semantics L2)."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _SUMS = "ledgers that are the sums of their apps"
 class Restored(NamedTuple):
     """At position `seq` the account restored the log, and named the `key`, "" if none (semantics I7).
 
-    Or it `accepted` a shorter log, instead of one that was known (I8).
+    Or it `accepted` a shorter log, instead of one that was known (I7).
     """
 
     seq: int
@@ -77,7 +77,7 @@ class Restored(NamedTuple):
 
 
 def broken_by(end: int, known: int) -> str:
-    """What is broken where a log that ends at `end` is accepted, though another end was known at `known` (I8)."""
+    """What is broken where a log that ends at `end` is accepted, though another end was known at `known` (I7)."""
     if known > end:
         return f"receipts of positions {end + 1} to {known} are broken"
     return f"position {known} was known otherwise, and receipts of what it does not hold are broken"
@@ -437,7 +437,7 @@ def _turns(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
 
 
 def _settles_nothing(inputs: Sequence[Fact]) -> bool:
-    """Whether a turn decides nothing: all its commands are decommissions (W6) or were refused (T3)."""
+    """Whether a turn decides nothing: all its commands are decommissions (W3) or were refused (T3)."""
     commanded = False
     for each in inputs:
         if each.command is not None:

@@ -30,7 +30,7 @@ class Proofs:
         """Command id -> the position of its last event in the log, and its sender."""
         self._keys: dict[str, str] = {}
         self._accepted: list[tuple[int, str, LogAccepted]] = []
-        """Where and by whom a shorter log was accepted (semantics I8)."""
+        """Where and by whom a shorter log was accepted (semantics I7)."""
         self._ends_at = 0
 
     def heard(self, facts: Iterable[Fact]) -> Iterator[Fact]:

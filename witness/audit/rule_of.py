@@ -117,7 +117,7 @@ def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
 
 
 def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str:
-    """Wrong app (P6), size (S2, S3, S5) or worker (P1, P2, P3, P7, L5)."""
+    """Wrong app (P6), size (S2, S3, S5) or worker (P1, P2, P7, L5)."""
     if not isinstance(done, ExecutorAllocated) or not isinstance(due, ExecutorAllocated) or done.app != due.app:
         return "P6"
     app = state.apps[due.app]
@@ -131,7 +131,7 @@ def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str
 
 
 def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
-    """Not a candidate (P1, W7, W8), or not the one whose turn it was (P2, P3, P7, L5)."""
+    """Not a candidate (P1, W7, W8), or not the one whose turn it was (P2, P7, L5)."""
     worker = state.workers.get(done.worker)
     if worker is None or worker.status != "alive" or not worker.free.covers(done.resources):
         return "P1"
@@ -152,21 +152,19 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "Q1": (commands.ReprioritizeApp,),
     "J3": (commands.HoldApp, commands.ReleaseApp),
     "A5": (commands.KillApp, commands.EndApp, commands.StartedExecutor),
-    "H9": (commands.ChangeEdition,),
+    "H8": (commands.ChangeEdition,),
     "C2": (commands.RegisterCompany, commands.ChangeCompany, commands.RemoveCompany),
     "D3": (commands.EndedDriver,),
     "L1": (commands.ScaleApp,),
     "L6": (commands.ReportBacklog,),
     "P6": (commands.KillExecutors,),
     "N1": (commands.SetLimit,),
-    "X3": (commands.ExtendApp,),
-    "X4": (commands.SignalApp,),
-    "X5": (commands.CancelTask,),
+    "X1": (commands.ExtendApp,),
+    "X4": (commands.SignalApp, commands.CancelTask),
     "G4": (commands.FinishApp, commands.LoseOwner),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),
-    "W3": (commands.DrainWorker, commands.UndrainWorker, commands.RemoveWorker),
-    "W6": (commands.DecommissionWorker,),
+    "W3": (commands.DrainWorker, commands.UndrainWorker, commands.RemoveWorker, commands.DecommissionWorker),
     "I2": (
         commands.AddAccount,
         commands.ChangeAccount,
@@ -175,8 +173,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
         commands.RevokeRole,
     ),
     "I3": (commands.ShowApps,),
-    "I7": (commands.RestoreLog,),
-    "I8": (commands.AcceptLog,),
+    "I7": (commands.RestoreLog, commands.AcceptLog),
     "I5": (commands.IssueToken, commands.RevokeToken),
 }
 _OF_NEEDS: dict[type[Any], str] = {

@@ -1,7 +1,7 @@
 """Which of a user's pending apps is next (semantics F).
 
 A policy is one record of `APP_POLICIES`, read by admission, explanations and the audit. Within a group of equals, apps
-go by their rank time, then by submission (semantics Q2).
+go by their rank time, then by submission (semantics Q1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def fifo(_kind: str) -> int:
 
 
 def sql_first(kind: str) -> int:
-    """Apps of kind `sql` before others (semantics F2)."""
+    """Apps of kind `sql` before others (semantics F1)."""
     return 0 if kind == "sql" else 1
 
 
@@ -37,7 +37,7 @@ class AppPolicy(NamedTuple):
     """Why an app was next, after "of 3 apps in ann's queue it was"."""
 
     def rank(self, app: App, step_ms: int) -> AppPlace:
-        """The app's place among the user's (semantics Q2).
+        """The app's place among the user's (semantics Q1).
 
         A step of priority is worth `step_ms` of waiting; with 0, no waiting makes up for a lower priority. Example,
         steps of an hour: an app of priority 2 that became ready at 12:00 goes before one of priority 0 from 10:30, and
@@ -52,7 +52,7 @@ APP_POLICIES = {
     policy.name: policy
     for policy in (
         AppPolicy("fifo", "F1", fifo, "submitted first"),
-        AppPolicy("sql-first", "F2", sql_first, "first by its kind, then by submission"),
+        AppPolicy("sql-first", "F1", sql_first, "first by its kind, then by submission"),
     )
 }
 """By their names, which are the values of the setting."""

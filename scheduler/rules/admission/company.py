@@ -30,7 +30,7 @@ class Tenant:
 
 
 def dominant_share(tenant: Tenant, _: Basis) -> Share:
-    """The company whose request is the lowest dominant share first (semantics C3, O3).
+    """The company whose request is the lowest dominant share first (semantics C3, O1).
 
     Equal shares: the one selected longest ago, then by name. Example: quotas of 512, 128 and 1024 cores with 128, 64
     and 128 occupied are shares of 25 %, 50 % and 12.5 %. The third goes first, then the first, then the second.

@@ -134,7 +134,7 @@ class AppQueue:
         company.limit.set(limits, name, [queue.contender for queue in company.users.values()])
 
     def share(self, name: str) -> Share:
-        """The company's share of its quota (semantics C3, O3)."""
+        """The company's share of its quota (semantics C3, O1)."""
         tenant = self.companies[name].tenant
         return tenant.quota.share_of(tenant.balance.requested)
 

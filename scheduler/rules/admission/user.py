@@ -49,7 +49,7 @@ def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
 
 
 def least_occupied(contender: Contender, quota: Quota, _basis: Basis) -> Share:
-    """The user who occupies the smallest dominant share of the company's quota first, ties by U1 (semantics U3, O3).
+    """The user who occupies the smallest dominant share of the company's quota first, ties by U1 (semantics U3, O1).
 
     Example, a quota of 64 cores and 128 GiB: ann occupies 16 cores and 16 GiB, a share of 1/4, and bob 8 cores and 48
     GiB, 3/8. ann goes first. After another app of 16 cores and 16 GiB she is at 1/2, and bob goes first.

@@ -46,7 +46,7 @@ def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:
 
 
 def pack(candidates: Candidates, size: Resources, limit: int) -> Counts:
-    """Up to `limit` executors, as many as fit on the first candidate, then the next (semantics P3)."""
+    """Up to `limit` executors, as many as fit on the first candidate, then the next (semantics P2)."""
     return fill(_rooms(candidates, lambda free: free.holds(size)), limit)
 
 
@@ -66,7 +66,7 @@ def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
 
 
 def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
-    """The same, with all free cores of the first candidate, then of the next (semantics P4, P3).
+    """The same, with all free cores of the first candidate, then of the next (semantics P4, P2).
 
     12 cores on workers with 1, 7 and 4 free: 1, 7 and 4 (P7).
     """
@@ -136,7 +136,7 @@ PLACEMENTS = {
     placement.name: placement
     for placement in (
         Placement("spread", "P2", spread, spread_cores, "one to each worker in turn"),
-        Placement("pack", "P3", pack, pack_cores, "as many as fit on a worker, then the next"),
+        Placement("pack", "P2", pack, pack_cores, "as many as fit on a worker, then the next"),
         Placement(
             "classic-spread", "P7", one_each, spread_cores, "at most one of the app on a worker", one_a_worker=True
         ),

@@ -32,7 +32,7 @@ def place_near(
     """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
 
     A request waits a bounded time for each nearer level, counted from its creation. Within a level, workers are
-    selected by the usual rules (P1, P2, P3), those `without` left out.
+    selected by the usual rules (P1, P2), those `without` left out.
     """
     settings = state.settings
     affordable = app.lacking if settings.admission == "open" else app.affords(unit)

@@ -42,7 +42,7 @@ def sizes_to_try(fleet: Fleet, settings: ClusterConfigured, left: int, cores_per
     """Executor cores to try, in order, for an app still owed `left` cores (semantics S2, S4, A7).
 
     The first size depends on `left` and on the fleet's free cores; each next one is half of it, down to the smallest
-    executor that can run a task. Empty if no worker is usable (S1).
+    executor that can run a task. Empty if no worker is usable (S2).
     """
     sizes, usable = fleet.sizes, fleet.usable
     if not usable:

@@ -1,4 +1,4 @@
-"""Executor requests with locality preferences, by the rules of Spark on YARN (semantics L2, L3, source [2]).
+"""Executor requests with locality preferences, by the rules of Spark on YARN (semantics L2, source [2]).
 
 The rules come from `YarnAllocator` and `LocalityPreferredContainerPlacementStrategy`, rounding included. Per-host
 numbers use the same double-precision operations in the same order, because exact fractions sometimes round
@@ -67,7 +67,7 @@ def split_pending_requests(pending: Sequence[tuple[str, ...] | None], by_host: M
 def expected_host_counts(
     preferences: Preferences, executors_by_host: Mapping[str, int], matching: Sequence[Sequence[str]]
 ) -> dict[str, int]:
-    """The number of further executors for each preferred host (semantics L3).
+    """The number of further executors for each preferred host (semantics L2).
 
     A host's share of the executors equals its share of all preferences. From it, subtract the host's executors
     (`executors_by_host`) and its pending requests (`matching`), then round up.
@@ -87,7 +87,7 @@ def expected_host_counts(
 def locality_of_requested_executors(
     count: int, expected: Mapping[str, int], racks: Mapping[str, str]
 ) -> list[Locations]:
-    """`count` executor requests, those without a preference first (semantics L3).
+    """`count` executor requests, those without a preference first (semantics L2).
 
     The number of requests with a preference is the sum of `expected`, at most `count`. Scale the hosts' numbers so that
     the largest equals it. Each request then prefers every host with a number left, and takes one from each. `racks`
@@ -127,7 +127,7 @@ def rethought(
     racks: Mapping[str, str],
     at: int,
 ) -> list[Wanted]:
-    """The app's pending requests after its demand or executors changed (semantics L1, L2, L4).
+    """The app's pending requests after its demand or executors changed (semantics L1, L2).
 
     `lacking` is target - starting - running executors. If fewer are lacking than pending, cancel the surplus: stale
     requests first, then free, then matching ones; the oldest first within each class. Otherwise:
@@ -162,7 +162,7 @@ def rethought(
 
 
 def without(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> list[Wanted]:
-    """The requests after `number` of them were cancelled or served, in the order of the indexes `order` (L4)."""
+    """The requests after `number` of them were cancelled or served, in the order of the indexes `order` (L2)."""
     left = [wanted.number for wanted in pending]
     for index in order:
         cancelled = min(number, left[index])

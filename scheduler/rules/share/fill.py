@@ -199,7 +199,7 @@ class Rooms:
 
 
 def _spare(room: Resources, size: Resources) -> int:
-    """How many kinds the room has of which the size needs nothing (semantics R6)."""
+    """How many kinds the room has of which the size needs nothing (semantics P1)."""
     return sum(size.amount(kind) == 0 for kind, _ in room.others)
 
 

@@ -196,7 +196,7 @@ class _Telling:
         self._state, self._entitled, self._claimant, self._target = state, entitled, claimant, target
 
     def told(self, executor: Allocation, why: Why) -> ExecutorRevoked:
-        """The event, with the date of the need as the deadline, and a receipt (semantics H7, Z5).
+        """The event, with the date of the need as the deadline, and a receipt (semantics H7).
 
         Whose slot is over knew its deadline from its grant on (semantics H10).
         """

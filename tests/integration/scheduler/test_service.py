@@ -182,7 +182,7 @@ def test_a_turn_runs_without_input_once_a_timer_is_due(
 def test_what_a_decommission_ends_is_placed_anew_in_a_turn_that_waits_for_nothing(
     scheduler: Scheduler, client: Client, log: EventLog
 ) -> None:
-    """Semantics W6: once, and the audit finds both turns right."""
+    """Semantics W3: once, and the audit finds both turns right."""
     other = RegisterWorker(worker="w2", node="n2", host="h2", cores=16, memory_mb=32768)
     ask(client, ACME, WORKER, submission("a"))
     scheduler.turn()

@@ -595,7 +595,7 @@ def test_a_worker_lost_while_registering_starts_nothing_beside_old_executors(clu
 
 @ONE_STORE
 def test_a_silent_workers_task_moves_and_is_stopped_before_the_worker_returns(cluster: Cluster, tmp_path: Path) -> None:
-    """Semantics W2 and W4, with an agent that is stopped."""
+    """Semantics W2, with an agent that is stopped."""
     cluster.client.send(ConfigureCluster(settings={"worker_timeout_s": 4}))
     agents = {name: cluster.agent(cluster.offer(name, cores=4)) for name in ("w1", "w2")}
     folder = tmp_path / "said"
@@ -892,7 +892,7 @@ def test_modules_in_the_current_folder_are_not_imported_instead_of_fairlogs(clus
 
 @ONE_STORE
 def test_tasks_find_the_addresses_that_their_executor_is_granted(cluster: Cluster, tmp_path: Path) -> None:
-    """Semantics R2, R5. Neither task ends before the other has begun, so each is in an executor of its own."""
+    """Semantics R1, R5. Neither task ends before the other has begun, so each is in an executor of its own."""
     cluster.client.send(RegisterKind(kind="gpu"))
     cluster.agent(cluster.offer().model_copy(update={"resources": {"gpu": ("3", "1", "2")}}))
     seen = tmp_path / "seen"

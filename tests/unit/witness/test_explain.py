@@ -181,7 +181,7 @@ def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
     asked = {"executor_memory_mb": 1024, "memory_per_task_mb": None}
     cluster.turn(replace(submission("full", 8), **asked, executor_cores=8))
     cluster.turn(replace(submission("a1", 4), **asked, executor_cores=4, executor_limit=0))
-    assert waits(cluster, "a1") == ("limit", "P5", "its demand is 0 executors")
+    assert waits(cluster, "a1") == ("limit", "P4", "its demand is 0 executors")
     cluster.turn(ScaleApp(app="a1", executors=1, prefer={"w1.example": 1}, preferring_tasks=1))
     assert waits(cluster, "a1") == (
         "locality",

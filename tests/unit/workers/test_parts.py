@@ -335,7 +335,7 @@ def test_addresses_are_divided_among_the_workers_of_a_machine() -> None:
 
 
 def test_a_command_discovers_addresses_as_in_spark() -> None:
-    """Semantics R2."""
+    """Semantics R1."""
     said = '{"name": "gpu", "addresses": ["0", "1"]}'
     assert discovered(f"echo '{said}'") == ("gpu", ("0", "1"))
 

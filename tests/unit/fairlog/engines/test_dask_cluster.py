@@ -22,7 +22,7 @@ from tests.waiting import HOPELESS_S
 
 
 class Grants:
-    """In place of the app: it holds as many workers as are demanded, as the rules G1 to G3 say."""
+    """In place of the app: it holds as many workers as are demanded, as rules G1 and G2 say."""
 
     def __init__(
         self, submission: SubmitApp, secrets: dict[str, str], *, hear: Callable[[Any], None], **_: Any

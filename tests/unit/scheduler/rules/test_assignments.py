@@ -135,7 +135,7 @@ def test_a_worker_that_joined_and_left_in_one_turn_is_not_expected() -> None:
 
 
 def test_a_worker_lost_and_back_in_one_turn_has_only_its_new_grants() -> None:
-    """Semantics W2, W4: `left` and then `joined`."""
+    """Semantics W2: `left` and then `joined`."""
     cluster = shared(w1=8)
     cluster.submit("a1", 8)
     events = cluster.turn(LoseWorker(worker="w1"), worker("w1", 8))

@@ -1,4 +1,4 @@
-"""Demand that moves: stated anew, by the backlog and by time; and where the executors of it go (semantics L, O4)."""
+"""Demand that moves: stated anew, by the backlog and by time; and where the executors of it go (semantics L, O1)."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ class TestElastic:
 
 
 class TestTasksThatPreferHosts:
-    """Semantics L7, L8."""
+    """Semantics L7."""
 
     def cluster(self) -> Cluster:
         return cluster_of(*(replace(offer(f"w{number}", 8), host=f"h{number}") for number in range(1, 5)))

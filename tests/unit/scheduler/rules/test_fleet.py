@@ -18,13 +18,13 @@ def fleet(**free: tuple[int, int]) -> Fleet:
 
 
 def test_a_worker_is_usable_with_the_minimum_executors_cores_and_memory_free() -> None:
-    """Semantics S1."""
+    """Semantics S2."""
     workers = fleet(w1=(4, 2048), w2=(3, 65536), w3=(64, 2047), w4=(16, 2048), w5=(15, 9999))
     assert [workers.usable_with(index) for index in range(3)] == [1, 2, 3]
 
 
 def test_totals_are_those_of_the_offers_not_of_what_is_free() -> None:
-    """Semantics A4."""
+    """Semantics W1."""
     workers = fleet(w1=(16, 4096))
     workers.join("w2", Resources(8, 8192), Resources(0, 0))
     assert (workers.total.cores, workers.total.memory_mb) == (24, 12288)

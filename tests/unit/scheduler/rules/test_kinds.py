@@ -125,7 +125,7 @@ def test_a_killed_executor_keeps_its_addresses_until_it_is_gone() -> None:
 
 
 def test_an_address_that_is_granted_cannot_leave_the_offer() -> None:
-    """Semantics R2, W1."""
+    """Semantics R1, W1."""
     made = cluster(gpus("w1", "0", "1"))
     made.turn(asks("x"))
     sentence = refused(made, gpus("w1", "1", "2"), AddressGranted)
@@ -331,7 +331,7 @@ def test_a_quota_is_changed_in_full() -> None:
 
 
 def test_apps_without_gpus_leave_workers_with_gpus_to_others() -> None:
-    """Semantics R6: w1 would be last by P1, and is first because it offers no kind that the app does not request."""
+    """Semantics P1: w1 would be last by P1, and is first because it offers no kind that the app does not request."""
     made = cluster(gpus("w1", cores=8), gpus("w2", "0"), gpus("w3", "0"))
     assert [worker for worker, _ in given(made.turn(asks("plain", 8, 0)))] == ["w1", "w3"]
     assert [worker for worker, _ in given(made.turn(asks("more", 8, 0)))] == ["w1", "w2"]
@@ -339,7 +339,7 @@ def test_apps_without_gpus_leave_workers_with_gpus_to_others() -> None:
 
 
 def test_a_worker_whose_gpus_are_all_granted_still_offers_them() -> None:
-    """Semantics R6 goes by the offer."""
+    """Semantics P1 goes by the offer."""
     made = cluster(gpus("w1"), gpus("w2", "0", cores=64))
     made.turn(asks("gpus"))
     assert [worker for worker, _ in given(made.turn(asks("plain", gpu=0)))] == ["w1"]
@@ -347,14 +347,14 @@ def test_a_worker_whose_gpus_are_all_granted_still_offers_them() -> None:
 
 @pytest.mark.parametrize("settings", [{"spare_resources": False}, {"admission": "open"}])
 def test_sparing_is_off_by_setting_and_with_open_admission(settings: dict[str, object]) -> None:
-    """Semantics R6."""
+    """Semantics P1."""
     made = cluster(gpus("w1"), gpus("w2", "0", cores=64), **settings)
     assert [worker for worker, _ in given(made.turn(asks("plain", gpu=0)))] == ["w2"]
 
 
 @pytest.mark.parametrize("selection", ["cores-free-desc", "cores-free-asc", "memory-free-desc", "worker-id"])
 def test_within_workers_that_offer_as_many_kinds_the_selection_decides(selection: str) -> None:
-    """Semantics R6, P1."""
+    """Semantics P1."""
     fleet = Fleet([16, 8, 4], Resources(4, 2048))
     offers = {
         "a": Resources(8, 8192),

@@ -232,7 +232,7 @@ def test_of_more_executors_than_are_demanded_one_that_ends_well_lowers_nothing()
 
 
 def test_one_command_lowers_the_demand_and_stops_executors() -> None:
-    """Semantics G3: nothing is placed in between, and ids of other executors are ignored."""
+    """Semantics G1: nothing is placed in between, and ids of other executors are ignored."""
     cluster = running()
     events = cluster.turn(ScaleApp(app="a1", executors=1, stop=("a1.2", "a1.0", "a1.9", "a1.2")))
     assert kinds(events) == ["AppChanged", "ExecutorRevoked", "ExecutorRevoked"]
@@ -370,7 +370,7 @@ def places(cluster: Cluster) -> dict[str, tuple[int, int]]:
 
 
 def test_a_program_that_failed_returns_under_its_index_and_knows_how_many_there_are() -> None:
-    """Semantics G6: whatever ended well in between."""
+    """Semantics G1: whatever ended well in between."""
     cluster = running()
     assert places(cluster) == {"a1.0": (0, 3), "a1.1": (1, 3), "a1.2": (2, 3)}
     cluster.turn(EndedExecutor(executor="a1.0", reason="exited", exit_code=0))
@@ -408,7 +408,7 @@ def test_a_program_begins_in_its_apps_folder_unless_that_may_be_elsewhere(about:
 
 
 def test_programs_that_can_never_run_at_once_are_refused_with_both_numbers() -> None:
-    """Semantics G7: counted per worker, for two workers of 5 cores hold four executors of 2 cores and not five."""
+    """Semantics N3: counted per worker, for two workers of 5 cores hold four executors of 2 cores and not five."""
     cluster = shared(w1=5, w2=5)
     why = r"needs 5 executors of 2 cores and 1024 MiB at once, and the cluster, were it empty, can hold 4 at most"
     with pytest.raises(NeverTogether, match=why):

@@ -76,7 +76,7 @@ class TestPriority:
 
     @pytest.mark.parametrize(("step_s", "order"), [(10, "a2 a3 a1"), (3, "a1 a2 a3"), (0, "a3 a2 a1")])
     def test_a_step_is_worth_some_time_of_waiting(self, step_s: int, order: str) -> None:
-        """Semantics Q2: a2 comes 6 s after a1 with one step more, a3 20 s after a2 with two steps more."""
+        """Semantics Q1: a2 comes 6 s after a1 with one step more, a3 20 s after a2 with two steps more."""
         cluster = full({"priority_step_s": step_s})
         cluster.turn(app("a1", 4))
         cluster.turn(app("a2", 4, priority=1), after_s=6)
@@ -84,7 +84,7 @@ class TestPriority:
         assert emptied(cluster) == order.split()
 
     def test_equal_rank_times_go_by_submission(self) -> None:
-        """Semantics Q2."""
+        """Semantics Q1."""
         cluster = full({"priority_step_s": 1})
         cluster.turn(app("late", 4, priority=-1))
         cluster.turn(app("early", 4), after_s=1)
@@ -92,7 +92,7 @@ class TestPriority:
         assert emptied(cluster) == ["late", "early", "now", "later"]
 
     def test_with_sql_first_it_orders_within_each_kind(self) -> None:
-        """Semantics F2."""
+        """Semantics F1."""
         cluster = full({"app_policy": "sql-first"})
         for command in (app("b", 4, priority=1000), app("s1", 4, kind="sql"), app("s2", 4, kind="sql", priority=1)):
             cluster.turn(command)
@@ -110,7 +110,7 @@ class TestPriority:
             cluster.turn(ReprioritizeApp(app="f", priority=0))
 
     def test_a_changed_step_orders_the_waiting_apps_anew(self) -> None:
-        """Semantics Q2."""
+        """Semantics Q1."""
         cluster = full({"priority_step_s": 0})
         cluster.turn(app("a1"), app("a2", priority=1))
         cluster.turn(ConfigureCluster(settings={"priority_step_s": 1}), after_s=1)
@@ -208,7 +208,7 @@ class TestDependencies:
         assert admitted(events) == ["a2"]
 
     def test_its_time_counts_from_the_event_that_made_it_ready(self) -> None:
-        """Semantics J2, Q2, U1."""
+        """Semantics J2, Q1, U1."""
         cluster = full()
         cluster.turn(app("p", 4))
         cluster.turn(app("a1", after={"any": ("p",)}))

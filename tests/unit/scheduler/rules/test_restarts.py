@@ -69,7 +69,7 @@ def test_a_driver_that_ran_for_a_while_starts_again_at_once() -> None:
 
 
 def test_a_driver_that_waits_is_the_same_after_a_snapshot() -> None:
-    """Semantics D3, Z4."""
+    """Semantics D3, T2."""
     cluster = supervised()
     assert [fail(cluster), fail(cluster), fail(cluster)] == [True, True, False]
     again = restored(lines(cluster.state))

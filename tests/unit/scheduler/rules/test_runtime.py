@@ -231,7 +231,7 @@ def test_the_executors_of_an_expired_app_are_told_to_stop_with_the_grace() -> No
 
 
 def test_an_app_is_extended_up_to_the_maximum_and_beyond_by_operators() -> None:
-    """Semantics X3: it is warned anew."""
+    """Semantics X1: it is warned anew."""
     cluster = running(warn=("USR1", 10))
     cluster.turn(ConfigureCluster(settings={"max_max_runtime_s": 90}))
     cluster.turn(after_s=49)
@@ -312,7 +312,7 @@ def test_a_signal_that_nothing_can_get_is_refused(about: dict[str, Any], why: st
 
 
 def test_who_runs_tasks_of_an_app_is_told_which_are_cancelled() -> None:
-    """Semantics X5."""
+    """Semantics X4."""
     cluster = shared(w1=16)
     cluster.turn(replace(submission("wait", 4), hold=True, tasks=3))
     plain = cluster.state.dump()["apps"]["wait"]

@@ -100,14 +100,14 @@ def test_a_done_executor_returns_its_grant_but_its_cores_are_not_owed_again() ->
 
 
 def test_a_changed_demand_moves_all_three_ledgers() -> None:
-    """Semantics O4."""
+    """Semantics O1."""
     state = fold([*RUNNING, AppChanged(app="a1", requested=Resources(16, 8192), sizing=Computed(512))])
     assert balances(state) == [Balance(Resources(16, 8192), Resources(8, 4096))] * 3
     assert state.apps["a1"].left_cores == 8
 
 
 def test_a_changed_demand_moves_its_company_in_the_order() -> None:
-    """Semantics O4, C3."""
+    """Semantics O1, C3."""
     companies = [CompanyRegistered(company=name, amounts=Resources(64, 32768)) for name in ("a", "b")]
     state = fold([*companies, joined("w1", 64), queued("a1", company="a"), queued("b1", 16, company="b")])
     fold([entered("a1", company="a"), entered("b1", company="b"), queued("a2", company="a")], state)
@@ -184,7 +184,7 @@ def test_an_ended_app_is_not_forgotten_while_an_executor_of_it_is_left() -> None
 
 @pytest.mark.parametrize("status", ["draining", "leaving", "decommissioned"])
 def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(status: WorkerStatus) -> None:
-    """Semantics A4, W3."""
+    """Semantics W1, W3."""
     changed = WorkerChanged(worker="w1", status=status, offer=Resources(16, 65536))
     state = fold([*RUNNING, joined("w2", 8, 8192), changed])
     assert (state.fleet.total.cores, state.fleet.total.memory_mb) == (8, 8192)

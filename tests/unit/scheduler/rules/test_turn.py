@@ -60,7 +60,7 @@ def test_a_refused_command_leaves_the_turn_as_it_was() -> None:
 
 
 def test_with_no_live_worker_nothing_is_admitted() -> None:
-    """Semantics A3, A4."""
+    """Semantics A3, W1."""
     cluster = shared()
     assert admitted(cluster.submit("a1")) == []
     cluster.worker("w1", 16)
@@ -188,7 +188,7 @@ def test_users_take_turns_and_one_never_selected_comes_first() -> None:
 
 
 def test_a_user_whose_next_app_does_not_pass_the_cap_is_passed_over() -> None:
-    """Semantics U2: also a smaller app behind it waits."""
+    """Semantics N2: also a smaller app behind it waits."""
     cluster = Cluster()
     cluster.company("acme", 16, 1 << 20)
     cluster.submit("first", 12, user="ann")
@@ -199,7 +199,7 @@ def test_a_user_whose_next_app_does_not_pass_the_cap_is_passed_over() -> None:
 
 
 def test_sql_apps_go_before_others_where_the_setting_says_so() -> None:
-    """Semantics F1, F2."""
+    """Semantics F1."""
     cluster = shared({"app_policy": "sql-first"})
     cluster.submit("b1", 4)
     cluster.submit("s1", 4, kind="sql")
@@ -213,7 +213,7 @@ def test_sql_apps_go_before_others_where_the_setting_says_so() -> None:
 
 
 def test_a_company_occupies_what_it_requests() -> None:
-    """Semantics O3: whatever of it was granted."""
+    """Semantics O1: whatever of it was granted."""
     cluster = Cluster({"reclaim_patience_s": None})
     cluster.company("a", 64, 1 << 20)
     cluster.company("b", 64, 1 << 20)
@@ -243,7 +243,7 @@ def test_workers_are_taken_in_the_order_of_the_setting(selection: str, order: li
 
 
 def test_pack_fills_one_worker_before_the_next() -> None:
-    """Semantics P3."""
+    """Semantics P2."""
     cluster = shared({"placement": "pack"}, w1=16, w2=16, w3=16)
     assert [name for name, _, _ in allocated(cluster.submit("a1", 20))] == ["w3"] * 4 + ["w2"]
 
@@ -303,7 +303,7 @@ def test_a_lost_workers_executors_are_placed_again_and_the_app_keeps_its_place()
 
 
 def test_a_draining_worker_gets_nothing_new_until_it_is_taken_back() -> None:
-    """Semantics W3, A4."""
+    """Semantics W3, W1."""
     cluster = shared(w1=16, w2=8)
     cluster.turn(DrainWorker(worker="w1"))
     assert allocated(cluster.submit("a1", 16)) == [("w2", 8, 4096)]

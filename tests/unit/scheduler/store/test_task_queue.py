@@ -332,7 +332,7 @@ def test_nothing_is_handed_out_once_a_task_has_failed_for_good(work: Worklist) -
 def test_a_cancelled_task_leaves_the_others_to_run_and_the_app_fails_at_their_end(
     fake: fakeredis.FakeRedis, work: Worklist, others: Outcome, detail: str
 ) -> None:
-    """Semantics X5."""
+    """Semantics X4."""
     fake.hset(KEYS.grants(WORKER), "e", '{"executor":"e","keep_going":true}')
     fill(work, 3)
     work.step(APP, worker=WORKER, executor="e", want=2)

@@ -285,7 +285,7 @@ def test_an_entry_that_was_doubled_is_named_at_its_own_position_whatever_it_is(k
         ("AppRemoved", {"app": "d1"}, "D3"),
         ("AppRemoved", {"app": "a2"}, "W5"),
         ("WorkerRemoved", {"reason": "removed"}, "W3"),
-        ("ExecutorRemoved", {"reason": "killed"}, "W6"),
+        ("ExecutorRemoved", {"reason": "killed"}, "W3"),
     ],
 )
 def test_what_a_command_took_along_and_is_left_out_is_missed_where_it_was(

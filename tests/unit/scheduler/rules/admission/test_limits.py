@@ -177,7 +177,7 @@ def test_a_submission_without_a_token_is_refused_and_takes_none() -> None:
 
 
 def test_a_user_is_passed_over_while_a_limit_is_used_up_and_others_are_not() -> None:
-    """Semantics N2, U2."""
+    """Semantics N2."""
     cluster = shared(w1=16)
     cluster.turn(limited("max_cores", 8, "acme", "*"))
     assert admitted(cluster.turn(fixed("a1", 8), fixed("a2"), fixed("b1", user="bob"))) == ["a1", "b1"]

@@ -94,14 +94,14 @@ def test_the_user_selected_longest_ago_is_next_and_one_never_selected_before_all
 
 
 def test_among_users_never_selected_the_user_of_the_oldest_app_is_next() -> None:
-    """Semantics U1, F2: the oldest pending app decides, not the head of the queue."""
+    """Semantics U1, F1: the oldest pending app decides, not the head of the queue."""
     queue, _ = queue_of(pending("old", 1, user="zoe"), pending("b", 2, user="bob"), pending("sql", 3, user="zoe"), c=64)
     queue.configure(ClusterConfigured(app_policy="sql-first"))
     assert first(queue) == "sql"
 
 
 def test_sql_first_puts_apps_of_that_kind_before_others_each_by_submission() -> None:
-    """Semantics F1, F2."""
+    """Semantics F1."""
     queue, _ = queue_of(pending("b1", 1), pending("sql2", 2), pending("b3", 3), pending("sql4", 4), c=64)
     assert first(queue) == "b1"
     queue.configure(ClusterConfigured(app_policy="sql-first"))
@@ -134,7 +134,7 @@ def test_a_quota_that_changed_reorders_the_companies() -> None:
 
 
 def test_the_occupied_share_is_what_is_requested_whatever_is_granted() -> None:
-    """Semantics O3."""
+    """Semantics O1."""
     queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
     balances["a"].requested, balances["b"].granted = Resources(16), Resources(32)
     assert first(queue) == "b"

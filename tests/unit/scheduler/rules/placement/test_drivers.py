@@ -147,7 +147,7 @@ def test_a_lost_worker_takes_its_drivers_with_it() -> None:
 
 
 def test_a_leaving_worker_waits_for_its_drivers_and_a_decommissioned_one_keeps_them() -> None:
-    """Semantics W3, W6."""
+    """Semantics W3."""
     cluster = shared(w1=16)
     cluster.turn(with_driver("a1", tasks=0), with_driver("a2", tasks=0))
     cluster.turn(DecommissionWorker(worker="w1"))
@@ -158,7 +158,7 @@ def test_a_leaving_worker_waits_for_its_drivers_and_a_decommissioned_one_keeps_t
 
 
 def test_a_decommissioned_worker_that_waits_for_its_driver_stays_decommissioned() -> None:
-    """Semantics W6: for good, whichever of the two commands comes first."""
+    """Semantics W3: for good, whichever of the two commands comes first."""
     for first, second in ((DecommissionWorker, RemoveWorker), (RemoveWorker, DecommissionWorker)):
         cluster = shared(w1=16)
         cluster.turn(with_driver("a1"))

@@ -36,7 +36,7 @@ def test_spread_gives_the_three_candidates_2_2_1_of_five_executors() -> None:
 
 
 def test_pack_gives_the_three_candidates_4_1_0_of_five_executors() -> None:
-    """Semantics P3, P."""
+    """Semantics P2, P."""
     assert pack(iter(candidates(ONE, FIVE)), ONE, 5) == [("w5", 4), ("w3", 1)]
 
 
@@ -60,7 +60,7 @@ def test_spread_goes_round_and_round_while_a_worker_has_room() -> None:
 
 
 def test_memory_limits_the_room_as_cores_do() -> None:
-    """Semantics P2, P3."""
+    """Semantics P2."""
     free: list[tuple[str, Shape]] = [("a", Resources(16, 4096)), ("b", Resources(16, 65536))]
     size = Resources(4, 2048)
     assert [shape.holds(size) for _, shape in free] == [2, 4]

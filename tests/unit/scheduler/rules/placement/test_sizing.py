@@ -124,7 +124,7 @@ def test_a_size_larger_than_what_is_left_is_halved() -> None:
 
 
 def test_below_the_minimum_nothing_is_granted_and_the_app_keeps_its_place() -> None:
-    """Semantics S1, S4."""
+    """Semantics S2, S4."""
     cluster = shared(w1=4)
     cluster.submit("b", 4)
     cluster.worker("w0", 3)

@@ -1,4 +1,4 @@
-"""Apps that say what executors they want, open admission, single kills, decommission (semantics S5, A6, P4-P6, W6)."""
+"""Apps that say what executors they want, open admission, single kills, decommission (semantics S5, A6, P4-P6, W3)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_one_growing_executor_a_worker_is_dealt_cores_one_by_one() -> None:
 
 
 def test_a_growing_executor_takes_all_of_a_worker_where_apps_are_packed() -> None:
-    """Semantics P3, P4."""
+    """Semantics P2, P4."""
     cluster = shared({"placement": "pack"}, w1=16, w2=2)
     assert allocated(cluster.turn(growing(cores=17))) == [("w1", 16, 1024), ("w2", 1, 1024)]
 
@@ -123,7 +123,7 @@ def test_executors_below_the_minimum_size_fit_where_the_minimum_does_not() -> No
 
 
 def test_a_limit_counts_running_and_new_executors_and_0_places_nothing() -> None:
-    """Semantics P5."""
+    """Semantics P4."""
     cluster = shared(w1=16)
     assert allocated(cluster.turn(fixed(each=1, executor_limit=0))) == []
     cluster.turn(ScaleApp(app="a1", executors=2))
@@ -134,7 +134,7 @@ def test_a_limit_counts_running_and_new_executors_and_0_places_nothing() -> None
 
 
 def test_a_new_demand_is_stated_in_full_and_stops_nothing_that_runs() -> None:
-    """Semantics P6, O4."""
+    """Semantics P6, O1."""
     cluster = shared(w1=16)
     cluster.turn(fixed(each=4))
     assert cluster.turn(ScaleApp(app="a1", executors=1)) == [
@@ -221,7 +221,7 @@ def test_opening_the_door_lets_those_in_who_wait() -> None:
 
 
 def test_an_app_of_unlimited_cores_requests_the_most_that_it_has_held() -> None:
-    """Semantics A6, O4: at all three levels, by the event of the grant itself."""
+    """Semantics A6, O1: at all three levels, by the event of the grant itself."""
     cluster = opened(w1=6)
     event = registered(cluster, fixed(cores="unlimited", each=4, tasks=1))
     assert (event.cores, event.requested) == (None, NOTHING)
@@ -244,7 +244,7 @@ def test_under_fair_admission_an_unlimited_app_gets_no_more_than_it_has_held() -
 
 
 def test_a_decommissioned_worker_is_left_at_once_and_nothing_is_placed_in_that_turn() -> None:
-    """Semantics W6."""
+    """Semantics W3."""
     cluster = shared(w1=4, w2=2)
     cluster.turn(fixed(cores=4, each=2))
     cluster.worker("w3", 8)
@@ -269,7 +269,7 @@ def test_a_decommission_beside_another_command_does_not_keep_that_one_from_placi
 
 
 def test_a_leaving_worker_that_is_decommissioned_is_out_at_once() -> None:
-    """Semantics W3, W6."""
+    """Semantics W3."""
     cluster = shared(w1=4)
     cluster.turn(fixed(cores=2))
     cluster.turn(RemoveWorker(worker="w1"))

@@ -1,4 +1,4 @@
-"""What executors to ask for, and where (semantics L2, L3)."""
+"""What executors to ask for, and where (semantics L2)."""
 
 from __future__ import annotations
 
