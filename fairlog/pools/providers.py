@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import httpx
 
 from fairlog.pools.spec import Commands, Kubernetes, Pool, Slurm
 from scheduler.model.errors import FairlogError
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _LABEL = "fairlog-pool"
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _MOST_SAID = 300
 AGENT_MB = 256
 """What a job or a pod has beside what its worker offers, for the agent itself."""
@@ -172,40 +176,87 @@ class BySlurm:
 
 
 class ByKubernetes:
-    """Pods, each with a secret that holds its invitation, by kubectl; both have the worker's name."""
+    """Pods, each with a secret that holds its invitation; both have the worker's name."""
 
-    def __init__(self, pool: Pool, spec: Kubernetes, run: Run) -> None:
-        self._pool, self._spec, self._run = pool, spec, run
+    def __init__(self, pool: Pool, spec: Kubernetes) -> None:
+        self._pool, self._spec = pool, spec
+        self._account = Path(_ACCOUNT)
+        inside = "KUBERNETES_SERVICE_HOST" in os.environ
+        if not (spec.server or inside):
+            raise ProviderFailed(
+                "the pool runs in no pod and names no server; start `kubectl proxy`, and set server in [provider] to "
+                '"http://127.0.0.1:8001"'
+            )
+        host = f"[{named}]" if ":" in (named := os.environ.get("KUBERNETES_SERVICE_HOST", "")) else named
+        server = spec.server or f"https://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}"
+        authority = self._account / "ca.crt"
+        trusts = ssl.create_default_context(cafile=authority if authority.exists() and not spec.server else None)
+        self._api = httpx.Client(base_url=server, timeout=spec.timeout, verify=trusts, trust_env=False)
 
     def present(self) -> dict[str, Instance]:
         """As `Provider.present`: a pod that has ended, or a secret without a pod, is broken; one in deletion leaves."""
-        said = self._kubectl(["get", "pods,secrets", f"--selector={_LABEL}={self._pool.name}", "--output=json"])
-        try:
-            items: list[dict[str, Any]] = json.loads(said)["items"]
-            pods = {each["metadata"]["name"]: each for each in items if each["kind"] == "Pod"}
-            names = {each["metadata"]["name"] for each in items}
-        except (ValueError, KeyError, TypeError):
-            raise ProviderFailed(f"kubectl printed no list of pods: {said[:80]!r}") from None
-        return {
+        pods = {each["metadata"]["name"]: each for each in self._listed("pods")}
+        lonely = (each["metadata"]["name"] for each in self._listed("secrets"))
+        return {name: Instance(broken=True) for name in lonely if name not in pods} | {
             name: Instance(
-                leaving="deletionTimestamp" in pods[name]["metadata"],
-                broken=pods[name].get("status", {}).get("phase") in {"Succeeded", "Failed"},
+                leaving="deletionTimestamp" in pod["metadata"],
+                broken=pod.get("status", {}).get("phase") in {"Succeeded", "Failed"},
             )
-            if name in pods
-            else Instance(broken=True)
-            for name in names
+            for name, pod in pods.items()
         }
 
     def start(self, order: Order) -> None:
         """As `Provider.start`. A pod of that name is left as it is, which is an error."""
         about = {"name": order.worker, "labels": {_LABEL: self._pool.name, "app.kubernetes.io/component": "worker"}}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": dict(order.environment)}
-        self._kubectl(["apply", "--filename=-"], json.dumps(secret))
-        self._kubectl(["create", "--filename=-"], json.dumps(self._pod(order, about)))
+        self._ask("DELETE", f"secrets/{order.worker}", gone=True)
+        self._ask("POST", "secrets", secret)
+        self._ask("POST", "pods", self._pod(order, about))
 
     def stop(self, worker: str) -> None:
-        """As `Provider.stop`."""
-        self._kubectl(["delete", "pod,secret", worker, "--ignore-not-found", "--wait=false"])
+        """As `Provider.stop`; the pod first, so that what is left is found by its secret."""
+        for kind in ("pods", "secrets"):
+            self._ask("DELETE", f"{kind}/{worker}", gone=True)
+
+    def _listed(self, kind: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        more = ""
+        while True:
+            query = {
+                "labelSelector": f"{_LABEL}={self._pool.name}",
+                "limit": "500",
+                **({"continue": more} if more else {}),
+            }
+            page = self._ask("GET", kind, query=query)
+            found += page["items"]
+            more = page.get("metadata", {}).get("continue", "")
+            if not more:
+                return found
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        gone: bool = False,
+    ) -> dict[str, Any]:
+        """What the API answers; with `gone`, it is well if nothing of that name is there."""
+        token = self._account / "token"
+        headers = {} if self._spec.server else {"authorization": f"Bearer {token.read_text().strip()}"}
+        where = f"/api/v1/namespaces/{self._spec.namespace}/{path}"
+        try:
+            answer = self._api.request(method, where, json=body, params=query, headers=headers)
+            said: Any = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise ProviderFailed(
+                f"Kubernetes at {self._api.base_url} does not answer {method} {path}: {error}"
+            ) from None
+        if answer.is_error and not (gone and answer.status_code == httpx.codes.NOT_FOUND):
+            why = said.get("message") if isinstance(said, dict) else None
+            raise ProviderFailed(f"Kubernetes refuses {method} {path}: {why or answer.status_code}"[:_MOST_SAID])
+        return said if isinstance(said, dict) else {}
 
     def _pod(self, order: Order, about: Mapping[str, Any]) -> dict[str, Any]:
         amounts = {"cpu": str(self._pool.cores), "memory": f"{self._pool.memory + AGENT_MB}Mi", **self._devices()}
@@ -217,12 +268,23 @@ class ByKubernetes:
             "resources": {"requests": amounts, "limits": amounts},
             "volumeMounts": [{"name": "data", "mountPath": "/data"}],
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "livenessProbe": {
+                "exec": {"command": ["fairlog", "status", "--live"]},
+                "initialDelaySeconds": 60,
+                "periodSeconds": 20,
+                "timeoutSeconds": 10,
+            },
         }
         spec = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 60,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001},
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "fsGroup": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             "containers": [container],
             "volumes": [{"name": "data", "emptyDir": {}}],
         }
@@ -234,9 +296,6 @@ class ByKubernetes:
             "nvidia.com/gpu" if kind == "gpu" else f"fairlog.dev/{kind}": str(number)
             for kind, number in self._pool.resources.items()
         }
-
-    def _kubectl(self, words: Sequence[str], text: str = "") -> str:
-        return self._run(["kubectl", f"--namespace={self._spec.namespace}", *self._spec.options, *words], text)
 
 
 def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,4 +321,4 @@ def provider_of(pool: Pool, lock: int) -> Provider:
         case Slurm() as spec:
             return BySlurm(pool, spec, run)
         case Kubernetes() as spec:
-            return ByKubernetes(pool, spec, run)
+            return ByKubernetes(pool, spec)

@@ -72,14 +72,17 @@ class Slurm(_Part):
 
 
 class Kubernetes(_Part):
-    """Workers that are pods of an image; `options` are kubectl's, `pod` is merged into each pod's spec."""
+    """Workers that are pods of an image, asked for at Kubernetes' API; `pod` is merged into the spec of each.
+
+    `server` is the API's URL, such as that of `kubectl proxy`; "" in a pod, whose service account is used.
+    """
 
     kind: Literal["kubernetes"]
     image: str
-    namespace: str = "fairlog"
-    options: tuple[str, ...] = ()
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "fairlog-workers"
+    server: Annotated[str, Field(pattern=r"^(https?://.+)?$")] = ""
     pod: dict[str, Any] = {}
-    timeout: Duration = 120
+    timeout: Duration = 30
 
 
 class Pool(_Part):
@@ -138,6 +141,13 @@ def read_pool(path: Path) -> Pool:
         raise BadPool(f"{path}: {_in_words(error)}; docs/pools.md shows a whole file") from None
 
 
+_PATTERNS = {
+    "name": "this must be 1 to 40 lower-case letters, digits, dots and hyphens",
+    "provider.namespace": "this must be the name of a namespace",
+    "provider.server": "this must be a URL that begins with http:// or https://",
+}
+
+
 def _in_words(error: ValidationError) -> str:
     """The first error, as `provider.start: this must be given`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -149,6 +159,6 @@ def _in_words(error: ValidationError) -> str:
         "extra_forbidden": "there is no such setting",
         "union_tag_invalid": "kind must be command, slurm or kubernetes",
         "union_tag_not_found": "kind must be given: command, slurm or kubernetes",
-        "string_pattern_mismatch": "this must be 1 to 40 lower-case letters, digits, dots and hyphens",
+        "string_pattern_mismatch": _PATTERNS.get(where, "this is not written as it must be"),
     }.get(first["type"], first["msg"].removeprefix("Value error, "))
     return f"{where}: {said}" if where else said

@@ -22,6 +22,7 @@ REASONS = {
     "needs a Redis with jobs",
     "needs an object store",
     "needs docker",
+    "needs Kubernetes",
     "needs several machines",
     "needs systemd",
     "needs two clusters",

@@ -1,9 +1,10 @@
-"""Providers of workers, against programs that stand for Slurm's and for kubectl with its API server."""
+"""Providers of workers, against programs that stand for Slurm's and a server that stands for Kubernetes' API."""
 
 from __future__ import annotations
 
 import json
 import os
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,32 +12,12 @@ from typing import Any
 
 import pytest
 
+from fairlog.pools import providers
 from fairlog.pools.providers import Instance, Order, Provider, ProviderFailed, provider_of
 from fairlog.pools.spec import Pool
+from tests.integration.kubernetes_rig import FakeKubernetes
+from tests.integration.scheduler.test_tls import authority
 
-KUBECTL = """
-import json, sys
-from pathlib import Path
-folder = Path({folder!r})
-words = [word for word in sys.argv[1:] if word != "--context=test"]
-assert words.pop(0) == "--namespace=fairlog", sys.argv
-objects = {{file.name: json.loads(file.read_text()) for file in folder.glob("*.json")}}
-def name_of(thing): return f"{{thing['kind']}}~{{thing['metadata']['name']}}.json"
-match words:
-    case ["get", "pods,secrets", selector, "--output=json"]:
-        key, _, value = selector.removeprefix("--selector=").partition("=")
-        print(json.dumps({{"items": [o for o in objects.values() if o["metadata"]["labels"].get(key) == value]}}))
-    case ["apply" | "create" as verb, "--filename=-"]:
-        thing = json.load(sys.stdin)
-        if verb == "create" and name_of(thing) in objects:
-            sys.exit(f"Error from server (AlreadyExists): {{name_of(thing)}} already exists")
-        (folder / name_of(thing)).write_text(json.dumps(thing))
-    case ["delete", "pod,secret", name, "--ignore-not-found", "--wait=false"]:
-        for kind in ("Pod", "Secret"):
-            (folder / f"{{kind}}~{{name}}.json").unlink(missing_ok=True)
-    case _:
-        sys.exit(f"error: unknown command {{words}}")
-"""
 SLURM = """
 import json, os, re, sys
 from pathlib import Path
@@ -89,46 +70,91 @@ def order(worker: str) -> Order:
     return Order(worker, {"FAIRLOG_API": "http://api:8080", "FAIRLOG_TOKEN": "fl_1"}, ["worker", "--id", worker])
 
 
-def test_pods_come_with_their_secrets_and_go_with_them(stand_in: Callable[..., Path], lock: int) -> None:
-    folder = stand_in(KUBECTL, "kubectl")
+@pytest.fixture
+def kubernetes() -> Iterator[tuple[str, FakeKubernetes]]:
+    """The URL of an API server, and what it holds."""
+    fake = FakeKubernetes()
+    with fake.served() as port:
+        yield f"http://127.0.0.1:{port}", fake
+
+
+Api = tuple[str, FakeKubernetes]
+
+
+def test_pods_come_with_their_secrets_and_go_with_them(kubernetes: Api, lock: int) -> None:
+    url, fake = kubernetes
+    objects = fake.objects
     pod = {"nodeSelector": {"kind": "spot"}, "tolerations": [{"key": "spot"}], "securityContext": {"runAsUser": 5}}
-    spec = {"kind": "kubernetes", "image": "fairlog:1", "options": ["--context=test"], "pod": pod}
-    provider = made(lock, spec, resources={"gpu": 2})
+    provider = made(lock, {"kind": "kubernetes", "image": "fairlog:1", "server": url, "pod": pod}, resources={"gpu": 2})
     assert provider.present() == {}
     provider.start(order("burst-1"))
-    found = json.loads((folder / "Pod~burst-1.json").read_text())["spec"]
+    found = objects["pods/burst-1"]["spec"]
     assert found["nodeSelector"] == {"kind": "spot"}
-    assert found["securityContext"] == {"runAsNonRoot": True, "runAsUser": 5, "fsGroup": 10001}
+    assert found["securityContext"]["runAsUser"] == 5
+    assert found["securityContext"]["runAsNonRoot"]
     (container,) = found["containers"]
     assert container["args"] == ["worker", "--id", "burst-1"]
     assert container["resources"]["limits"] == {"cpu": "4", "memory": "4352Mi", "nvidia.com/gpu": "2"}
     assert "fl_1" not in json.dumps(found)
-    secret = json.loads((folder / "Secret~burst-1.json").read_text())
+    secret = objects["secrets/burst-1"]
     assert secret["stringData"] == {"FAIRLOG_API": "http://api:8080", "FAIRLOG_TOKEN": "fl_1"}
     assert container["envFrom"] == [{"secretRef": {"name": secret["metadata"]["name"]}}]
-    with pytest.raises(ProviderFailed, match="AlreadyExists"):
+    with pytest.raises(ProviderFailed, match='Kubernetes refuses POST pods: pods "burst-1" already exists'):
         provider.start(order("burst-1"))
-    assert provider.present() == {"burst-1": Instance()}
-    provider.stop("burst-1")
-    provider.stop("burst-1")
-    assert (provider.present(), list(folder.iterdir())) == ({}, [])
+    provider.start(order("burst-2"))
+    assert provider.present() == {"burst-1": Instance(), "burst-2": Instance()}
+    for _ in range(2):
+        provider.stop("burst-1")
+    provider.stop("burst-2")
+    assert (provider.present(), objects) == ({}, {})
 
 
-def test_a_pod_in_deletion_leaves_and_one_that_has_ended_is_broken(stand_in: Callable[..., Path], lock: int) -> None:
-    folder = stand_in(KUBECTL, "kubectl")
-    provider = made(lock, {"kind": "kubernetes", "image": "fairlog"})
-    for number, change in enumerate([{"deletionTimestamp": "2026-11-27T00:00:00Z"}, {}, {}], start=1):
+def test_a_pod_in_deletion_leaves_and_one_that_has_ended_is_broken(kubernetes: Api, lock: int) -> None:
+    url, fake = kubernetes
+    objects = fake.objects
+    provider = made(lock, {"kind": "kubernetes", "image": "fairlog", "server": url})
+    for number in (1, 2, 3):
         provider.start(order(f"burst-{number}"))
-        file = folder / f"Pod~burst-{number}.json"
-        said = json.loads(file.read_text())
-        said["metadata"] |= change
-        file.write_text(json.dumps(said | ({"status": {"phase": "Failed"}} if number == 2 else {})))
-    (folder / "Pod~burst-3.json").unlink()
+    objects["pods/burst-1"]["metadata"] = {**objects["pods/burst-1"]["metadata"], "deletionTimestamp": "2026-11-27"}
+    objects["pods/burst-2"]["status"] = {"phase": "Failed"}
+    del objects["pods/burst-3"]
     assert provider.present() == {
         "burst-1": Instance(leaving=True),
         "burst-2": Instance(broken=True),
         "burst-3": Instance(broken=True),
     }
+
+
+def test_in_a_pod_the_service_account_is_used_and_elsewhere_a_server_named(
+    lock: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"kind": "kubernetes", "image": "fairlog"}
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ProviderFailed, match="start `kubectl proxy`"):
+        made(lock, spec)
+    ours = authority(tmp_path / "tls")
+    (tmp_path / "ca.crt").write_bytes(ours.file.read_bytes())
+    (tmp_path / "token").write_text("account-1\n")
+    monkeypatch.setattr(providers, "_ACCOUNT", str(tmp_path))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*ours.issue("127.0.0.1"))
+    fake = FakeKubernetes()
+    with fake.served(tls) as port:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+        provider = made(lock, spec)
+        provider.start(order("burst-1"))
+        (tmp_path / "token").write_text("account-2")
+        assert provider.present() == {"burst-1": Instance()}
+    assert {*fake.heard} == {"Bearer account-1", "Bearer account-2"}
+
+
+def test_an_api_that_does_not_answer_is_told_of(lock: int) -> None:
+    provider = made(lock, {"kind": "kubernetes", "image": "fairlog", "server": "http://127.0.0.1:1"})
+    with pytest.raises(
+        ProviderFailed, match=r"Kubernetes at http://127\.0\.0\.1:1/? does not answer GET pods: .*refused"
+    ):
+        provider.present()
 
 
 def test_jobs_of_slurm_have_the_name_and_get_no_token_of_the_pool(
