@@ -123,7 +123,8 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
 
     FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order and the
     final state; --json also has the time of each decision and what ended. "edition" is that of the rules of sharing, 2
-    or 3; the default is 3. docs/cli.md lists the operations.
+    or 3; the default is 3. Settings that it does not state are those of a new cluster. docs/cli.md lists the
+    operations.
     """
     from scheduler.rules.simulate import run_scenario  # noqa: PLC0415 (other verbs need no rules)
 
