@@ -186,7 +186,7 @@ def _growth(small: list[float], large: list[float]) -> float:
 
 
 def _settings() -> dict[str, str]:
-    """Those that were typed. Raises: SystemExit if a word is none."""
+    """The settings that were typed. Raises: SystemExit if a word is none."""
     stated = words(__doc__, "NAME=VALUE")
     for word in stated:
         if "=" not in word:

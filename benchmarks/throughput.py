@@ -194,7 +194,7 @@ def lone_submits(url: str, prefix: str = "lone") -> dict[str, float]:
 
 
 def plain_rq(url: str) -> dict[str, float]:
-    """The same commands as plain RQ jobs, enqueued by this process and run by one SimpleWorker process."""
+    """These commands as plain RQ jobs, enqueued by this process and run by one SimpleWorker process."""
     connection = connect(url)
     queue = Queue("plain", connection=connection, serializer=JSONSerializer)
     worker = multiprocessing.get_context("spawn").Process(target=_work_plain, args=(url,), daemon=True)

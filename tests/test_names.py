@@ -1,12 +1,19 @@
-"""A test's name says what holds, in at most 80 characters."""
+"""Names and docstrings: a test's name says what holds, and a docstring begins with what it is about."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parent
 LONGEST = 80
+ROOT = TESTS.parent
+VAGUE = re.compile(r"(It|They|Those|That|The same)\b")
+"""First words that name nothing: a reader has to look for what they stand for."""
 
 
 def too_long(source: str) -> list[str]:
@@ -23,3 +30,27 @@ def test_no_name_of_a_test_is_longer_than_80_characters() -> None:
 def test_the_check_finds_a_name_of_81_characters() -> None:
     names = [f"test_{'x' * length}" for length in (75, 76)]
     assert too_long("".join(f"def {name}():\n    ...\n" for name in names)) == names[1:]
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """The docstrings of a module, its classes and functions, and the texts below attributes and constants."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for before, part in zip([None, *node.body], node.body, strict=False):
+                told = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and part.value.value
+                if isinstance(told, str) and (before is None or isinstance(before, ast.Assign | ast.AnnAssign)):
+                    yield told.strip()
+
+
+@pytest.mark.parametrize("room", ["scheduler", "workers", "recovery", "witness", "fairlog", "benchmarks", "deploy"])
+def test_a_docstring_begins_with_a_noun_or_a_verb_of_the_field(room: str) -> None:
+    files = [file for file in sorted((ROOT / room).rglob("*.py")) if "second_edition" not in file.parts]
+    found = {str(file.relative_to(ROOT)): [*filter(VAGUE.match, docstrings(file.read_text()))] for file in files}
+    assert {file: texts for file, texts in found.items() if texts} == {}
+
+
+def test_the_check_finds_a_vague_docstring_wherever_it_stands() -> None:
+    module = (
+        '"""It."""\nSIZE = 1\n"""Those of it."""\n\ndef f():\n    """That one."""\n\nclass C:\n    """Its size."""\n'
+    )
+    assert [*filter(VAGUE.match, docstrings(module))] == ["It.", "Those of it.", "That one."]

@@ -1,6 +1,6 @@
 """What the live page shows of one state: health, companies, apps with their reasons, workers with what they run.
 
-Every function reads a state and returns JSON values that do not change with it.
+Every function reads a state and returns structs that are to be written before the state changes.
 """
 
 from __future__ import annotations
@@ -9,13 +9,33 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from msgspec import convert
+from msgspec.structs import asdict
+
+from scheduler.model.answers import (
+    AppCard,
+    AppStands,
+    BoardPage,
+    BoardRow,
+    Capacity,
+    CompanyCard,
+    CompanyNow,
+    CompanyShare,
+    FleetShown,
+    FleetWorker,
+    QueuePlace,
+    Run,
+    UserCard,
+    Waiter,
+    WaitReason,
+)
 from scheduler.model.errors import UnknownApp, UnknownCompany
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.states import AppState
 from scheduler.rules.entities import App
 from scheduler.rules.views import app as app_view
 from scheduler.rules.views import companies as companies_view
-from scheduler.rules.views import exclusions, shares, summary
+from scheduler.rules.views import shares, summary_fields
 from scheduler.rules.views import workers as workers_view
 from witness.entitled_reasons import stands
 from witness.pending_reasons import place_in_queue, waits_for
@@ -66,19 +86,19 @@ class Filters(NamedTuple):
 
 
 def overview(state: ClusterState) -> dict[str, Any]:
-    """Capacity by kind, the apps by state, each company with its longest waiter, and the workers by condition."""
+    """The fields of an `Overview` that the state tells, from the capacity to the workers by condition."""
     counts = Counter(app.state for app in state.apps.values())
     waiting = _longest_waits(state)
     pending = Counter(app.spec.company for app in state.apps.values() if app.ended is None and not app.admitted)
     running = Counter(app.spec.company for app in state.apps.values() if app.ended is None and app.admitted)
     companies = [
-        {
-            **each,
-            "pending": pending[each["company"]],
-            "admitted": running[each["company"]],
-            "longest": _waiter(state, waiting[each["company"]]) if each["company"] in waiting else None,
-        }
-        for each in _shares(state)["companies"]
+        CompanyNow(
+            **_now(each),
+            pending=pending[each.company],
+            admitted=running[each.company],
+            longest=_waiter(state, waiting[each.company]) if each.company in waiting else None,
+        )
+        for each in shares(state).companies
     ]
     return {
         "capacity": _capacity(state),
@@ -88,7 +108,7 @@ def overview(state: ClusterState) -> dict[str, Any]:
     }
 
 
-def _capacity(state: ClusterState) -> list[dict[str, Any]]:
+def _capacity(state: ClusterState) -> list[Capacity]:
     """What live workers offer of each kind, and how much of it is used, held for apps, shut, and free."""
     offered = used = held = shut = NOTHING
     for worker in state.workers.values():
@@ -102,7 +122,7 @@ def _capacity(state: ClusterState) -> list[dict[str, Any]]:
             held += worker.free - worker.open_to(None)
     parts = {"total": offered, "used": used, "held": held, "shut": shut, "free": offered - used - held - shut}
     return [
-        {"kind": kind, **{name: _amount(amounts, kind) for name, amounts in parts.items()}}
+        Capacity(kind=kind, **{name: _amount(amounts, kind) for name, amounts in parts.items()})
         for kind in ("cores", "memory", *state.kinds)
     ]
 
@@ -128,11 +148,9 @@ def _since(app: App) -> int:
     return app.readied_at or app.submitted_at
 
 
-def _waiter(state: ClusterState, app: App) -> dict[str, Any] | None:
+def _waiter(state: ClusterState, app: App) -> Waiter | None:
     wait = waits_for(state, app)
-    if wait is None:
-        return None
-    return {"app": app.id, "user": app.spec.user, "since": _since(app), **wait.as_json()}
+    return None if wait is None else Waiter(app=app.id, user=app.spec.user, since=_since(app), **wait.as_json())
 
 
 def _condition(worker: Worker) -> str:
@@ -149,7 +167,7 @@ def listed(
     start: int = 0,
     most: int = 100,
     shown: Callable[[App], bool] = lambda _: True,
-) -> dict[str, Any]:
+) -> BoardPage:
     """The apps that pass, `most` of them from number `start` on, and how many there are.
 
     Each has the cause of its wait, if it waits, and since when (ms). By a reason, the first `MOST_TOLD` are filtered.
@@ -161,20 +179,18 @@ def listed(
     rows = []
     for app in found[start : start + most]:
         wait = waits_for(state, app)
-        told = None if wait is None else wait.as_json()
         rows.append(
-            {
-                **summary(app),
-                "priority": app.priority,
-                "onHold": app.on_hold,
-                "since": _since(app),
-                "cause": told and told["cause"],
-                "rule": told and told["rule"],
-                "why": told and told["text"],
-                "executors": len(app.executors),
-            }
+            BoardRow(
+                **summary_fields(app),
+                priority=app.priority,
+                since=_since(app),
+                cause=None if wait is None else wait.cause,
+                rule=None if wait is None else wait.rule,
+                why=None if wait is None else wait.tell()[0],
+                executors=len(app.executors),
+            )
         )
-    return {"apps": rows, "number": len(found), "start": start}
+    return BoardPage(apps=rows, number=len(found), start=start)
 
 
 def _passes(app: App, filters: Filters) -> bool:
@@ -204,7 +220,7 @@ def _sort_key(state: ClusterState, app: App, sort: Sort) -> tuple[Any, ...]:
     return (values.get(sort, app.id), app.submitted)
 
 
-def one(state: ClusterState, name: str) -> dict[str, Any]:
+def one(state: ClusterState, name: str) -> AppCard:
     """The app as `views.app` shows it, and why it waits, its place in its queue and what would help.
 
     Raises: UnknownApp.
@@ -213,82 +229,87 @@ def one(state: ClusterState, name: str) -> dict[str, Any]:
     if app is None:
         raise UnknownApp(name)
     wait = waits_for(state, app)
-    told = None if wait is None else wait.as_json()
-    return {
-        **app_view(state, app=name),
-        "waitsFor": told,
-        "help": told and HELP.get(told["cause"], ""),
-        "queue": place_in_queue(state, app),
-        "standing": stands(state, app),
-        "excludedWorkers": exclusions(state, app),
-    }
+    told = None if wait is None else WaitReason(**wait.as_json())
+    place, standing = place_in_queue(state, app), stands(state, app)
+    return AppCard(
+        **asdict(app_view(state, app=name)),
+        waits_for=told,
+        help=None if told is None else HELP.get(told.cause, ""),
+        queue=None if place is None else QueuePlace(**place),
+        standing=None if standing is None else convert(standing, AppStands),
+    )
 
 
-def company(state: ClusterState, name: str) -> dict[str, Any]:
+def company(state: ClusterState, name: str) -> CompanyCard:
     """A company's quota, part, ledgers and shortfall, and what each of its users holds and waits for.
 
     Raises: UnknownCompany.
     """
     if name not in state.companies:
         raise UnknownCompany(name)
-    every = _shares(state)
-    (own,) = (each for each in every["companies"] if each["company"] == name)
-    (stated,) = (each for each in companies_view(state) if each["company"] == name)
+    every = shares(state)
+    (own,) = [each for each in every.companies if each.company == name]
+    (stated,) = [each for each in companies_view(state) if each.company == name]
     living = [app for app in state.apps.values() if app.ended is None and app.spec.company == name]
-    users = {each["user"]: each for each in every["users"] if each["company"] == name}
+    users = {each.user: asdict(each) for each in every.users if each.company == name}
     for user in {app.spec.user for app in living}:
         users.setdefault(user, {"company": name, "user": user})
-    pending = Counter(app.spec.user for app in living if not app.admitted)
-    admitted = Counter(app.spec.user for app in living if app.admitted)
+    pending = Counter([app.spec.user for app in living if not app.admitted])
+    admitted = Counter([app.spec.user for app in living if app.admitted])
     oldest: dict[str, int] = {}
     for app in living:
         if not app.executors:
             oldest[app.spec.user] = min(oldest.get(app.spec.user, _since(app)), _since(app))
     waiting = _longest_waits(state).get(name)
-    return {
-        **stated,
-        **own,
-        "shortCores": own["belowCores"],
-        "pending": sum(pending.values()),
-        "admitted": sum(admitted.values()),
-        "longest": _waiter(state, waiting) if waiting is not None else None,
-        "causes": dict(Counter(filter(None, (_cause(state, app) for app in living[:MOST_TOLD])))),
-        "byUser": [
-            {**each, "pending": pending[user], "admitted": admitted[user], "since": oldest.get(user)}
+    return CompanyCard(
+        **{**asdict(stated), **_now(own)},
+        short_cores=own.below_cores,
+        pending=sum(pending.values()),
+        admitted=sum(admitted.values()),
+        longest=_waiter(state, waiting) if waiting is not None else None,
+        causes=dict(Counter([cause for app in living[:MOST_TOLD] if (cause := _cause(state, app))])),
+        by_user=[
+            UserCard(**each, pending=pending[user], admitted=admitted[user], since=oldest.get(user))
             for user, each in sorted(users.items())
         ],
+        own=True,
+    )
+
+
+def _now(company: CompanyShare) -> dict[str, Any]:
+    """The shares; what is entitled as the part, what is wanted as the claim, and what is lent as what is beyond."""
+    return {
+        **asdict(company),
+        "part_cores": company.entitled_cores,
+        "part_memory": company.entitled_memory,
+        "claim_cores": company.demand_cores,
+        "claim_memory": company.demand_memory,
+        "beyond_cores": company.lent_cores,
+        "beyond_memory": company.lent_memory,
     }
 
 
-def _shares(state: ClusterState) -> dict[str, Any]:
-    """The shares; what is entitled as the part, what is wanted as the claim, and what is lent as what is beyond."""
-    found = shares(state)
-    for each in found["companies"]:
-        for of in ("Cores", "Memory"):
-            each[f"part{of}"], each[f"claim{of}"] = each[f"entitled{of}"], each[f"demand{of}"]
-            each[f"beyond{of}"] = each[f"lent{of}"]
-    return found
-
-
-def fleet(state: ClusterState) -> list[dict[str, Any]]:
+def fleet(state: ClusterState) -> FleetShown:
     """The workers as `views.workers` shows them, lost ones included, each with what runs on it."""
     rows = []
     for each in workers_view(state, lost=True):
-        worker = state.workers.get(each["worker"]) if each["status"] != "lost" else None
+        worker = state.workers.get(each.worker) if each.status != "lost" else None
         held = [] if worker is None else [*worker.drivers.values(), *worker.executors.values()]
         runs = [
-            {
-                "id": one.id,
-                "app": one.app,
-                "company": state.apps[one.app].spec.company,
-                "cores": one.resources.cores,
-                "memory": one.resources.memory_mb,
-                "status": one.status,
-                "since": one.granted_at,
-            }
+            Run(
+                id=one.id,
+                app=one.app,
+                company=state.apps[one.app].spec.company,
+                cores=one.resources.cores,
+                memory=one.resources.memory_mb,
+                status=one.status,
+                since=one.granted_at,
+            )
             for one in held
         ]
-        lost = state.lost.get(each["worker"]) if worker is None else None
-        condition = each["status"] if worker is None else _condition(worker)
-        rows.append({**each, "condition": condition, "runs": runs, "lostAt": lost and lost.at})
-    return rows
+        lost = state.lost.get(each.worker) if worker is None else None
+        condition = each.status if worker is None else _condition(worker)
+        rows.append(
+            FleetWorker(**asdict(each), condition=condition, runs=runs, lost_at=None if lost is None else lost.at)
+        )
+    return FleetShown(workers=rows)

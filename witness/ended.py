@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import to_builtins
+
 from recovery.replay.rebuild import fold, unhindered
 from scheduler.model.events import AppRemoved
 from scheduler.rules.state import ClusterState
@@ -27,7 +29,7 @@ def ended(facts: Iterable[Fact], *, since: int = 0, until: int | None = None) ->
             app = state.apps.get(fact.event.app) if isinstance(fact.event, AppRemoved) else None
             account = accounts.observe(state, fold(state, fact))
             if app is not None and account is not None and since <= fact.at <= (fact.at if until is None else until):
-                found.append((summary(app), account))
+                found.append((to_builtins(summary(app)), account))
     for _ in accounts.accrued(state.at):
         pass
     return [_told(app, account) for app, account in found]

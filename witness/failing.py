@@ -12,7 +12,7 @@ _NAMED = 5
 
 
 def exclusion_in_words(exclusion: Mapping[str, Any], who: str = "it") -> str:
-    """An entry of `excludedWorkers` of the view `app`, as a sentence about `who`."""
+    """An entry of `excludedWorkers` of the view `app`, as JSON values, as a sentence about `who`."""
     worker, until, ends = exclusion["worker"], moment(exclusion["until"]), exclusion["ends"]
     if exclusion["unstartable"]:
         return f"{who} is excluded from {worker} until {until}: its command cannot be started there"
@@ -23,7 +23,7 @@ def exclusion_in_words(exclusion: Mapping[str, Any], who: str = "it") -> str:
 
 
 def suspicion_in_words(worker: str, suspicion: Mapping[str, Any]) -> str:
-    """The `suspicion` of a worker in the views `workers` and `cluster`, as a sentence."""
+    """The `suspicion` of a worker in the views `workers` and `cluster`, as JSON values, as a sentence."""
     names = suspicion["executors"]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     why = f"{', '.join(names[:_NAMED])}{more} ended abnormally within 10 s of their start"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from scheduler.model.answers import AppInDetail, AppListed
 from scheduler.model.commands import Private
 from scheduler.model.events import Computed
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import named, summary
+from scheduler.rules.views import named, summary_fields
 from witness.pending_reasons import waits_for
 
 
@@ -39,29 +40,34 @@ class Among(NamedTuple):
         return meant
 
 
-def listed(state: ClusterState, app: App) -> dict[str, Any]:
+def listed(state: ClusterState, app: App) -> AppListed:
     """As the view `apps` has it, with `reason` and `rule`: the cause for which it waits; None if it does not."""
-    wait = waits_for(state, app)
-    return {**summary(app), "reason": wait and wait.cause, "rule": wait and wait.rule}
+    return AppListed(**_listed(state, app))
 
 
-def detailed(state: ClusterState, app: App) -> dict[str, Any]:
+def detailed(state: ClusterState, app: App) -> AppInDetail:
     """As `listed`, with what its job asks for, where it runs, and since when (ms) something of it does."""
     spec, private, held = app.spec, app.private or Private(), list(app.allocations())
-    return {
-        **listed(state, app),
-        "cwd": private.cwd,
-        "array": private.array or None,
-        "comment": private.comment,
-        "priority": app.priority,
-        "coresPerTask": spec.cores_per_task,
-        "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
-        "timeLimit": spec.time_limit_s,
-        "maxRuntime": app.max_runtime_s,
-        "after": dict(app.awaits) or None,
-        "beginAt": app.not_before or None,
-        "cancelled": list(app.cancelled) or None,
-        "readyAt": app.ready_at if app.ready else None,
-        "workers": [each.worker for each in held],
-        "startedAt": min([each.granted_at for each in held], default=None),
-    }
+    return AppInDetail(
+        **_listed(state, app),
+        cwd=private.cwd,
+        array=private.array or None,
+        comment=private.comment,
+        priority=app.priority,
+        cores_per_task=spec.cores_per_task,
+        memory_per_task=spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
+        time_limit=spec.time_limit_s,
+        max_runtime=app.max_runtime_s,
+        after=dict(app.awaits) or None,
+        begin_at=app.not_before or None,
+        cancelled=list(app.cancelled) or None,
+        ready_at=app.ready_at if app.ready else None,
+        workers=[each.worker for each in held],
+        started_at=min([each.granted_at for each in held], default=None),
+    )
+
+
+def _listed(state: ClusterState, app: App) -> dict[str, Any]:
+    """The fields of an `AppListed` without details."""
+    wait = waits_for(state, app)
+    return {**summary_fields(app), "reason": wait and wait.cause, "rule": wait and wait.rule}

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec import to_builtins
+
 from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
@@ -252,12 +254,12 @@ def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str
 
 
 def _excluded(state: ClusterState, app: App) -> Told:
-    found = exclusions(state, app)
+    found = to_builtins(exclusions(state, app))
     return "; ".join(exclusion_in_words(each) for each in found[:_NAMED]), {"excludedWorkers": found}
 
 
 def _suspected(suspects: Sequence[Worker]) -> Told:
-    known = [(worker.id, seen) for worker in suspects if (seen := suspicion(worker)) is not None]
+    known = [(worker.id, to_builtins(seen)) for worker in suspects if (seen := suspicion(worker)) is not None]
     text = "; ".join(suspicion_in_words(worker, seen) for worker, seen in known[:_NAMED])
     return text, {"suspects": [{"worker": worker, **seen} for worker, seen in known]}
 

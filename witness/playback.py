@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
+from msgspec import to_builtins
+
 from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold
 from scheduler.model import events
@@ -38,9 +40,9 @@ class Frame(NamedTuple):
         return {
             "seq": self.seq,
             "at": self.at,
-            "companies": [{**each, "pending": pending[each["company"]]} for each in shares(state)["companies"]],
+            "companies": [{**to_builtins(each), "pending": pending[each.company]} for each in shares(state).companies],
             "queue": {"pending": sum(pending.values()), "waiting": len(state.waiting)},
-            "workers": workers(state),
+            "workers": to_builtins(workers(state)),
             "decisions": [
                 {"seq": fact.seq, **events.outlined(fact.event)}
                 for fact in self.happened

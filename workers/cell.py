@@ -82,7 +82,7 @@ class FirstProcess(NamedTuple):
     pid: int
     line: socket.socket
     process: subprocess.Popen[bytes] | Forked | None = None
-    """It, or the process of its sandbox."""
+    """The first process, or the process of its sandbox."""
     encloses: bool = False
     """Whether everything in the cell ends with it."""
     leaf: Leaf | None = None

@@ -61,7 +61,7 @@ def device_files(addresses: Sequence[str], root: Path = Path("/")) -> list[Path]
 
 
 def unknown(addresses: Sequence[str], root: Path = Path("/")) -> list[str]:
-    """Those of the addresses that name no processor, if this machine has any."""
+    """The addresses that name no processor, if this machine has any."""
     processors = _processors(root)
     return [address for address in addresses if processors and _named_by(address, processors) is None]
 

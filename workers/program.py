@@ -17,7 +17,7 @@ import structlog
 
 from scheduler.model.ids import number_of
 from scheduler.service.outage import AWAY, Outage
-from scheduler.store.task_queue import Begun, Completion
+from scheduler.store.task_queue import Completion, TaskBegun
 from workers.executor import OUTPUT_S, STOPPED, ExecutorSpec, live, starter_of
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
@@ -83,7 +83,7 @@ class Program:
 
     def _begin(self) -> None:
         starter = starter_of(self._spec, self._grant, self._cell, self._door)
-        self._group.add(*starter.start(Begun(self._number, 1)))
+        self._group.add(*starter.start(TaskBegun(self._number, 1)))
 
     def _check(self) -> None:
         """Look at what it was told about leaving and at its grant, and store the output, once in `OUTPUT_S`."""

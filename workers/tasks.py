@@ -29,7 +29,7 @@ from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.service.private import private_folder
 from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.tails import Tail
-from scheduler.store.task_queue import Begun, Completion, Outcome, output_bytes
+from scheduler.store.task_queue import Completion, Outcome, TaskBegun, output_bytes
 from workers.cell import CannotStart, Cell, CellLost, Ended
 from workers.gpus import GPUS_VARIABLE, gpus_of, visible
 from workers.output import Output, open_log
@@ -128,7 +128,7 @@ class Task:
     `pid` is its process id in its cell, `shown` the index that it finds in its environment.
     """
 
-    def __init__(self, begun: Begun, pid: int, output: Output, shown: str = "", *, name: str = "") -> None:
+    def __init__(self, begun: TaskBegun, pid: int, output: Output, shown: str = "", *, name: str = "") -> None:
         self.index = begun.task
         self.shown = shown
         self.name = name or f"task {self.index}"
@@ -249,13 +249,13 @@ class TaskStarter:
         self._staged = {**self._staged, name: content}
         self._words = (*self._words[:at], f"{self._cell.scratch}/{name}", *self._words[at + 1 :])
 
-    def start(self, *tasks: Begun) -> list[Task | Completion]:
+    def start(self, *tasks: TaskBegun) -> list[Task | Completion]:
         """Start tasks. Returns a completion that states the reason for each that cannot start."""
         refused = self._refused or self._prepare()
         if refused is not None:
             return [self._refuse(begun, "unstartable", *refused) for begun in tasks]
         free = (slot for slot in count() if slot not in self._slots or self._slots[slot].is_over)
-        begins: list[tuple[Begun, int]] = []
+        begins: list[tuple[TaskBegun, int]] = []
         outputs: list[Output] = []
         refusals: list[Task | Completion] = []
         for begun, slot in zip(tasks, free, strict=False):
@@ -272,7 +272,7 @@ class TaskStarter:
                 begins.append((begun, slot))
         return [*self._begin(begins, outputs), *refusals]
 
-    def _begin(self, slots: Sequence[tuple[Begun, int]], outputs: Sequence[Output]) -> list[Task | Completion]:
+    def _begin(self, slots: Sequence[tuple[TaskBegun, int]], outputs: Sequence[Output]) -> list[Task | Completion]:
         """Start tasks in their slots of the executor."""
         tasks = [begun for begun, _ in slots]
         shown = [self._index(begun) for begun in tasks]
@@ -293,7 +293,7 @@ class TaskStarter:
         return [self._started(*each) for each in zip(slots, pids, outputs, shown, strict=True)]
 
     def _started(
-        self, place: tuple[Begun, int], pid: int | CannotStart, output: Output, shown: str
+        self, place: tuple[TaskBegun, int], pid: int | CannotStart, output: Output, shown: str
     ) -> Task | Completion:
         begun, slot = place
         if isinstance(pid, CannotStart):
@@ -303,7 +303,7 @@ class TaskStarter:
         self._slots[slot] = Task(begun, pid, output, shown, name=name)
         return self._slots[slot]
 
-    def _index(self, begun: Begun) -> str:
+    def _index(self, begun: TaskBegun) -> str:
         """The index that a task or a program finds in its environment; none for a driver."""
         if self._is_driver:
             return ""
@@ -334,7 +334,7 @@ class TaskStarter:
         self._prepared = True
         return None
 
-    def _output(self, begun: Begun, slot: int) -> Output:
+    def _output(self, begun: TaskBegun, slot: int) -> Output:
         """Where the output of a task in that slot goes. Raises: OSError."""
         app = self._grant.app
         lone = self._is_driver or self._grant.program
@@ -353,7 +353,7 @@ class TaskStarter:
 
         return Output(log, errors, output_bytes(self._grant.tasks), written, copies=self._copies(begun))
 
-    def _copies(self, begun: Begun) -> tuple[int, ...]:
+    def _copies(self, begun: TaskBegun) -> tuple[int, ...]:
         """The descriptors of the app's own files for the output of a task. Raises: _NoOutput; CellLost."""
         told = self._grant.outputs
         if told is None:
@@ -395,7 +395,7 @@ class TaskStarter:
             self._opened[path] = open_log(private_folder(self._files.path), path)
         return self._opened[path]
 
-    def _not_started(self, begun: Begun, error: CannotStart) -> Completion:
+    def _not_started(self, begun: TaskBegun, error: CannotStart) -> Completion:
         if error.missing:
             return self._refuse(begun, "unstartable", 127, self._missing())
         reason = "its interpreter does not exist" if error.number == errno.ENOENT else os.strerror(error.number)
@@ -405,7 +405,7 @@ class TaskStarter:
     def _missing(self) -> str:
         return f"command {self._command!r} does not exist on worker {self._worker}"
 
-    def _refuse(self, begun: Begun, outcome: Outcome, exit_code: int, message: str) -> Completion:
+    def _refuse(self, begun: TaskBegun, outcome: Outcome, exit_code: int, message: str) -> Completion:
         message = one_line(message, MAX_DETAIL)
         tail = Tail.of((1, f"fairlog: {message}\n".encode())).stored()
         return Completion(begun.task, outcome, exit_code, message, tail, begun.attempt)

@@ -121,7 +121,7 @@ OPERATIONS = {
 }
 """Route -> the method of `Work` that answers it."""
 WAITING = frozenset({"workerRegister", "workerLeave"})
-"""Those that wait for the master."""
+"""The routes of workers that wait for the master."""
 STOPS = "this server stops; ask another one. A command may still be carried out"
 MAIL_EVERY_S = 0.25
 """How often a message that is waited for is looked for."""
@@ -252,7 +252,13 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        of_their_own = {"open": self._open, "session": self._session, "work": self._work_of, "pass": self._pass}
+        of_their_own = {
+            "open": self._open,
+            "sign-in": self._sign_in,
+            "session": self._session,
+            "work": self._work_of,
+            "pass": self._pass,
+        }
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         if (named := request.path_params.get("app", "")).isdecimal():
@@ -312,11 +318,9 @@ class Door:
         self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
         return driver.who
 
-    async def _open(self, route: Route, request: Request) -> Response:
+    async def _open(self, route: Route, _: Request) -> Response:
         if route.name == "openapi":
             return _json(description())
-        if route.name in {"provider", "signIn"}:
-            return await self._sign_in(route, request)
         self.handlers.replica.check_fresh()
         return _json({"seq": self.handlers.replica.head})
 

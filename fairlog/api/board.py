@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from msgspec import Raw
+from msgspec import Raw, convert, to_builtins
 from msgspec.json import Decoder, Encoder
+from msgspec.structs import replace
 
 from fairlog.api.audit_file import audit_file
 from fairlog.api.handlers import Viewed
@@ -20,6 +21,16 @@ from fairlog.api.replica import Seen
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import since_when
 from scheduler.model import events
+from scheduler.model.answers import (
+    AuditorState,
+    CompanyNow,
+    DecisionTold,
+    HealthShown,
+    Instant,
+    Masters,
+    Overview,
+    Waiter,
+)
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.sender import NOBODY, By
@@ -37,9 +48,9 @@ if TYPE_CHECKING:
 FRESH_S = 0.5
 """How old an answer about the present may be that is shared among those who look."""
 TIMELINE_S = 3.0
-"""The same of the life of an app."""
+"""How old the life of an app may be."""
 SLOW_S = 15.0
-"""The same of answers from the whole log."""
+"""How old answers from the whole log may be."""
 KEPT = 64
 RECENT, TOLD = 400, 40
 """How many events the last decisions are looked for in, and how many are told."""
@@ -113,26 +124,27 @@ class Board:
             if around is not None:
                 store, keys = self._handlers.store, self._handlers.keys
                 value["health"] = since_when(store, keys, value["health"], around)
-            value["health"] = as_json(value["health"])
+            value["health"] = convert(as_json(value["health"]), HealthShown)
             value["decisions"] = self._decisions(seen.seq)
             value |= {"head": self._replica.head, "cluster": self._handlers.keys.cluster}
             if around is not None:
+                known, serving = around.audited, around.serving
+                value["audited"] = None if known is None else AuditorState(**known._asdict())
                 standbys = [each.id for each in around.standing_by]
-                value["audited"] = around.audited and around.audited._asdict()
-                value["masters"] = {"serving": around.serving and around.serving.id, "standbys": standbys}
-            return seen, value
+                value["masters"] = Masters(serving=None if serving is None else serving.id, standbys=standbys)
+            return seen, Overview(**value)
 
         self.check(who)
         seen, value = self._shared(("overview",), look, at, after)
-        companies = [{**each, "longest": self._waiter(who, each)} for each in value["companies"]]
-        return self._viewed(seen, {**value, "companies": companies})
+        companies = [replace(each, longest=self._waiter(who, each)) for each in value.companies]
+        return self._viewed(seen, replace(value, companies=companies))
 
-    def _waiter(self, who: By, company: dict[str, Any]) -> dict[str, Any] | None:
+    def _waiter(self, who: By, company: CompanyNow) -> Waiter | None:
         """The longest waiter of a company; to tenants of others no more than since when and by which rule it waits."""
-        longest: dict[str, Any] | None = company["longest"]
-        if longest is None or self._is_own(who, company["company"]):
+        longest = company.longest
+        if longest is None or self._is_own(who, company.company):
             return longest
-        return {name: longest[name] for name in ("since", "cause", "rule")}
+        return Waiter(since=longest.since, cause=longest.cause, rule=longest.rule)
 
     def _is_own(self, who: By, company: str) -> bool:
         """Whether `who` sees more of the company than what is public."""
@@ -144,7 +156,7 @@ class Board:
         self.check(who)
         read = self._replica.read
         seen, value = self._shared(("fleet",), lambda: read(board.fleet, at=at, after=after), at, after)
-        return self._viewed(seen, {"workers": value})
+        return self._viewed(seen, value)
 
     def company(self, who: By, company: str, *, at: int | None = None, after: int = 0) -> Viewed:
         """A company's own page; of others, what is public. Raises: UnknownCompany."""
@@ -154,9 +166,8 @@ class Board:
             return self._replica.read(lambda state: board.company(state, company), at=at, after=after)
 
         seen, value = self._shared(("company", company), look, at, after)
-        own = self._is_own(who, company)
-        value = {**value, "own": own, "longest": self._waiter(who, value)}
-        return self._viewed(seen, value)
+        told = replace(value, own=self._is_own(who, company), longest=self._waiter(who, value))
+        return self._viewed(seen, told)
 
     # Apps
 
@@ -184,7 +195,7 @@ class Board:
             listed = board.listed(
                 past, filters, sort=sort, descending=descending, start=start, most=limit, shown=shown(past)
             )
-            return {**listed, "apps": [public(each) for each in listed["apps"]]}
+            return {**to_builtins(listed), "apps": [public(to_builtins(each)) for each in listed.apps]}
 
         seen, value = self._replica.read(look, at=at, after=after)
         if at is None:
@@ -253,12 +264,13 @@ class Board:
             else:
                 high = (record.first if record is not None else middle) - 1
         following = log.turn_of(low + 1)
-        said = {"seq": low, "at": found and found.at, "next": following and following.at, "head": seen.seq}
-        return self._viewed(seen, {**said, "nextSeq": following and following.last})
+        begins, ends = (None, None) if following is None else (following.at, following.last)
+        at = None if found is None else found.at
+        return self._viewed(seen, Instant(seq=low, at=at, next=begins, head=seen.seq, next_seq=ends))
 
-    def _decisions(self, end: int) -> list[dict[str, Any]]:
+    def _decisions(self, end: int) -> list[DecisionTold]:
         found = [
-            {"seq": fact.seq, "at": fact.at, "type": type(fact.event).__name__, "text": text}
+            DecisionTold(seq=fact.seq, at=fact.at, type=type(fact.event).__name__, text=text)
             for fact in self._facts(max(0, end - RECENT), end)
             if (text := words(fact.event))
         ]

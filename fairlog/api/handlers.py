@@ -368,7 +368,7 @@ class Handlers:
 
         def find(state: ClusterState) -> tuple[list[dict[str, Any]], int | None]:
             may, meant = shown(state), among.of(state)
-            return page_of_apps(
+            page, following = page_of_apps(
                 state,
                 after=submitted,
                 most=most,
@@ -376,6 +376,7 @@ class Handlers:
                 shown=lambda app: meant(app) and may(app),
                 tell=tell,
             )
+            return to_builtins(page), following
 
         items: list[Raw] = []
         while True:

@@ -29,7 +29,7 @@ from scheduler.rules.accounts import RESERVED
 from scheduler.service.private import NotPrivate, read_private
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
-"""Those by which a provider may sign: none that the client could sign by."""
+"""Algorithms by which a provider may sign: none that the client could sign by."""
 TIMEOUT_S = 10.0
 KEPT_S = 3600.0
 """How long what the provider says of itself is believed."""

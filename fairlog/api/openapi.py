@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from msgspec.json import schema_components
 
-from fairlog import models
 from fairlog.api.problems import MEDIA, STATUS
-from fairlog.api.routes import ROUTES, Param, Route
+from fairlog.api.routes import BARE, OPEN, ROUTES, WRAPPED, Param, Route
 from scheduler.model.commands import BATCH, NEVER_SENT, Command, SubmitApp
 from workers import door
-
-if TYPE_CHECKING:
-    from msgspec import Struct
 
 _REFS = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
@@ -77,9 +73,6 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "events": ("text/event-stream", _TEXT),
     "output": ("application/octet-stream", {}),
     "metrics": ("text/plain", _TEXT),
-    "open": ("application/json", {"type": "object"}),
-    "session": ("application/json", {"type": "object"}),
-    "pass": ("application/json", {"type": "object", "required": ["value"], "properties": {"value": _TEXT}}),
 }
 _LOG_IN = {
     "type": "object",
@@ -88,15 +81,6 @@ _LOG_IN = {
     "additionalProperties": False,
 }
 
-_SHOWN: dict[str, type[Struct]] = {
-    "apps": models.App,
-    "app": models.AppDetails,
-    "tasks": models.Task,
-    "explain": models.Explanation,
-    "log": models.Event,
-}
-"""What a route answers, or an item of it, where that has a model."""
-
 
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
@@ -104,7 +88,7 @@ def description() -> dict[str, Any]:
     types = [each for each in _kinds() if each not in NEVER_SENT]
     asked = [route.asks for route in ROUTES if route.asks is not None]
     asked += [getattr(door, name) for route in ROUTES for name in (route.reads, route.tells) if name]
-    _, structs = schema_components([*types, *asked, *_SHOWN.values()], ref_template=_REFS)
+    _, structs = schema_components([*types, *asked, *_shown()], ref_template=_REFS)
     schemas: dict[str, Any] = {name: _cleaned(schema) for name, schema in structs.items()}
     schemas[SubmitApp.__name__]["properties"]["secrets"] = _SECRETS
     named = [{"$ref": _REFS.format(name=kind.__name__)} for kind in types]
@@ -128,6 +112,11 @@ def description() -> dict[str, Any]:
         },
         "security": [{"token": []}],
     }
+
+
+def _shown() -> list[Any]:
+    """The types of what is answered."""
+    return [route.shows for route in ROUTES if route.shows is not None]
 
 
 def _kinds() -> tuple[Any, ...]:
@@ -163,7 +152,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         ],
         "responses": answers,
     }
-    if route.answer == "open":
+    if route.answer in OPEN:
         said["security"] = []
     if route.takes is not None:
         said["requestBody"] = _content(_fields(route, schemas[route.takes.__name__]))
@@ -186,11 +175,16 @@ def _answer(route: Route) -> tuple[str, dict[str, Any]]:
     """The media type and the schema of what the route answers."""
     if route.answer == "work":
         return "application/json", _told(route)
+    if route.shows is None:
+        return _BODIES[route.answer]
+    shown = schema_components([route.shows], ref_template=_REFS)[0][0]
+    if route.answer in BARE:
+        return "application/json", shown
+    if route.answer in WRAPPED:
+        return "application/json", {"type": "object", "required": ["value"], "properties": {"value": shown}}
     media, body = _BODIES[route.answer]
-    if route.name in _SHOWN:
-        shown = {"$ref": _REFS.format(name=_SHOWN[route.name].__name__)}
-        whole = {"items": {"type": "array", "items": shown}} if route.answer == "list" else {"value": shown}
-        body = {**body, "properties": {**body["properties"], **whole}}
+    whole = {"items": {"type": "array", "items": shown}} if route.answer == "list" else {"value": shown}
+    body = {**body, "properties": {**body["properties"], **whole}}
     return media, body
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+
+from msgspec import defstruct
 
 from fairlog.api.addresses import VIEWS
 from fairlog.api.questions import MANY, PAGE, Message, OfDriver, OtherRules, SignIn
-from scheduler.model import commands
+from scheduler.model import answers, commands, events
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
+from scheduler.rules.validate import in_force
 from scheduler.store.tails import STREAMS
 from scheduler.store.visits import Call, Wanted
 from witness.board import SORTS, STATES
@@ -18,11 +21,17 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
 Answer = Literal[
-    "receipt", "answers", "value", "list", "events", "output", "metrics", "open", "session", "pass", "work"
+    "receipt", "answers", "value", "list", "events", "output", "metrics", "open", "sign-in", "session", "pass", "work"
 ]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
-bytes, Prometheus' text, JSON to anyone, who needs no token, a session of the page, the pass of a driver, or what a
-worker is told."""
+bytes, Prometheus' text, JSON to anyone, who needs no token, likewise for who signs in, a session of the page, the pass
+of a driver, or what a worker is told."""
+OPEN: tuple[Answer, ...] = ("open", "sign-in")
+"""What needs no token."""
+BARE: tuple[Answer, ...] = ("open", "session")
+"""What is answered as it is."""
+WRAPPED: tuple[Answer, ...] = ("sign-in", "pass")
+"""What is answered as `value`, without a position of the log."""
 
 
 class Param(NamedTuple):
@@ -38,8 +47,9 @@ class Route(NamedTuple):
     """A method and a path, the row of the matrix that allows it, and what answers it.
 
     `takes` is the command that the body and the path are the fields of; `asks` what the body of a question is; `view`
-    the view that is shown. What workers ask has as its body, and as its answer, the structs of `workers.door` that
-    `reads` and `tells` name; "" is an empty object.
+    the view that is shown. `shows` is the type of the value that is answered, or of an item of the list, such as a
+    struct of `scheduler.model.answers`. What workers ask has as its body, and as its answer, the structs of
+    `workers.door` that `reads` and `tells` name; "" is an empty object.
     """
 
     method: str
@@ -54,6 +64,7 @@ class Route(NamedTuple):
     asks: type[Struct] | None = None
     reads: str = ""
     tells: str = ""
+    shows: Any = None
 
     @property
     def names(self) -> list[str]:
@@ -97,6 +108,29 @@ _VERBS: dict[str, Verb] = {"apps": "read", "app": "read", "accounts": "users", "
 """View -> the verb for one of its items; the others show the cluster."""
 
 
+SettingsShown = defstruct(
+    "SettingsShown",
+    [(each, get_type_hints(events.ClusterConfigured)[each]) for each in in_force(events.ClusterConfigured())],
+)
+SettingsShown.__doc__ = "The settings in force (docs/settings.md)."
+_SHOWN: dict[str, Any] = {
+    "apps": answers.AppListed,
+    "app": answers.AppDetails,
+    "workers": answers.WorkerShown,
+    "accounts": answers.AccountShown,
+    "tokens": answers.TokenShown,
+    "resources": answers.KindShown,
+    "companies": answers.CompanyShown,
+    "shares": answers.SharesShown,
+    "limits": answers.LimitShown,
+    "settings": SettingsShown,
+    "edition": answers.Edition,
+    "cluster": answers.ClusterShown,
+    "demand": answers.UnmetDemand,
+}
+"""View -> what it shows, or an item of it."""
+
+
 def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = ()) -> Route:
     page = (_CURSOR, _UP_TO if view == "apps" else _LIMIT) if many else ()
     return Route(
@@ -107,6 +141,7 @@ def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = 
         text,
         "list" if many else "value",
         view=view,
+        shows=_SHOWN[view],
         params=(_AT, _AFTER, _FRESH, *page, *more, _SEEN),
     )
 
@@ -126,9 +161,9 @@ _MAIL_WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 10_000},
 _WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 30_000}, "Wait so long (ms) for another one.")
 
 
-def _show(path: str, name: str, text: str, *more: Param, verb: Verb = "cluster-read") -> Route:
+def _show(path: str, name: str, text: str, shows: type[Struct], *more: Param, verb: Verb = "cluster-read") -> Route:
     """A part of the page."""
-    return Route("GET", path, name, verb, text, "value", params=(_AT, *more, _SEEN))
+    return Route("GET", path, name, verb, text, "value", params=(_AT, *more, _SEEN), shows=shows)
 
 
 _FLAG = {"type": "boolean"}
@@ -139,14 +174,37 @@ _NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
 _COMPANY, _USER, _APP = (Param(name, _NAMED, f"Only those of this {name}.") for name in ("company", "user", "app"))
 _MOST = Param("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "The most items.")
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
-    Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
-    Route("GET", "/v1/sign-in", "provider", "", "The OpenID provider at which people sign in.", "open"),
+    Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open", shows=answers.Alive),
+    Route("GET", "/openapi.json", "openapi", "", "This description.", "open", shows=dict[str, Any]),
     Route(
-        "POST", "/v1/sign-in", "signIn", "", "Issue a token for whoever the provider's code names.", "open", asks=SignIn
+        "GET",
+        "/v1/sign-in",
+        "provider",
+        "",
+        "The OpenID provider at which people sign in.",
+        "sign-in",
+        shows=answers.Provider,
+    ),
+    Route(
+        "POST",
+        "/v1/sign-in",
+        "signIn",
+        "",
+        "Issue a token for whoever the provider's code names.",
+        "sign-in",
+        asks=SignIn,
+        shows=answers.SignedInAs,
     ),
     Route("GET", "/metrics", "metrics", "cluster-read", "Figures of the cluster for Prometheus.", "metrics"),
-    Route("GET", "/v1/whoami", "whoami", "", "The account of the caller, its role and scopes.", "value"),
+    Route(
+        "GET",
+        "/v1/whoami",
+        "whoami",
+        "",
+        "The account of the caller, its role and scopes.",
+        "value",
+        shows=answers.WhoAmI,
+    ),
     Route(
         "GET",
         "/v1/status",
@@ -155,6 +213,7 @@ ROUTES: tuple[Route, ...] = (
         "The health in a sentence, the conditions that hold, the masters and the workers.",
         "value",
         params=(_AFTER, _FRESH, _SEEN),
+        shows=answers.Status,
     ),
     Route(
         "POST",
@@ -183,6 +242,7 @@ ROUTES: tuple[Route, ...] = (
         "submit",
         "Give a sign of life of the owner of an app, which has a lease.",
         "value",
+        shows=answers.OwnerState,
     ),
     Route(
         "PUT",
@@ -192,6 +252,7 @@ ROUTES: tuple[Route, ...] = (
         "Leave a message in an app's mailbox; one whose name begins with `link.` is an address to open.",
         "value",
         asks=Message,
+        shows=answers.MailName,
     ),
     Route(
         "GET",
@@ -201,8 +262,17 @@ ROUTES: tuple[Route, ...] = (
         "A message of an app's mailbox; null if there is none.",
         "value",
         params=(_MAIL_WAIT,),
+        shows=answers.Mail,
     ),
-    Route("GET", "/v1/apps/{app}/links", "links", "read", "The addresses of an app's user interfaces.", "value"),
+    Route(
+        "GET",
+        "/v1/apps/{app}/links",
+        "links",
+        "read",
+        "The addresses of an app's user interfaces.",
+        "value",
+        shows=dict[str, str],
+    ),
     Route(
         "POST",
         "/v1/apps/{app}/exec",
@@ -211,6 +281,7 @@ ROUTES: tuple[Route, ...] = (
         "Run a command in the cell of an app's executor, beside its tasks.",
         "value",
         asks=Wanted,
+        shows=answers.VisitBegun,
     ),
     Route(
         "POST",
@@ -220,6 +291,7 @@ ROUTES: tuple[Route, ...] = (
         "Exchange input and output of a command that runs in an executor's cell.",
         "value",
         asks=Call,
+        shows=answers.VisitReply,
     ),
     _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
     _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
@@ -295,6 +367,7 @@ ROUTES: tuple[Route, ...] = (
         "The states of an app's tasks.",
         "list",
         params=(_FRESH, _CURSOR, _LIMIT),
+        shows=answers.TaskShown,
     ),
     Route(
         "GET",
@@ -313,6 +386,7 @@ ROUTES: tuple[Route, ...] = (
         "The output of each task that has written any, in base64, and which bytes of it come from stderr.",
         "list",
         params=(_TASK, _CURSOR, _LIMIT, _REASON),
+        shows=answers.OutputShown,
     ),
     Route(
         "GET",
@@ -331,6 +405,7 @@ ROUTES: tuple[Route, ...] = (
         "Why an app waits, or was placed as it was.",
         "value",
         params=(_FRESH, Param("audited", _FLAG, "Tell also what an audit says of the log, as `verdict`.")),
+        shows=answers.Explanation,
     ),
     _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
     _see(
@@ -366,6 +441,7 @@ ROUTES: tuple[Route, ...] = (
             Param("month", {"type": "string", "pattern": r"^\d{4}-\d{2}$", "maxLength": 7}, "YYYY-MM, in UTC."),
             _FRESH,
         ),
+        shows=answers.Statement,
     ),
     Route(
         "GET",
@@ -379,6 +455,7 @@ ROUTES: tuple[Route, ...] = (
             Param("at", _SEQ, "Up to this log position."),
             _FRESH,
         ),
+        shows=answers.FairnessFigures,
     ),
     Route(
         "POST",
@@ -389,6 +466,7 @@ ROUTES: tuple[Route, ...] = (
         "value",
         params=(Param("at", _SEQ, "Up to this log position."),),
         asks=OtherRules,
+        shows=answers.Compared,
     ),
     Route(
         "POST",
@@ -399,8 +477,17 @@ ROUTES: tuple[Route, ...] = (
         "value",
         params=(_FRESH,),
         asks=commands.SubmitApp,
+        shows=answers.PlanTold,
     ),
-    Route("GET", "/v1/audit", "audit", "cluster-read", "The verdicts of an audit of the whole log.", "value"),
+    Route(
+        "GET",
+        "/v1/audit",
+        "audit",
+        "cluster-read",
+        "The verdicts of an audit of the whole log.",
+        "value",
+        shows=answers.AuditResult,
+    ),
     _see("limits", "The limits.", many=True),
     _see("settings", "The settings in force."),
     _see("edition", "The edition of the rules of sharing in force."),
@@ -409,22 +496,54 @@ ROUTES: tuple[Route, ...] = (
     ),
     _see("cluster", "The head of the log, the capacity and the number of apps."),
     Route(
-        "GET", "/v1/log", "log", "cluster-read", "Events of the log.", "list", params=(_FROM, _FRESH, _LIMIT, _REASON)
+        "GET",
+        "/v1/log",
+        "log",
+        "cluster-read",
+        "Events of the log.",
+        "list",
+        params=(_FROM, _FRESH, _LIMIT, _REASON),
+        shows=answers.LogEvent,
     ),
     _follow("/v1/log/events", "logEvents", "cluster-read", "The events of the log as they are committed."),
-    Route("POST", "/v1/audit", "auditFile", "cluster-read", "The verdicts of an audit of a log in the body.", "value"),
-    Route("GET", "/v1/session", "session", "", "Who looks at the page.", "session"),
-    Route("POST", "/v1/session", "logIn", "", "Exchange a token or a link for a session.", "session"),
-    Route("DELETE", "/v1/session", "logOut", "", "End the session.", "session"),
-    Route("POST", "/v1/passes", "pass", "submit", "A pass for the driver of an app.", "pass", asks=OfDriver),
-    Route("POST", "/v1/links", "link", "", "A link that opens one session of the caller.", "session"),
+    Route(
+        "POST",
+        "/v1/audit",
+        "auditFile",
+        "cluster-read",
+        "The verdicts of an audit of a log in the body.",
+        "value",
+        shows=answers.AuditResult,
+    ),
+    Route("GET", "/v1/session", "session", "", "Who looks at the page.", "session", shows=answers.PageSession),
+    Route(
+        "POST",
+        "/v1/session",
+        "logIn",
+        "",
+        "Exchange a token or a link for a session.",
+        "session",
+        shows=answers.PageSession,
+    ),
+    Route("DELETE", "/v1/session", "logOut", "", "End the session.", "session", shows=answers.Nothing),
+    Route("POST", "/v1/passes", "pass", "submit", "A pass for the driver of an app.", "pass", asks=OfDriver, shows=str),
+    Route(
+        "POST",
+        "/v1/links",
+        "link",
+        "",
+        "A link that opens one session of the caller.",
+        "session",
+        shows=answers.PageLink,
+    ),
     Route("GET", "/v1/pulse", "pulse", "cluster-read", "What has changed, at most once a second.", "events"),
-    _show("/v1/overview", "overview", "The cluster at a glance.", _AFTER),
-    _show("/v1/course", "course", "The cores in use and the apps pending in the last hour."),
+    _show("/v1/overview", "overview", "The cluster at a glance.", answers.Overview, _AFTER),
+    _show("/v1/course", "course", "The cores in use and the apps pending in the last hour.", answers.CourseOfHour),
     _show(
         "/v1/board",
         "board",
         "The apps that pass, sorted, with what they wait for.",
+        answers.BoardPage,
         _AFTER,
         _COMPANY,
         _USER,
@@ -437,15 +556,32 @@ ROUTES: tuple[Route, ...] = (
         _MOST,
         verb="read",
     ),
-    _show("/v1/apps/{app}/card", "card", "An app, why it waits and what would help.", _AFTER, _REASON, verb="read"),
-    _show("/v1/apps/{app}/timeline", "timeline", "The life of an app.", verb="read"),
-    _show("/v1/companies/{company}/card", "companyCard", "What a company holds, is due and waits for.", _AFTER),
-    _show("/v1/fleet", "fleet", "The workers with what runs on them.", _AFTER),
-    _show("/v1/history", "history", "Who changed settings, companies, accounts and workers.", _MOST),
+    _show(
+        "/v1/apps/{app}/card",
+        "card",
+        "An app, why it waits and what would help.",
+        answers.AppCard,
+        _AFTER,
+        _REASON,
+        verb="read",
+    ),
+    _show("/v1/apps/{app}/timeline", "timeline", "The life of an app.", answers.TimelineShown, verb="read"),
+    _show(
+        "/v1/companies/{company}/card",
+        "companyCard",
+        "What a company holds, is due and waits for.",
+        answers.CompanyCard,
+        _AFTER,
+    ),
+    _show("/v1/fleet", "fleet", "The workers with what runs on them.", answers.FleetShown, _AFTER),
+    _show(
+        "/v1/history", "history", "Who changed settings, companies, accounts and workers.", answers.ChangeList, _MOST
+    ),
     _show(
         "/v1/entries",
         "entries",
         "Events of the log, the newest first.",
+        answers.Entries,
         Param("before", _SEQ, "Events before this log position."),
         _COMPANY,
         _APP,
@@ -460,6 +596,7 @@ ROUTES: tuple[Route, ...] = (
         "An event of the log, and the candidates that there were.",
         "value",
         params=(_AFTER, _SEEN),
+        shows=answers.DecisionCard,
     ),
     Route(
         "GET",
@@ -469,5 +606,6 @@ ROUTES: tuple[Route, ...] = (
         "The last turn at or before a time.",
         "value",
         params=(Param("time", _SEQ, "In ms."), _SEEN),
+        shows=answers.Instant,
     ),
 )

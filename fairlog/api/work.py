@@ -238,7 +238,7 @@ class Work:
                 self._store.ended(caller.by, caller.worker, end)
 
     def _held(self, worker: str, executors: Sequence[str]) -> set[str]:
-        """Those of the executors and drivers that the worker holds."""
+        """The executors and drivers that the worker holds."""
         if not executors:
             return set()
         stored: Any = self._store.store.hmget(self._store.keys.grants(worker), list(executors))

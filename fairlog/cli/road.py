@@ -9,6 +9,7 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from msgspec import to_builtins
 from redis.exceptions import RedisError
 
 from fairlog.cli.failures import Unconfirmed, UnknownCluster
@@ -202,4 +203,4 @@ def seen(state: ClusterState, view: str, arguments: dict[str, Any]) -> Any:  # n
         return found
     from witness.listing import listed  # noqa: PLC0415 (other views do without what explains)
 
-    return [listed(state, state.apps[each["app"]]) for each in found]
+    return to_builtins([listed(state, state.apps[each["app"]]) for each in found])

@@ -264,9 +264,12 @@ class Session:
         if (server := self._server_for("app")) is not None:
             found: dict[str, Any] = server.read(f"/v1/apps/{quote(app, safe='')}/card")
             return found
+        from msgspec import to_builtins  # noqa: PLC0415 (the API's answers need none)
+
         from witness.board import one  # noqa: PLC0415 (slow to import)
 
-        return one(self.folded(), app)
+        told: dict[str, Any] = to_builtins(one(self.folded(), app))
+        return told
 
     def worked_out(self, path: str, *, view: str, **query: str) -> Any | None:  # noqa: ANN401 (JSON)
         """What an API server works out from the whole log, which this session is to see as it sees `view`.

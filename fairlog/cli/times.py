@@ -126,13 +126,13 @@ def this_month() -> int:
 
 
 def _local(day: datetime, hour: int = 0, minute: int = 0, second: int = 0) -> datetime:
-    """That time of the day; by the rules of the zone on that day, which may differ from those of now."""
+    """A time of the day; by the rules of the zone on that day, which may differ from those of now."""
     naive = datetime(day.year, day.month, day.day, hour, minute, second)  # noqa: DTZ001 (the zone follows)
     return naive.replace(tzinfo=UTC) if in_utc() else naive.astimezone()
 
 
 def _checked(text: str, naive: datetime) -> datetime:
-    """That time in the local zone. Raises: DoubtfulTime naming the readings with their zones."""
+    """The time in the local zone. Raises: DoubtfulTime naming the readings with their zones."""
     if in_utc():
         return naive.replace(tzinfo=UTC)
     first, second = (naive.replace(fold=fold).astimezone() for fold in (0, 1))

@@ -153,7 +153,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
 
     @property
     def plan(self) -> set[str]:
-        """They, and a name for each worker that is asked for beside them."""
+        """The workers, and a name for each worker that is asked for beside them."""
         here = self.observed
         return here | {f"pending-{number}" for number in range(self._asked - len(here))}
 

@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     forget: list[str]
     """Workers of which the log has something, and the provider nothing any more."""
     given_up: list[str]
-    """Those of `stop` that never joined."""
+    """Workers of `stop` that never joined."""
     serve: int
     coming: int
     empty: int

@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 
 class Notice(Struct, kw_only=True):
-    """That a condition began or ended. `since` is when it was first seen, `at` when this was entered (ms)."""
+    """The begin or the end of a condition. `since` is when it was first seen, `at` when this was entered (ms)."""
 
     id: str
     cluster: str

@@ -206,7 +206,7 @@ def since_when(store: Redis, keys: Keys, holding: Sequence[Found], around: Aroun
 
 
 def _unserved(store: Redis, keys: Keys, sign: Served | None, now: int) -> Unserved | None:
-    """That no API server answers, if one did before and is missed: its end was not wished, or workers need it."""
+    """The time since no API server answers, if one is missed: its end was not wished, or workers need it."""
     if sign is None or now - sign.at <= UNSERVED_MS:
         return None
     behind = behind_api(store, keys)

@@ -45,7 +45,7 @@ class Segment(NamedTuple):
         return f"{self.folder}/{self.name}"
 
     def under(self, elsewhere: str) -> Segment:
-        """The same segment in an archive that was moved to the URL `elsewhere`; unchanged if that is ""."""
+        """The segment in an archive that was moved to the URL `elsewhere`; unchanged if that is ""."""
         if not elsewhere:
             return self
         return self._replace(folder=f"{elsewhere.rstrip('/')}/{self.folder.rpartition('/')[2]}")

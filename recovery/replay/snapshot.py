@@ -106,7 +106,7 @@ def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
 
 
 def _seams(log: EventLog, seqs: Sequence[int], before: int) -> list[int]:
-    """Those of the snapshots at `seqs`, older than `before`, that are kept.
+    """The snapshots at `seqs`, older than `before`, that are kept.
 
     As long as there are too many, the one goes whose neighbours are closest to each other, so the others stay spread
     over the log.

@@ -44,7 +44,7 @@ class Share:
 
 
 _share = lru_cache(maxsize=1024)(Share)
-"""The same few shares come again and again, and tuples compare an object with itself fastest."""
+"""Shares come again and again in a few values, and tuples compare an object with itself fastest."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -74,7 +74,7 @@ class Changes:
             self.kept = None
 
     def keep(self, filling: Any) -> None:  # noqa: ANN401 - an `Entitlement`, which knows states
-        """It is the filling of the state as it stands."""
+        """Keep the filling of the state as it stands."""
         self.kept = filling
         self.apps.clear()
 

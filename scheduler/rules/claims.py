@@ -52,7 +52,7 @@ def usable_executors(app: App) -> int:
 
 
 def _fitting(app: App, cores: int, memory_mb: int) -> int:
-    """The same where so many cores and so much memory are left to the app."""
+    """The number of executors that fit where so many cores and so much memory are left to the app."""
     size = app.need.executor
     number, by_memory = cores // size.cores, memory_mb // size.memory_mb
     if by_memory <= 0:
@@ -93,7 +93,7 @@ class Claims:
         self._alone.clear()
 
     def standings(self, company: str, user: str) -> Standings:
-        """Those that an app of that user counts for."""
+        """The standings that an app of that user counts for."""
         key = company, user
         found = self._levels.get(key)
         if found is None:
@@ -102,7 +102,7 @@ class Claims:
         return found
 
     def standing(self, company: str, user: str) -> Standing:
-        """That of the user, or of the company if `user` is ""; an empty one for a user who never submitted."""
+        """The standing of the user, or of the company if `user` is ""; an empty one for a user who never submitted."""
         return self.users.get((company, user)) or Standing() if user else self.of(company)
 
     def of(self, company: str) -> Standing:

@@ -325,7 +325,7 @@ def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
-    """It runs, also one that is to leave for a claim, whose tasks end in peace: its time counts (semantics X1, H7)."""
+    """An executor runs, also one that is to leave for a claim: its time counts (semantics X1, H7)."""
     executor = _executor(state, command.executor)
     new = executor.status == "starting" or (executor.claim > 0 and not executor.started)
     return [facts.ExecutorChanged(executor=executor.id)] if new and _is_its_worker(executor, command.worker) else []

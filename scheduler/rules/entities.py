@@ -75,7 +75,7 @@ class Allocation:
     was_running: bool
     """Whether it was running when it was told to leave for a claim."""
     addresses: Addresses
-    """Those of further kinds, held until it is gone (semantics R5)."""
+    """Addresses of further kinds, held until it is gone (semantics R5)."""
     running_since: int
     """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
     started: bool
@@ -144,7 +144,7 @@ class Suspicion:
     on_probe: bool = False
     """Whether the time is over and it may get one executor."""
     probe: str = ""
-    """That executor."""
+    """The executor that it got as a probe, "" = none yet."""
 
     @property
     def shut(self) -> bool:
@@ -301,7 +301,7 @@ class Need:
 
 
 NO_NEED = Need(NOTHING, NOTHING, NOTHING)
-"""That of an app whose need was not worked out yet."""
+"""The need of an app whose need was not worked out yet."""
 
 
 class Demand(NamedTuple):
@@ -323,7 +323,7 @@ class Demand(NamedTuple):
 
 
 class Lack(NamedTuple):
-    """That an app is below its entitlement by so many units that fit nowhere, since then (ms) (semantics H6)."""
+    """An app is below its entitlement by so many units that fit nowhere, since then (ms) (semantics H6)."""
 
     units: int = 0
     date: int = 0
@@ -343,7 +343,7 @@ NO_LACK = Lack()
 
 
 class Slot(NamedTuple):
-    """That an app whose unit is larger than its company's share awaits a slot, or has one (semantics H10)."""
+    """An app whose unit is larger than its company's share awaits a slot, or has one (semantics H10)."""
 
     date: int
     """From when on (ms) it may begin."""
@@ -357,7 +357,7 @@ class Slot(NamedTuple):
     """When (ms) the first executor was granted in it, 0 = none was."""
 
     def granted_at(self, at: int, lasts_ms: int) -> Slot:
-        """The same after a grant at `at` (ms): the first one says when the slot is over."""
+        """The slot after a grant at `at` (ms): the first one says when the slot is over."""
         return self if self.granted else self._replace(granted=at, until=at + lasts_ms)
 
 

@@ -130,4 +130,4 @@ class Standing:
 
 
 Standings = tuple[Standing, Standing, Standing]
-"""Those of the cluster, of an app's company and of its user."""
+"""The standings of the cluster, of an app's company and of its user."""

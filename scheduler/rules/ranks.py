@@ -13,7 +13,7 @@ class Ranks:
     held: dict[str, int] = field(default_factory=dict)
     """Executor -> the index of its program."""
     vacant: list[int] = field(default_factory=list)
-    """Those that were left before their programs ended well, in order."""
+    """Indexes that were left before their programs ended well, in order."""
     used: int = 0
     """How many were given out in all."""
     done: int = 0

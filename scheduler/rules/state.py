@@ -137,11 +137,11 @@ class ClusterState:
         self.commands: dict[str, int] = {}
         """Command id -> log position of the last event it caused."""
         self._commands: deque[tuple[str, int]] = deque()
-        """The same ids in the same order, each with the time (ms) when it was carried out last."""
+        """Command ids in the same order, each with the time (ms) when it was carried out last."""
         self.forgotten_at = 0
         """When the newest command was carried out whose id is forgotten (ms); 0 if none is."""
         self.refusals: dict[str, tuple[str, str]] = {}
-        """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
+        """Commands of these that were refused: the name of the error and its sentence (semantics T3)."""
         self.refused: dict[str, int] = {}
         self.refused_minute = 0
         """Account -> how many of its refusals are logged in the minute since 1970 in which the last one was."""
@@ -186,7 +186,7 @@ class ClusterState:
         self.suspects: dict[str, Worker] = {}
         """The suspected workers, all of them live (semantics W8)."""
         self.probes: dict[str, Worker] = {}
-        """Those of them that may get an executor as a probe."""
+        """The suspected workers that may get an executor as a probe."""
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
@@ -315,7 +315,7 @@ class ClusterState:
         return [self.apps[name] for name in self.timers.due(at, "growth")]
 
     def growing(self, at: int) -> list[App]:
-        """Those that may take a step in the turn at `at` (ms), as its beginning tells (L6)."""
+        """The apps that may take a step in the turn at `at` (ms), as its beginning tells (L6)."""
         noted, names = self.stepping
         if noted != at:
             return []
@@ -966,7 +966,7 @@ class ClusterState:
         self._reconsider(app)
 
     def _app_extended(self, event: events.AppExtended) -> None:
-        """It may run longer, and is warned before the new end (semantics X1)."""
+        """An app may run longer, and is warned before the new end (semantics X1)."""
         app = self.apps[event.app]
         app.max_runtime_s, app.warned = event.max_runtime_s, False
         self._set_timers(app)
@@ -1016,7 +1016,7 @@ class ClusterState:
             self._timers.changed[app.submitted] = app
 
     def _executor_changed(self, event: events.ExecutorChanged) -> None:
-        """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
+        """An executor runs, which ends its app's row of failures (semantics W5), or became idle or busy (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         if executor.status != "running" and not executor.started:
@@ -1139,7 +1139,7 @@ class ClusterState:
         self._reconsider(app)
 
     def _revocation_withdrawn(self, event: events.RevocationWithdrawn) -> None:
-        """It goes on as before it was told to leave (semantics H7); it could take no task, so it is idle anew (L6)."""
+        """An executor goes on as before it was told to leave (semantics H7); without a task it is idle anew (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         executor.status = "running" if executor.was_running else "starting"
@@ -1154,7 +1154,7 @@ class ClusterState:
         self._reconsider(app)
 
     def _let_leave(self, allocation: Allocation) -> None:
-        """It was told to stop; what it has comes free on its worker (semantics A5)."""
+        """Stop an executor or a driver; what it has comes free on its worker (semantics A5)."""
         if allocation.status != "stopping":
             allocation.status = "stopping"
             self._count_leaving(allocation, allocation.resources)
@@ -1357,10 +1357,10 @@ class ClusterState:
             del self.apps[oldest]
 
     def _command_refused(self, _: CommandRefused) -> None:
-        """It is counted with its sender (`_count_refusal`)."""
+        """A refusal is counted with its sender (`_count_refusal`)."""
 
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
-        """It is told for those who read the log."""
+        """Omitted refusals are told to those who read the log."""
 
     def _log_accepted(self, event: events.LogAccepted) -> None:
         self.decisions[f"{self.head}@{self.at}"] = event.known

@@ -60,7 +60,7 @@ class Turns(Generic[C]):
         return None
 
     def push(self, app: App) -> None:
-        """It may have another turn."""
+        """Give the app another turn."""
         side, user = self._side(app), app.spec.user
         entry = self._within(app), app.submitted, app
         if (theirs := self._apps.get((side, user))) is not None:

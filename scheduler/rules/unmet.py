@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from scheduler.model.answers import UnmetDemand
 from scheduler.model.events import Fixed
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
@@ -66,7 +67,7 @@ def _executors(state: ClusterState, app: App) -> tuple[Resources, int]:
     return size, number
 
 
-def unmet(state: ClusterState) -> list[dict[str, Any]]:
+def unmet(state: ClusterState) -> list[UnmetDemand]:
     """What ready apps ask for and are not granted, by size, each with the number of apps and since when (ms) one asks.
 
     An app asks for as many of its smallest executors as it can use (semantics H2), and its driver until that is placed.
@@ -85,13 +86,13 @@ def unmet(state: ClusterState) -> list[dict[str, Any]]:
                 kept[1] += 1
                 kept[2] = min(kept[2], app.ready_at)
     return [
-        {
-            "cores": size.cores,
-            "memory": size.memory_mb,
-            "resources": dict(size.others),
-            "missing": number,
-            "apps": apps,
-            "since": since,
-        }
+        UnmetDemand(
+            cores=size.cores,
+            memory=size.memory_mb,
+            resources=dict(size.others),
+            missing=number,
+            apps=apps,
+            since=since,
+        )
         for size, (number, apps, since) in sorted(found.items(), key=lambda item: item[1][2])
     ]

@@ -59,7 +59,7 @@ _EXIT_CODES = range(-(1 << 31), 1 << 31)
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
 """The signals that apps may ask for."""
 SENT_SIGNALS = (*SIGNALS, "ALRM", "CONT", "KILL", "STOP", "TSTP", "URG", "WINCH")
-"""Those that somebody may send; the others are for moments that apps name."""
+"""Signals that somebody may send; the others are for moments that apps name."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S{1,1000}")

@@ -1,4 +1,4 @@
-"""Views of the state for people and programs, as JSON values."""
+"""Views of the state for people and programs, as structs of `scheduler.model.answers`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,32 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, get_args
 
+from msgspec import to_builtins
+
+from scheduler.model.answers import (
+    AccountShown,
+    AppDetails,
+    AppRow,
+    ClusterShown,
+    CompanyShare,
+    CompanyShown,
+    DriverHeld,
+    Edition,
+    ExcludedApp,
+    Exclusion,
+    ExecutorHeld,
+    HeldRoom,
+    KindShown,
+    Ledger,
+    LimitShown,
+    SharesShown,
+    SuspicionShown,
+    TokenShown,
+    UnmetDemand,
+    UserShare,
+    WorkerShown,
+    WorkerState,
+)
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Addresses, AppState, ClusterConfigured, Computed, Fixed, Sizing
@@ -29,7 +55,7 @@ MOST_DIGITS = 16
 """A number of an app has fewer digits."""
 
 
-def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
+def apps(state: ClusterState, *, everything: bool = False) -> list[AppRow]:
     """The apps in order of submission: those that have not ended, with `everything` also the ended ones still known."""
     return [summary(app) for app in state.apps.values() if everything or app.ended is None]
 
@@ -41,8 +67,8 @@ def page_of_apps(
     most: int,
     everything: bool = False,
     shown: Callable[[App], bool] = lambda _: True,
-    tell: Callable[[ClusterState, App], dict[str, Any]] | None = None,
-) -> tuple[list[dict[str, Any]], int | None]:
+    tell: Callable[[ClusterState, App], AppRow] | None = None,
+) -> tuple[list[AppRow], int | None]:
     """As `apps`, at most `most` of those that are `shown` and were submitted after log position `after`.
 
     `tell` says what is shown of an app. With the position after which the next page goes on, None at the end. At most
@@ -50,7 +76,7 @@ def page_of_apps(
     """
     known = list(state.apps.values())  # in order of submission
     start = bisect_right(known, after, key=lambda app: app.submitted)
-    page: list[dict[str, Any]] = []
+    page: list[AppRow] = []
     for number, found in enumerate(islice(known, start, None)):
         if len(page) == most or number == SCANNED:
             return page, known[start + number - 1].submitted
@@ -76,67 +102,73 @@ def named(state: ClusterState, text: str) -> str:
     return known[place].id if place < len(known) and known[place].submitted == position else text
 
 
-def app(state: ClusterState, *, app: str) -> dict[str, Any]:
+def app(state: ClusterState, *, app: str) -> AppDetails:
     """One app with its executors, by its id or its number (`named`). Raises: UnknownApp."""
     found = state.apps.get(named(state, app))
     if found is None:
         raise UnknownApp(app)
     spec, private, sizing = found.spec, found.private or Private(), found.sizing
     sized = None if isinstance(sizing, Computed) else sizing
-    return {
-        **summary(found),
-        "cores": spec.cores or 0,
-        "coresPerTask": spec.cores_per_task,
-        "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
-        "command": list(private.command),
-        "executorCommand": list(private.executor_command),
-        "env": list(private.env),
-        "cwd": private.cwd,
-        "output": private.output or None,
-        "error": private.error or None,
-        "openMode": private.open_mode if private.output or private.error else None,
-        "array": private.array or None,
-        "comment": private.comment,
-        "keepGoing": private.keep_going,
-        "retries": spec.retries,
-        "priority": found.priority,
-        "after": dict(found.awaits) or None,
-        "beginAt": found.not_before or None,
-        "cancelled": list(found.cancelled) or None,
-        "timeLimit": spec.time_limit_s,
-        "maxRuntime": found.max_runtime_s,
-        "ranMs": _ran_ms(found, state.at),
-        "warn": None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
-        "reclaimSignal": spec.reclaim_signal or None,
-        "executorProgram": spec.programs,
-        "executorsGranted": found.next_executor,
-        "grace": spec.grace_s,
-        "ownerTimeout": spec.owner_timeout_s,
-        "expiresAt": _expires_at(found),
-        "expiredAt": found.expired_at or None,
-        "doneCores": found.done_cores,
-        "sizing": spec.sizing.name(),
-        "executorCores": sizing.each.cores if isinstance(sizing, Fixed) else None,
-        "executorMemory": None if sized is None else sized.memory_mb,
-        "executorResources": dict(sized.each.others) or None if sized is not None else None,
-        "taskResources": _per_task(spec.sizing),
-        "executorLimit": found.executor_limit,
-        "executorTarget": found.demand.target,
-        "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
-        "excludedWorkers": exclusions(state, found),
-        "preferredHosts": found.demand.preferred_hosts or None,
-        "pendingRequests": sum(wanted.number for wanted in found.demand.wanted) or None,
-        "unlimited": spec.cores is None,
-        "hasDriver": spec.driver is not None,
-        "supervise": spec.supervise,
-        "askedBy": dict(found.asked) or None,
-        "admittedSeq": found.admitted or None,
-        "driver": _allocation("driver", found.driver) if found.driver is not None else None,
-        "executors": [
-            {**_allocation("executor", held), "locality": held.locality, **_leaving(state, held), **_in_slot(held)}
+    return AppDetails(
+        **summary_fields(found),
+        cores=spec.cores or 0,
+        cores_per_task=spec.cores_per_task,
+        memory_per_task=spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
+        command=list(private.command),
+        executor_command=list(private.executor_command),
+        env=list(private.env),
+        cwd=private.cwd,
+        output=private.output or None,
+        error=private.error or None,
+        open_mode=private.open_mode if private.output or private.error else None,
+        array=private.array or None,
+        comment=private.comment,
+        keep_going=private.keep_going,
+        retries=spec.retries,
+        priority=found.priority,
+        after=dict(found.awaits) or None,
+        begin_at=found.not_before or None,
+        cancelled=list(found.cancelled) or None,
+        time_limit=spec.time_limit_s,
+        max_runtime=found.max_runtime_s,
+        ran_ms=_ran_ms(found, state.at),
+        warn=None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
+        reclaim_signal=spec.reclaim_signal or None,
+        executor_program=spec.programs,
+        executors_granted=found.next_executor,
+        grace=spec.grace_s,
+        owner_timeout=spec.owner_timeout_s,
+        expires_at=_expires_at(found),
+        expired_at=found.expired_at or None,
+        done_cores=found.done_cores,
+        sizing=spec.sizing.name(),
+        executor_cores=sizing.each.cores if isinstance(sizing, Fixed) else None,
+        executor_memory=None if sized is None else sized.memory_mb,
+        executor_resources=dict(sized.each.others) or None if sized is not None else None,
+        task_resources=_per_task(spec.sizing),
+        executor_limit=found.executor_limit,
+        executor_target=found.demand.target,
+        elastic=None if spec.elastic is None else list(spec.elastic[:2]),
+        excluded_workers=exclusions(state, found),
+        preferred_hosts=found.demand.preferred_hosts or None,
+        pending_requests=sum(wanted.number for wanted in found.demand.wanted) or None,
+        unlimited=spec.cores is None,
+        has_driver=spec.driver is not None,
+        supervise=spec.supervise,
+        asked_by=dict(found.asked) or None,
+        admitted_seq=found.admitted or None,
+        driver=DriverHeld(driver=found.driver.id, **_held(found.driver)) if found.driver is not None else None,
+        executors=[
+            ExecutorHeld(
+                executor=held.id,
+                **_held(held),
+                locality=held.locality,
+                **_leaving(state, held),
+                slot_until=held.until or None,
+            )
             for held in found.executors.values()
         ],
-    }
+    )
 
 
 def without_private(shown: dict[str, Any], detail: str) -> dict[str, Any]:
@@ -157,199 +189,204 @@ def without_private(shown: dict[str, Any], detail: str) -> dict[str, Any]:
     return {**shown, **{name: value for name, value in withheld.items() if name in shown}}
 
 
-def accounts(state: ClusterState, *, company: str | None = None) -> list[dict[str, Any]]:
+def accounts(state: ClusterState, *, company: str | None = None) -> list[AccountShown]:
     """The accounts, of one company if it is named, with their roles and the numbers of their valid tokens."""
     return [
-        {
-            "account": account.id,
-            "company": account.company,
-            "display": account.display,
-            "robot": account.robot,
-            "roles": list(account.roles),
-            "host": account.host,
-            "offer": None if account.offer is None else account.offer.by_kind(),
-            "tokens": len(state.accounts.tokens_of(account.id, state.at)),
-        }
+        AccountShown(
+            account=account.id,
+            company=account.company,
+            display=account.display,
+            robot=account.robot,
+            roles=list(account.roles),
+            host=account.host,
+            offer=None if account.offer is None else account.offer.by_kind(),
+            tokens=len(state.accounts.tokens_of(account.id, state.at)),
+        )
         for _, account in sorted(state.accounts.known.items())
         if company is None or account.company == company
     ]
 
 
-def tokens(state: ClusterState, *, account: str | None = None) -> list[dict[str, Any]]:
+def tokens(state: ClusterState, *, account: str | None = None) -> list[TokenShown]:
     """The tokens that had not expired at the state's time, of one account if it is named, without their hashes."""
     return [
-        {
-            "token": token.id,
-            "account": token.account,
-            "role": token.role,
-            "scopes": list(token.scopes),
-            "expires": token.expires,
-            "invitation": token.once,
-        }
+        TokenShown(
+            token=token.id,
+            account=token.account,
+            role=token.role,
+            scopes=list(token.scopes),
+            expires=token.expires,
+            invitation=token.once,
+        )
         for _, token in sorted(state.accounts.tokens.items())
         if account in (None, token.account) and state.at < token.expires
     ]
 
 
-def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
+def workers(state: ClusterState, *, lost: bool = False) -> list[WorkerShown]:
     """The workers by id: their offers, the granted amounts, and the numbers of executors and drivers.
 
     With the time (ms) until which a worker is suspected, the executors because of which it is (semantics W8), the apps
     that are excluded from it (W7), and the room that is held on it (H6, H7). With `lost`, those too that were lost and
     are still remembered (N3).
     """
-    of_worker: dict[str, list[dict[str, Any]]] = {}
+    of_worker: dict[str, list[ExcludedApp]] = {}
     for found in state.waiting.values():
         for each in exclusions(state, found):
-            of_worker.setdefault(each.pop("worker"), []).append({"app": found.id, **each})
+            told = ExcludedApp(app=found.id, ends=each.ends, until=each.until, unstartable=each.unstartable)
+            of_worker.setdefault(each.worker, []).append(told)
     registered = [
-        {
-            "worker": worker.id,
-            "node": worker.node,
-            "host": worker.host,
-            "rack": worker.rack,
-            "labels": worker.labels,
-            "status": worker.status,
-            "since": worker.since or None,
-            "reason": worker.said or worker.reason,
-            "unwell": worker.unwell,
-            "cores": worker.offer.cores,
-            "memory": worker.offer.memory_mb,
-            "grantedCores": worker.offer.cores - worker.free.cores,
-            "grantedMemory": worker.offer.memory_mb - worker.free.memory_mb,
+        WorkerShown(
+            worker=worker.id,
+            node=worker.node,
+            host=worker.host,
+            rack=worker.rack,
+            labels=worker.labels,
+            status=worker.status,
+            since=worker.since or None,
+            reason=worker.said or worker.reason,
+            unwell=worker.unwell,
+            cores=worker.offer.cores,
+            memory=worker.offer.memory_mb,
+            granted_cores=worker.offer.cores - worker.free.cores,
+            granted_memory=worker.offer.memory_mb - worker.free.memory_mb,
             **_addresses(worker),
-            "executors": len(worker.executors),
-            "drivers": len(worker.drivers),
-            "suspicion": suspicion(worker),
-            "excludedApps": of_worker.get(worker.id, []),
-            "holds": [_hold(hold) for hold in worker.holds.values()],
-        }
+            executors=len(worker.executors),
+            drivers=len(worker.drivers),
+            suspicion=suspicion(worker),
+            excluded_apps=of_worker.get(worker.id, []),
+            holds=[_hold(hold) for hold in worker.holds.values()],
+        )
         for _, worker in sorted(state.workers.items())
     ]
     return registered + [_lost(worker, state.settings) for _, worker in sorted(state.lost.items()) if lost]
 
 
-def _hold(hold: Hold) -> dict[str, Any]:
+def _hold(hold: Hold) -> HeldRoom:
     """Room that is held for an app, since when (ms), and the executors that are to leave for it (semantics H6, H7)."""
-    return {
-        "app": hold.app,
-        "cores": hold.amounts.cores,
-        "memory": hold.amounts.memory_mb,
-        **_others(held=hold.amounts),
-        "reason": hold.reason,
-        "since": hold.since,
-        "leaving": list(hold.leaving),
-    }
+    return HeldRoom(
+        app=hold.app,
+        cores=hold.amounts.cores,
+        memory=hold.amounts.memory_mb,
+        held_resources=dict(hold.amounts.others) or None,
+        reason=hold.reason,
+        since=hold.since,
+        leaving=list(hold.leaving),
+    )
 
 
-def _lost(worker: LostWorker, settings: ClusterConfigured) -> dict[str, Any]:
+def _lost(worker: LostWorker, settings: ClusterConfigured) -> WorkerShown:
     """A lost worker: until when (ms) its offer is remembered (semantics N3)."""
-    return {
-        "worker": worker.id,
-        **dict.fromkeys(("node", "host", "rack"), ""),
-        "labels": {},
-        "status": "lost",
-        "since": worker.at,
-        "reason": "it gave no sign of life any more",
-        "unwell": False,
-        "cores": worker.offer.cores,
-        "memory": worker.offer.memory_mb,
-        **_others(offered=worker.offer),
-        **dict.fromkeys(("grantedCores", "grantedMemory", "executors", "drivers"), 0),
-        "suspicion": None,
-        "excludedApps": [],
-        "holds": [],
-        "rememberedUntil": worker.at + settings.remember_lost_s * 1000,
-    }
+    return WorkerShown(
+        worker=worker.id,
+        node="",
+        host="",
+        rack="",
+        labels={},
+        status="lost",
+        since=worker.at,
+        reason="it gave no sign of life any more",
+        unwell=False,
+        cores=worker.offer.cores,
+        memory=worker.offer.memory_mb,
+        offered_resources=dict(worker.offer.others) or None,
+        granted_cores=0,
+        granted_memory=0,
+        executors=0,
+        drivers=0,
+        suspicion=None,
+        excluded_apps=[],
+        holds=[],
+        remembered_until=worker.at + settings.remember_lost_s * 1000,
+    )
 
 
-def suspicion(worker: Worker) -> dict[str, Any] | None:
+def suspicion(worker: Worker) -> SuspicionShown | None:
     """Why and until when (ms) the worker is suspected, and its probe; None if it is not (semantics W8)."""
     known = worker.suspicion
     if known is None:
         return None
-    return {
-        "executors": list(known.executors),
-        "since": known.since,
-        "until": known.until,
-        "times": known.times,
-        "onProbe": known.on_probe,
-        "probe": known.probe or None,
-    }
+    return SuspicionShown(
+        executors=list(known.executors),
+        since=known.since,
+        until=known.until,
+        times=known.times,
+        on_probe=known.on_probe,
+        probe=known.probe or None,
+    )
 
 
-def exclusions(state: ClusterState, app: App) -> list[dict[str, Any]]:
+def exclusions(state: ClusterState, app: App) -> list[Exclusion]:
     """The workers from which the app is excluded, with its abnormal ends there and until when (ms) (semantics W7).
 
     None if no other worker could host it: then it is excluded from none.
     """
     return [
-        {
-            "worker": worker,
-            "ends": app.troubles[worker].ends,
-            "until": kept_until(app.troubles[worker], state.settings),
-            "unstartable": app.troubles[worker].unstartable,
-        }
+        Exclusion(
+            worker=worker,
+            ends=app.troubles[worker].ends,
+            until=kept_until(app.troubles[worker], state.settings),
+            unstartable=app.troubles[worker].unstartable,
+        )
         for worker in kept_from(state, app, state.at)
     ]
 
 
-def resources(state: ClusterState) -> list[dict[str, Any]]:
+def resources(state: ClusterState) -> list[KindShown]:
     """The registered kinds of resources, what live workers offer and what is granted there (semantics R1)."""
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
     return [
-        {
-            "kind": kind,
-            "offered": state.fleet.total.amount(kind),
-            "granted": sum((worker.offer - worker.free).amount(kind) for worker in live),
-            "workers": sum(kind in worker.addresses for worker in live),
-        }
+        KindShown(
+            kind=kind,
+            offered=state.fleet.total.amount(kind),
+            granted=sum((worker.offer - worker.free).amount(kind) for worker in live),
+            workers=sum(kind in worker.addresses for worker in live),
+        )
         for kind in state.kinds
     ]
 
 
-def companies(state: ClusterState) -> list[dict[str, Any]]:
+def companies(state: ClusterState) -> list[CompanyShown]:
     """The companies by name: how the quota is set, its present amounts, and the usage (semantics C2, C5)."""
     return [
-        {
-            "company": name,
-            "quota": "amounts" if company.spec.amounts is not None else company.spec.part or "default",
+        CompanyShown(
+            company=name,
+            quota="amounts" if company.spec.amounts is not None else company.spec.part or "default",
             **_quota(state.quota(name)),
-            "borrow": company.spec.may_borrow,
-            "defaultMaxRuntime": company.spec.default_max_runtime_s,
-            "maxMaxRuntime": company.spec.max_max_runtime_s,
-            "usedCoreMs": (used := state.usage(company)).cores,
-            "usedMemoryMs": used.memory_mb,
-            **_others(used=used),
-            "users": len(company.users),
-            "apps": company.apps,
-        }
+            borrow=company.spec.may_borrow,
+            default_max_runtime=company.spec.default_max_runtime_s,
+            max_max_runtime=company.spec.max_max_runtime_s,
+            used_core_ms=(used := state.usage(company)).cores,
+            used_memory_ms=used.memory_mb,
+            used_resources=dict(used.others) or None,
+            users=len(company.users),
+            apps=company.apps,
+        )
         for name, company in sorted(state.companies.items())
     ]
 
 
-def shares(state: ClusterState) -> dict[str, Any]:
+def shares(state: ClusterState) -> SharesShown:
     """The ledgers at all three levels (semantics O1), with each company's quota and share (C2, C3).
 
     With what companies and users want, are entitled to and hold, and each company's cap (H).
     """
     found = standings(state)
-    companies: list[dict[str, Any]] = []
-    users: list[dict[str, Any]] = []
+    companies: list[CompanyShare] = []
+    users: list[UserShare] = []
     for name, company in sorted(state.companies.items()):
-        share = str(state.queue.share(name))
-        stands = {**_cap(state, name), **_stands(found, name)}
-        amounts = {**_balance(company.balance), **_quota(state.quota(name)), **stands}
-        companies.append({"company": name, **amounts, "share": share})
+        stands = {**_balance(company.balance), **_stands(found, name)}
+        amounts = {**_quota(state.quota(name)), **_cap(state, name), **stands}
+        companies.append(CompanyShare(company=name, share=str(state.queue.share(name)), **amounts))
         for user_name, user in sorted(company.users.items()):
-            stands = _stands(found, name, user_name)
-            users.append({"company": name, "user": user_name, **_balance(user.balance), **stands})
-    return {
-        "byEntitlement": state.by_entitlement,
-        "waitingApps": _balance(state.balance),
-        "companies": companies,
-        "users": users,
-    }
+            stands = {**_balance(user.balance), **_stands(found, name, user_name)}
+            users.append(UserShare(company=name, user=user_name, **stands))
+    return SharesShown(
+        by_entitlement=state.by_entitlement,
+        waiting_apps=Ledger(**_balance(state.balance)),
+        companies=companies,
+        users=users,
+    )
 
 
 def _stands(found: Mapping[Side, Standing], company: str, user: str = "") -> dict[str, Any]:
@@ -358,7 +395,7 @@ def _stands(found: Mapping[Side, Standing], company: str, user: str = "") -> dic
     amounts = {
         key: value
         for name, held in named.items()
-        for key, value in ((f"{name}Cores", held.cores), (f"{name}Memory", held.memory_mb))
+        for key, value in ((f"{name}_cores", held.cores), (f"{name}_memory", held.memory_mb))
     }
     return {**amounts, **_others(**named)}
 
@@ -366,25 +403,25 @@ def _stands(found: Mapping[Side, Standing], company: str, user: str = "") -> dic
 def _cap(state: ClusterState, company: str) -> dict[str, Any]:
     """The most that the company may hold: its quota, or None if it may borrow (semantics H1)."""
     if state.companies[company].spec.may_borrow:
-        return {"capCores": None, "capMemory": None}
+        return {"cap_cores": None, "cap_memory": None}
     quota = state.quota(company)
     return {
-        "capCores": _exact(quota.amount.cores, quota.denominator),
-        "capMemory": _exact(quota.amount.memory_mb, quota.denominator),
+        "cap_cores": _exact(quota.amount.cores, quota.denominator),
+        "cap_memory": _exact(quota.amount.memory_mb, quota.denominator),
     }
 
 
-def limits(state: ClusterState) -> list[dict[str, Any]]:
+def limits(state: ClusterState) -> list[LimitShown]:
     """Every limit by its holder (semantics N1), and what counts against it now where that is one number (N2)."""
     return [
-        {
-            "scope": "user" if user else "company" if company else "cluster",
-            "company": company or None,
-            "user": user or None,
-            "limit": name,
-            "value": value,
-            "present": None if user == EVERYBODY or not company else _present(state, company, user, name),
-        }
+        LimitShown(
+            scope="user" if user else "company" if company else "cluster",
+            company=company or None,
+            user=user or None,
+            limit=name,
+            value=value,
+            present=None if user == EVERYBODY or not company else _present(state, company, user, name),
+        )
         for (company, user), values in sorted(state.limits.values.items())
         for name, value in sorted(values.items())
     ]
@@ -395,46 +432,46 @@ def settings(state: ClusterState) -> dict[str, Any]:
     return in_force(state.settings)
 
 
-def edition(state: ClusterState) -> dict[str, Any]:
+def edition(state: ClusterState) -> Edition:
     """The edition of the rules of sharing in force, since when (ms), and whether it decides (semantics H)."""
-    return {
-        "edition": state.edition,
-        "since": state.edition_at or None,
-        "earlier": state.edition < EDITIONS[-1],
-        "byEntitlement": state.by_entitlement,
-        "patienceS": state.settings.reclaim_patience_s,
-        "admission": state.settings.admission,
-    }
+    return Edition(
+        edition=state.edition,
+        since=state.edition_at or None,
+        earlier=state.edition < EDITIONS[-1],
+        by_entitlement=state.by_entitlement,
+        patience_s=state.settings.reclaim_patience_s,
+        admission=state.settings.admission,
+    )
 
 
-def cluster(state: ClusterState) -> dict[str, Any]:
+def cluster(state: ClusterState) -> ClusterShown:
     """The head of the log, the capacity, the number of apps in each state, and the workers.
 
     `tooLarge`: the number of apps that no live worker is large enough for, 0 while none is live (semantics N3).
     """
-    counts = dict.fromkeys(get_args(AppState), 0)
+    counts: dict[str, int] = dict.fromkeys(get_args(AppState), 0)
     others = [found for found in state.apps.values() if found.admitted or found.ended is not None]
     for found in others:
         counts[found.state] += 1
     counts["pending"] = len(state.apps) - len(others)
     all_fit = all(need.hostable for need in state.claims.needs.values())
-    return {
-        "head": state.head,
-        "at": state.at,
-        "cores": state.fleet.total.cores,
-        "memory": state.fleet.total.memory_mb,
-        "apps": counts,
-        "tooLarge": 0
+    return ClusterShown(
+        head=state.head,
+        at=state.at,
+        cores=state.fleet.total.cores,
+        memory=state.fleet.total.memory_mb,
+        apps=counts,
+        too_large=0
         if all_fit or not state.fleet.live
         else sum(not found.need.hostable for found in state.apps.values() if found.ended is None),
-        "workers": [
-            {"worker": worker.id, "status": worker.status, "suspicion": suspicion(worker)}
+        workers=[
+            WorkerState(worker=worker.id, status=worker.status, suspicion=suspicion(worker))
             for _, worker in sorted(state.workers.items())
         ],
-    }
+    )
 
 
-def demand(state: ClusterState) -> list[dict[str, Any]]:
+def demand(state: ClusterState) -> list[UnmetDemand]:
     """What ready apps ask for and are not granted, by size: what further workers would be for (semantics H2)."""
     return unmet(state)
 
@@ -458,18 +495,26 @@ VIEWS = {view.__name__: view for view in _VIEWS}
 
 
 def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON values
-    """The view `name` of the state. Raises: InvalidCommand for an unknown view, and what the view raises."""
+    """The view `name` of the state as JSON values.
+
+    Raises: InvalidCommand for an unknown view, and what the view raises.
+    """
     view = VIEWS.get(name)
     if view is None:
         raise InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
     try:
-        return view(state, **arguments)
+        return to_builtins(view(state, **arguments))
     except TypeError as error:
         raise InvalidCommand(f"the view {name!r} does not take these arguments: {error}") from None
 
 
-def summary(app: App) -> dict[str, Any]:
+def summary(app: App) -> AppRow:
     """An app in lists."""
+    return AppRow(**summary_fields(app))
+
+
+def summary_fields(app: App) -> dict[str, Any]:
+    """The fields of an `AppRow`."""
     spec = app.spec
     return {
         "app": app.id,
@@ -479,17 +524,17 @@ def summary(app: App) -> dict[str, Any]:
         "kind": spec.kind,
         "state": app.state,
         "ready": app.ready,
-        "onHold": app.on_hold,
+        "on_hold": app.on_hold,
         "tasks": spec.tasks,
-        "requestedCores": app.requested.cores,
-        "requestedMemory": app.requested.memory_mb,
-        "grantedCores": app.granted.cores,
-        "grantedMemory": app.granted.memory_mb,
+        "requested_cores": app.requested.cores,
+        "requested_memory": app.requested.memory_mb,
+        "granted_cores": app.granted.cores,
+        "granted_memory": app.granted.memory_mb,
         **_others(requested=app.requested, granted=app.granted),
-        "submittedAt": app.submitted_at,
-        "submittedSeq": app.submitted,
-        "admittedAt": app.admitted_at or None,
-        "endedAt": app.ended_at or None,
+        "submitted_at": app.submitted_at,
+        "submitted_seq": app.submitted,
+        "admitted_at": app.admitted_at or None,
+        "ended_at": app.ended_at or None,
         "detail": app.why,
     }
 
@@ -516,13 +561,12 @@ def _present(state: ClusterState, company: str, user: str, name: str) -> int | N
     return standing.claimed.amount(kind_of(name)) if kind_of(name) else counted.get(name)
 
 
-def _allocation(what: str, held: Allocation) -> dict[str, Any]:
+def _held(held: Allocation) -> dict[str, Any]:
     return {
-        what: held.id,
         "worker": held.worker,
         "cores": held.resources.cores,
         "memory": held.resources.memory_mb,
-        **({"resources": _listed(held.addresses)} if held.addresses else {}),
+        "resources": _listed(held.addresses) or None,
         "status": held.status,
     }
 
@@ -530,12 +574,7 @@ def _allocation(what: str, held: Allocation) -> dict[str, Any]:
 def _leaving(state: ClusterState, held: Allocation) -> dict[str, Any]:
     """For which app and until when (ms) the executor is to leave; nothing if for none (semantics H7)."""
     hold = state.holds.get(held.claim)
-    return {} if hold is None else {"leavesFor": hold.app, "deadline": held.deadline}
-
-
-def _in_slot(held: Allocation) -> dict[str, Any]:
-    """When (ms) the slot is over in which the executor was granted; nothing if it was in none (semantics H10)."""
-    return {"slotUntil": held.until} if held.until else {}
+    return {} if hold is None else {"leaves_for": hold.app, "deadline": held.deadline}
 
 
 def _addresses(worker: Worker) -> dict[str, Any]:
@@ -544,7 +583,7 @@ def _addresses(worker: Worker) -> dict[str, Any]:
         return {}
     held = set(worker.granted_addresses())
     granted = {kind: [one for one in found if (kind, one) in held] for kind, found in worker.addresses.items()}
-    return {"resources": _listed(worker.addresses), "grantedResources": {kind: g for kind, g in granted.items() if g}}
+    return {"resources": _listed(worker.addresses), "granted_resources": {kind: g for kind, g in granted.items() if g}}
 
 
 def _per_task(sizing: Sizing) -> dict[str, str] | None:
@@ -560,15 +599,15 @@ def _listed(addresses: Addresses) -> dict[str, list[str]]:
 
 def _others(**amounts: Resources) -> dict[str, dict[str, int]]:
     """The further kinds of these amounts, by the name of each; without those that have none."""
-    return {f"{name}Resources": dict(held.others) for name, held in amounts.items() if held.others}
+    return {f"{name}_resources": dict(held.others) for name, held in amounts.items() if held.others}
 
 
 def _balance(balance: Balance) -> dict[str, Any]:
     return {
-        "occupiedCores": balance.requested.cores,
-        "occupiedMemory": balance.requested.memory_mb,
-        "grantedCores": balance.granted.cores,
-        "grantedMemory": balance.granted.memory_mb,
+        "occupied_cores": balance.requested.cores,
+        "occupied_memory": balance.requested.memory_mb,
+        "granted_cores": balance.granted.cores,
+        "granted_memory": balance.granted.memory_mb,
         **_others(occupied=balance.requested, granted=balance.granted),
     }
 
@@ -578,9 +617,9 @@ def _quota(quota: Quota) -> dict[str, Any]:
     kinds = dict.fromkeys(quota.named or (), 0) | dict(bought.others)
     others = {kind: _exact(amount, quota.denominator) for kind, amount in kinds.items()}
     return {
-        "quotaCores": _exact(bought.cores, quota.denominator),
-        "quotaMemory": _exact(bought.memory_mb, quota.denominator),
-        **({"quotaResources": others} if others else {}),
+        "quota_cores": _exact(bought.cores, quota.denominator),
+        "quota_memory": _exact(bought.memory_mb, quota.denominator),
+        **({"quota_resources": others} if others else {}),
     }
 
 

@@ -109,7 +109,7 @@ class Heartbeats:
         ]
 
     def _unheard(self, silent: list[bytes], now: int, timeout_ms: int) -> set[bytes]:
-        """Those of the silent workers that could not be heard for a full timeout: no API server answered them."""
+        """The silent workers that could not be heard for a full timeout: no API server answered them."""
         sign = served(self._store, self._keys) if silent else None
         if sign is None or sign.without_gap_ms(now, timeout_ms) >= timeout_ms:
             return set()

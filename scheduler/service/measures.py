@@ -11,7 +11,7 @@ from typing import NamedTuple
 COMMIT_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """The upper bounds of the histogram of commits by their latency (s)."""
 TURN_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
-"""Those of the histogram of turns by their number of events."""
+"""The upper bounds of the histogram of turns by their number of events."""
 _GAUGES = ("serving", "position", "last_commit_s", "clock_offset_s", "commands", "put_aside", "commit_s", "events")
 _CELL = 8
 

@@ -11,5 +11,5 @@ def framed(*fields: str | int | bytes) -> bytes:
 
 
 def framed_bytes(fields: Sequence[bytes]) -> bytes:
-    """The same of fields that are bytes."""
+    """As `framed`, of fields that are bytes."""
     return b"".join([b"%d:%b" % (len(field), field) for field in fields])

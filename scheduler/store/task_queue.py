@@ -70,7 +70,7 @@ def broken(executor: str) -> str:
     return f"!{executor}"
 
 
-class Begun(NamedTuple):
+class TaskBegun(NamedTuple):
     """A running task and its attempt number, from 1."""
 
     task: int
@@ -123,9 +123,9 @@ class Step(NamedTuple):
     succeeded: int
     failed: int
     detail: str
-    taken: list[Begun]
+    taken: list[TaskBegun]
     refused: list[str]
-    mine: list[Begun]
+    mine: list[TaskBegun]
     running: int
     next_ms: int
     preferring: int | None = None
@@ -239,7 +239,7 @@ class Worklist:
         answer = cast("list[Any]", self._step([*places, keys.later(app), keys.live], arguments))
         granted, tasks, succeeded, failed, detail, taken, refused, mine, running, next_ms, told = answer
         jobs = [job.decode(errors="replace") for job in refused]
-        begun, held = ([Begun(*pair) for pair in pairs] for pairs in (taken, mine))
+        begun, held = ([TaskBegun(*pair) for pair in pairs] for pairs in (taken, mine))
         said = detail.decode(errors="replace")
         step = Step(bool(granted), tasks, succeeded, failed, said, begun, jobs, held, running, next_ms)
         if not told:
@@ -416,7 +416,7 @@ def _verdict(tasks: int, succeeded: int, failed: int, detail: str) -> Verdict | 
 
 
 def _hosts_line(hosts: list[str] | None, live: Mapping[str, str]) -> str:
-    """Those of a task's hosts that have a live worker, a line each; `!` if none has; "" if it prefers none."""
+    """The hosts of a task that have a live worker, a line each; `!` if none has; "" if it prefers none."""
     return "" if not hosts else "\n".join(host for host in hosts if host in live) or "!"
 
 

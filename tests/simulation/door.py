@@ -16,6 +16,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
@@ -426,7 +427,7 @@ class Door:
         witness.saw(by, "an app", [(item["company"], item["user"]) for item in items])
         token = witness.state.accounts.tokens.get(by.token)
         whole = by.role in ("operator", "auditor") and token is not None and "read" in token.scopes
-        if at_end and whole and items != page_of_apps(witness.state, after=0, most=PAGE, tell=listed)[0]:
+        if at_end and whole and items != to_builtins(page_of_apps(witness.state, after=0, most=PAGE, tell=listed)[0]):
             raise PromiseBroken(2, f"{server.name} shows {items} at {server.shown}, and the log has others")
 
     def _sees_an_app(self, server: Server, by: By) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.store.task_queue import Begun, Completion
+from scheduler.store.task_queue import Completion, TaskBegun
 from tests.simulation.promises import PromiseBroken
 from workers.forkserver import run
 from workers.rundir import ExitNote, Holder
@@ -41,7 +41,7 @@ class Nature(NamedTuple):
 class Underway:
     """A running task."""
 
-    def __init__(self, begun: Begun, ends_at_ms: int, *, fails: bool) -> None:
+    def __init__(self, begun: TaskBegun, ends_at_ms: int, *, fails: bool) -> None:
         self.index = begun.task
         self.attempt = begun.attempt
         self.ends_at_ms = ends_at_ms
@@ -299,7 +299,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
     machines: Mapping[str, Machine],
     natures: Mapping[str, Nature],
     ran: Callable[[Grant, Completion], None],
-    begins: Callable[[Grant, Begun], None],
+    begins: Callable[[Grant, TaskBegun], None],
     leaving: Callable[[Grant], Leaving | None],
 ) -> None:
     """Replace the calls to the operating system by the doubles."""
@@ -319,7 +319,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
     def is_same_process(pid: int, since_s: float) -> bool:
         return any(actor.pid == pid == since_s for actor in loom.actors)
 
-    def start(grant: Grant, worker: str, begun: Begun) -> Underway | Completion:
+    def start(grant: Grant, worker: str, begun: TaskBegun) -> Underway | Completion:
         begins(grant, begun)
         nature = natures[grant.app]
         if worker == nature.missing_on and grant.role == "executor":

@@ -65,7 +65,7 @@ from workers.offer import Offer, WorkerBusy
 if TYPE_CHECKING:
     from scheduler.model.grants import Grant, Leaving
     from scheduler.service.keyring import Keyring
-    from scheduler.store.task_queue import Begun, Completion
+    from scheduler.store.task_queue import Completion, TaskBegun
 
 STEPS = 30_000
 """A run with more switches than this is an endless loop."""
@@ -414,7 +414,7 @@ class World:
             return None
         return self.machines[executor.worker].leaving(grant.executor)
 
-    def _begins(self, grant: Grant, begun: Begun) -> None:
+    def _begins(self, grant: Grant, begun: TaskBegun) -> None:
         """Check that a task that failed waits before it begins again (semantics W10)."""
         self.begun[grant.executor, begun.task] = self.store.ms
         told = [each for each in self.failed.get((grant.app, begun.task), ()) if each[0] not in self.witness.lost]

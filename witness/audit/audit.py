@@ -110,7 +110,7 @@ class Audit:
         self.ends_at, self.digest = 0, ""
         """The position and the digest of the last turn that was read."""
         self._before: tuple[int, str] = 0, ""
-        """Those of the turn before it."""
+        """The position and the digest of the turn before it."""
         self._ledger: ShadowLedger | None = ShadowLedger()
         """None once it has differed from the state's: later differences follow from the first."""
         self._found: list[Deviation] = []
@@ -120,7 +120,7 @@ class Audit:
         self._as_due: AsDue | None = None
         """The second state, from the first deviation until the log no longer follows it."""
         self._earlier: EarlierAudit | None = None
-        """That of the turns so far, if they are of the second edition of the rules."""
+        """The audit of the turns so far, if they are of the second edition of the rules."""
 
     def resume(self, state: ClusterState, seq: int, digest: str) -> None:
         """Go on behind the turn that ends at `seq` with `digest`, from the state that an audit up to there found.
@@ -219,7 +219,7 @@ class Audit:
         return [departed, *[each for each in found if each.seq != departed.seq]]
 
     def _report(self, found: list[Deviation]) -> list[Deviation]:
-        """Those within the span, each added to its verdict."""
+        """The deviations within the span, each added to its verdict."""
         found = [each for each in found if each.seq >= self.first and (self.last is None or each.seq <= self.last)]
         if not found:
             return found

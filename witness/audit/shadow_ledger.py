@@ -27,7 +27,7 @@ class _App:
     user: str
     accounts: Accounts
     stated: Accounts
-    """The same balances as the state has them."""
+    """The balances as the state has them."""
     requested: Resources
     granted: Resources = NOTHING
     waits: bool = False

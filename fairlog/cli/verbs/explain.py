@@ -60,7 +60,7 @@ def _told(source: Source, app: str) -> dict[str, Any]:
 
 
 def _read(source: Source, app: str) -> dict[str, Any]:
-    """The same from the log itself."""
+    """The explanation from the log itself."""
     from witness.audit.audit import Audited  # noqa: PLC0415 (an API server has loaded what reads the log)
     from witness.explain import explain as tell  # noqa: PLC0415 (likewise)
 

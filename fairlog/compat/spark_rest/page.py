@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from fairlog.compat.spark_rest.answers import driver_state, submission_of
 from scheduler.model.commands import Private
 from scheduler.model.events import Fixed
@@ -129,7 +131,7 @@ def _app(app: App, at: int, public: Callable[[dict[str, Any]], dict[str, Any]]) 
     return {
         "id": app.id,
         "starttime": app.submitted_at,
-        "name": public(summary(app))["name"],
+        "name": public(to_builtins(summary(app)))["name"],
         "cores": app.granted.cores if app.ended is None else app.requested.cores,
         "user": app.spec.user,
         "memoryperexecutor": memory_mb,
@@ -148,7 +150,7 @@ def _each(executor: Allocation) -> list[dict[str, Any]]:
 
 def _driver(app: App, public: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
     asked = app.spec.driver
-    command = public({**summary(app), "command": list((app.private or Private()).command)})["command"]
+    command = public({**to_builtins(summary(app)), "command": list((app.private or Private()).command)})["command"]
     named = command.index("--class") + 1 if "--class" in command[:-1] else len(command)
     return {
         "id": submission_of(app.id),

@@ -211,7 +211,7 @@ def without_effect(earlier: str) -> Iterator[str]:
 
 
 def overruled(conf: Iterable[str]) -> dict[str, str]:
-    """Those of these properties that do not count in a driver's file -> why."""
+    """The properties that do not count in a driver's file -> why."""
     return {name: _OURS.get(name, "fairlog sets it for each driver") for name in sorted({*_OURS, *_SET_HERE} & {*conf})}
 
 
@@ -230,7 +230,7 @@ def _text(file: Path) -> str:
 
 
 def kept_variables() -> dict[str, str]:
-    """Those of this process that a driver on a worker needs: of Spark, of Java and of where Python looks."""
+    """The variables of this process that a driver on a worker needs: of Spark, of Java and of where Python looks."""
     kept = ("JAVA_HOME", "PYTHONPATH", "SPARK_DIST_CLASSPATH")
     return {**{name: os.environ[name] for name in kept if os.environ.get(name)}, **python_of_spark()}
 

@@ -56,7 +56,7 @@ class Ceiling(NamedTuple):
     max_cores: int | None
     max_memory_mb: int | None
     kinds: tuple[tuple[str, int], ...] = ()
-    """Those of further kinds, sorted (semantics R4)."""
+    """The largest amounts of further kinds, sorted (semantics R4)."""
 
     def broken(self, standing: Standing, request: Resources, apps: int = 1) -> Broken | None:
         """The first limit that one more app of that request breaks; with 0 `apps`, more of an admitted one."""
@@ -84,9 +84,9 @@ class CompanyLimits:
         self._all: Limits | None = None
         """The limits, if anybody has any."""
         self.ceiling: Ceiling | None = None
-        """Those of the company."""
+        """The limits of the company."""
         self.ceilings: dict[str, tuple[Ceiling, Standing]] = {}
-        """Those of its users that have any, and what these users claim."""
+        """The limits of its users that have any, and what these users claim."""
 
     @property
     def limited(self) -> bool:

@@ -55,7 +55,7 @@ class UserQueue:
         return [*merge(*lines, key=lines[0].key)] if lines else []
 
     def in_order(self, shut: Callable[[Ask], bool]) -> Iterator[App]:
-        """The same one at a time, without those that ask what is `shut` by the time that their turn comes."""
+        """The apps in that order one at a time, without those that ask what is `shut` when their turn comes."""
         fronts = [
             (line.key(line.items[line.begin]), number, 0)  # type: ignore[misc]  # lines of apps have a key
             for number, line in enumerate(self.by_ask.values())
@@ -85,7 +85,7 @@ class CompanyQueue:
     limit: CompanyLimits
     users: dict[str, UserQueue] = field(default_factory=dict)
     asking: dict[str, UserQueue] = field(default_factory=dict)
-    """Those of them that have pending apps which are ready."""
+    """The users that have pending apps which are ready."""
 
 
 class AppQueue:
@@ -161,7 +161,7 @@ class AppQueue:
             queue.by_readiness = Line(alike, key=_READIED)
 
     def _queue_of(self, app: App) -> UserQueue:
-        """That of the app's user, which has an app from now on."""
+        """The queue of the app's user, which has an app from now on."""
         company, user = self.companies[app.spec.company], app.spec.user
         queue = company.asking.get(user)
         if queue is None:

@@ -66,7 +66,7 @@ def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
 
 
 def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
-    """The same, with all free cores of the first candidate, then of the next (semantics P4, P2).
+    """As `spread_cores`, with all free cores of the first candidate, then of the next (semantics P4, P2).
 
     12 cores on workers with 1, 7 and 4 free: 1, 7 and 4 (P7).
     """

@@ -61,7 +61,7 @@ class Owed:
         return {company: None for company, *_ in self.lists}
 
     def serve(self, wanted: Callable[[App], bool]) -> Iterator[App]:
-        """Those that are wanted when it is their turn, in the order of admission.
+        """The apps that are wanted when it is their turn, in the order of admission.
 
         Of apps of equal keys all are wanted or none is.
         The caller folds what it grants one before it asks for the next.
@@ -88,7 +88,7 @@ class Owed:
                 heappush(heap, (positions[index], number, key))
 
     def _serve_one(self, wanted: Callable[[App], bool]) -> Iterator[App]:
-        """The same where all are of one company and need, as they are when apps arrive one at a time."""
+        """As `serve`, where all apps are of one company and need, as when apps arrive one at a time."""
         ((key, positions),) = self.lists.items()
         position = 0
         while (index := bisect_right(positions, position)) < len(positions):

@@ -38,7 +38,7 @@ class Entitlement:
     entering: list[str] = field(default_factory=list)
     """The pending apps that were handed anything, of one that is not `whole`."""
     overtaking: dict[str, None] = field(default_factory=dict)
-    """Those of them before which, by F, an app of their user waits that was handed nothing."""
+    """The entering apps before which, by F, an app of their user waits that was handed nothing."""
     turned_away: dict[tuple[str, str], dict[Need, Leaf]] = field(default_factory=dict)
     """(company, user) -> for what its pending apps need, the last one that was looked at."""
     whole: bool = False

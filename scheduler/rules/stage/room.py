@@ -274,7 +274,7 @@ class Taking:
         self.taken: list[Allocation] = []
 
     def count(self, one: Allocation) -> None:
-        """It leaves."""
+        """Count an executor that leaves."""
         app = self._seeking.state.apps[one.app]
         self._units[one.app] = self._units.get(one.app, 0) + units_of(app, one)
         self.taken.append(one)

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import UnknownApp, UnknownCompany
@@ -37,17 +38,17 @@ def test_what_is_shown_adds_up_at_every_position(file: Path) -> None:
         fold(state, fact)
         if not fact.digest or fact.turn % 5:
             continue
-        shown = board.overview(state)
+        shown = to_builtins(board.overview(state))
         for kind in shown["capacity"]:
             assert kind["used"] + kind["held"] + kind["shut"] + kind["free"] == kind["total"], (fact.seq, kind)
             assert min(kind[part] for part in ("used", "held", "shut", "free")) >= 0, (fact.seq, kind)
         living = [app for app in state.apps.values() if app.ended is None]
         assert sum(each["pending"] + each["admitted"] for each in shown["companies"]) == len(living)
         assert sum(shown["workers"].values()) == len(state.workers)
-        runs = [run["id"] for worker in board.fleet(state) for run in worker["runs"]]
+        runs = [run["id"] for worker in to_builtins(board.fleet(state))["workers"] for run in worker["runs"]]
         assert sorted(runs) == sorted([*state.executors, *state.drivers])
         for name in state.companies:
-            own = board.company(state, name)
+            own = to_builtins(board.company(state, name))
             assert sum(user["pending"] for user in own["byUser"]) == own["pending"]
             assert own["shortCores"] >= 0
 
@@ -57,28 +58,32 @@ def test_filters_part_the_apps_and_every_sort_has_all_of_them(file: Path) -> Non
     state = ClusterState()
     for fact in facts_of(file):
         fold(state, fact)
-    everything = board.listed(state, Filters(state=""), most=10_000)
+    everything = to_builtins(board.listed(state, Filters(state=""), most=10_000))
     assert everything["number"] == len(state.apps) == len(everything["apps"])
     single = [
-        board.listed(state, Filters(state=each))["number"] for each in STATES if each not in ("living", "ended", "all")
+        to_builtins(board.listed(state, Filters(state=each)))["number"]
+        for each in STATES
+        if each not in ("living", "ended", "all")
     ]
     assert sum(single) == len(state.apps)
-    parts = [board.listed(state, Filters(state=each))["number"] for each in ("living", "ended")]
+    parts = [to_builtins(board.listed(state, Filters(state=each)))["number"] for each in ("living", "ended")]
     assert sum(parts) == len(state.apps)
     causes = Counter(each["cause"] for each in everything["apps"] if each["cause"])
     for cause, number in causes.items():
-        assert board.listed(state, Filters(reason=cause))["number"] == number
+        assert to_builtins(board.listed(state, Filters(reason=cause)))["number"] == number
     names = {each["app"] for each in everything["apps"]}
     for sort in SORTS:
-        up = board.listed(state, Filters(state=""), sort=sort, descending=False, most=10_000)["apps"]
+        up = to_builtins(board.listed(state, Filters(state=""), sort=sort, descending=False, most=10_000))["apps"]
         assert {each["app"] for each in up} == names
-        first = board.listed(state, Filters(state=""), sort=sort, descending=False, most=2)["apps"]
-        rest = board.listed(state, Filters(state=""), sort=sort, descending=False, start=2, most=10_000)["apps"]
+        first = to_builtins(board.listed(state, Filters(state=""), sort=sort, descending=False, most=2))["apps"]
+        rest = to_builtins(board.listed(state, Filters(state=""), sort=sort, descending=False, start=2, most=10_000))[
+            "apps"
+        ]
         assert [*first, *rest] == up
     with pytest.raises(UnknownApp):
         board.one(state, "nobody")
     with pytest.raises(UnknownCompany):
-        board.company(state, "nobody")
+        to_builtins(board.company(state, "nobody"))
 
 
 @pytest.mark.parametrize("file", GOLDEN[:12], ids=lambda file: file.stem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from recovery.replay.bounds import moment
@@ -143,7 +144,7 @@ def test_who_has_a_slot_is_told_until_when_and_the_audit_derives_it() -> None:
     cluster = in_slots()
     slot = cluster.state.slots["y"]
     assert explain(facts(cluster), "y")["standing"]["text"].endswith(f"; your slot lasts until {moment(slot.until)}.")
-    (executor,) = views.app(cluster.state, app="y")["executors"]
+    (executor,) = to_builtins(views.app(cluster.state, app="y"))["executors"]
     assert executor["slotUntil"] == slot.until
     cluster.turn(after_s=60)
     for kind in (SlotAwaited, SlotBegan, SlotEnded):
@@ -181,7 +182,7 @@ def test_a_company_that_may_not_borrow_is_told_its_cap() -> None:
 
 
 def test_shares_tell_weight_cap_demand_and_entitlement_at_both_levels() -> None:
-    found = shares(lent().state)
+    found = to_builtins(shares(lent().state))
     assert found["byEntitlement"]
     a, b = found["companies"]
     assert {name: a[f"{name}Cores"] for name in ("quota", "cap", "demand", "entitled")} == {
@@ -200,13 +201,13 @@ def test_shares_tell_weight_cap_demand_and_entitlement_at_both_levels() -> None:
 
 def test_the_page_shows_what_is_entitled_in_the_place_of_parts() -> None:
     state = lent().state
-    assert [each["partCores"] for each in overview(state)["companies"]] == [8, 8]
-    assert company(state, "b")["shortCores"] == 8
+    assert [each["partCores"] for each in to_builtins(overview(state))["companies"]] == [8, 8]
+    assert to_builtins(company(state, "b"))["shortCores"] == 8
 
 
 def test_which_edition_is_in_force_and_since_when() -> None:
     state = lent().state
-    shown = edition(state)
+    shown = to_builtins(edition(state))
     assert (shown["edition"], shown["byEntitlement"], shown["patienceS"]) == (3, True, 60)
     assert shown["since"] is None, "from the beginning"
 

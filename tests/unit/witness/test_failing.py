@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import to_builtins
+
 from recovery.replay.bounds import moment
 from scheduler.rules.views import suspicion
 from scheduler.store.codec import Fact, told
@@ -30,10 +32,10 @@ def test_an_app_that_only_suspect_workers_have_room_for_is_told_so() -> None:
 
 def test_a_suspect_worker_on_probe_is_named_with_its_probe() -> None:
     cluster, name, _ = suspected()
-    known = suspicion(cluster.state.workers[name])
+    known = to_builtins(suspicion(cluster.state.workers[name]))
     assert known is not None
     cluster.turn(after_s=60)
-    on_probe = suspicion(cluster.state.workers[name])
+    on_probe = to_builtins(suspicion(cluster.state.workers[name]))
     assert on_probe is not None
     assert suspicion_in_words(name, on_probe).startswith(f"worker {name} is suspected and gets one executor as a probe")
     assert "x.0 runs on it as a probe" in suspicion_in_words(name, {**on_probe, "probe": "x.0"})

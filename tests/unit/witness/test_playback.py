@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fairlog.cli.main import cli
@@ -52,9 +53,9 @@ def test_each_frame_of_any_history_is_the_cluster_of_that_moment(history: Histor
             state.apply(logged.event, at=logged.at, cause=logged.cause)
         folded = frame.seq
         said = frame.as_json()
-        assert (frame.at, said["workers"]) == (log[folded - 1].at, workers(state))
+        assert (frame.at, said["workers"]) == (log[folded - 1].at, to_builtins(workers(state)))
         there = [{key: value for key, value in each.items() if key != "pending"} for each in said["companies"]]
-        assert there == shares(state)["companies"]
+        assert there == to_builtins(shares(state))["companies"]
         pending = sum(app.state == "pending" and app.ready for app in state.apps.values())
         assert said["queue"] == {"pending": pending, "waiting": len(state.waiting)}
         assert sum(each["pending"] for each in said["companies"]) == pending

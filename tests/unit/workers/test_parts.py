@@ -21,7 +21,7 @@ import pytest
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.service.folders import is_personal
-from scheduler.store.task_queue import Begun
+from scheduler.store.task_queue import TaskBegun
 from tests.waiting import wait_until
 from workers import task_init, tasks
 from workers.agent import _kill_tasks
@@ -201,7 +201,7 @@ def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: 
     cells, pids = [], []
     for root in (tmp_path / "ours", tmp_path / "others"):
         starter, cell = unsandboxed(grant, RunDir(root, "w1"))
-        started = starter.start(Begun(0, 1))[0]
+        started = starter.start(TaskBegun(0, 1))[0]
         assert isinstance(started, tasks.Task)
         cells.append(cell)
         pids.append(started.pid)
@@ -316,7 +316,7 @@ def test_a_task_takes_the_first_slot_in_which_none_runs(tmp_path: Path) -> None:
     starter, cell = unsandboxed(grant, RunDir(tmp_path, "w1"))
     visible = []
     for task in range(3):
-        started = starter.start(Begun(task, 1))[0]
+        started = starter.start(TaskBegun(task, 1))[0]
         assert isinstance(started, tasks.Task)
         wait_until(partial(environment_value, started.pid, "CUDA_VISIBLE_DEVICES"), "the task's environment")
         visible.append(environment_value(started.pid, "CUDA_VISIBLE_DEVICES"))

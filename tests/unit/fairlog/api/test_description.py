@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,12 +29,13 @@ from fairlog.api.audit_file import audited
 from fairlog.api.feed import Feed
 from fairlog.api.limits import Rates
 from fairlog.api.openapi import description
-from fairlog.api.routes import ROUTES
+from fairlog.api.routes import OPEN, ROUTES
 from scheduler.model.commands import AddAccount, IssueToken, RegisterCompany
 from scheduler.model.events import CommandRefused, RefusalsOmitted
 from scheduler.model.sender import By
 from scheduler.rules.permission import MATRIX
 from scheduler.service.tokens import new_token
+from tests.unit.fairlog.api.described import unnamed
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
 from tests.waiting import HOPELESS_S, wait_until
 
@@ -176,8 +179,10 @@ def check(rig: Rig, route: Route, case: Any, who: str | None) -> None:
     assert answer.status_code < 500 or (answer.status_code == 503 and "retry-after" in answer.headers), answer.text
     conforms = [checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance]
     case.validate_response(answer, checks=conforms)
+    if answer.status_code == 200 and answer.headers["content-type"] == "application/json":
+        assert unnamed(route, answer.json()) == []
     if who in REFUSED:
-        assert answer.status_code >= 400 or route.answer == "open", f"{who} is let in: {answer.text}"
+        assert answer.status_code >= 400 or route.answer in OPEN, f"{who} is let in: {answer.text}"
     if answer.status_code >= 400:
         assert rig.changed(before) == set(), "what was refused has changed something"
 
@@ -212,3 +217,11 @@ def test_every_answer_is_one_that_the_description_promises(
     with suppress(Unsatisfiable):  # nothing that takes no parameter can be sent a wrong one
         story()
     rig.api.replica.check()
+
+
+def test_every_json_answer_is_described_and_every_reference_is_to_something() -> None:
+    described = description()
+    known = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    assert set(re.findall(r'"(#/components/schemas/[^"]+)"', json.dumps(described))) <= known
+    shown = {route.name for route in ROUTES if route.answer in {"value", "list", *OPEN, "session", "pass"}}
+    assert not [route.name for route in ROUTES if route.name in shown and route.shows is None]

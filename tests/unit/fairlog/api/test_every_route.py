@@ -40,6 +40,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
 from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
+from tests.unit.fairlog.api.described import unnamed
 from tests.unit.fairlog.api.served import KEYS, RING, served
 from tests.waiting import HOPELESS_S
 
@@ -369,7 +370,10 @@ async def _one(world: World, client: httpx.AsyncClient, token: dict[str, str], c
     if case.route == "auditFile":
         said = {**token, "content-type": "application/x-ndjson"}
         request = client.build_request(route.method, url, content=b"no log", headers=said)
-    return await client.send(request)
+    answer = await client.send(request)
+    if answer.status_code == 200 and "json" in answer.headers["content-type"]:
+        assert unnamed(route, answer.json()) == []
+    return answer
 
 
 def route_of(case: Case) -> Route:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64decode
+from typing import Any
 
 from fairlog.cli.fairness_page import page
 from recovery.replay.window import measure
@@ -24,22 +27,35 @@ def drawn() -> str:
     return page({"log": span.as_json(), **meter.report(state)}, meter.waits(span.last_at))
 
 
-def test_the_page_has_a_chart_of_shares_of_the_queue_and_of_waits_and_a_table() -> None:
+def held(text: str) -> dict[str, Any]:
+    """What the page has to draw."""
+    (found,) = re.findall(r'<script type="application/json" id="figures">(.+?)</script>', text)
+    figures: dict[str, Any] = json.loads(found)
+    return figures
+
+
+def test_the_page_holds_its_figures_its_scripts_and_a_table() -> None:
     text = drawn()
-    assert [name for name in ("shares", "queue", "waits") if f'id="{name}"' in text] == ["shares", "queue", "waits"]
+    found = held(text)
+    assert [row["company"] for row in found["report"]["rows"]] == [EVIL, "acme", "tiny"]
+    assert {"queueLength", "shares"} <= found["report"]["series"][0].keys()
+    assert {"acme", "tiny"} <= {wait["company"] for wait in found["waits"]}
     assert "<td>tiny</td>" in text
     assert text.count("<script") == text.count("</script>")
 
 
+def test_every_script_that_a_script_imports_is_in_the_page() -> None:
+    (modules,) = re.findall(r'<script type="importmap">(.+?)</script>', drawn())
+    said = {name: b64decode(url.partition(",")[2]).decode() for name, url in json.loads(modules)["imports"].items()}
+    imported = {name for text in said.values() for name in re.findall(r'(?:from|import\()\s*"([^"]+)"', text)}
+    assert "page/charts.js" in imported
+    assert imported <= said.keys()
+
+
 def test_the_page_loads_nothing() -> None:
-    assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=", drawn()) == []
-
-
-def test_no_button_sends_a_chart_anywhere() -> None:
-    """Each chart's options, as the library reads them."""
-    options = re.findall(r'\{"displaylogo":[^}]*\}', drawn().replace(" ", ""))
-    assert len(options) == 3
-    assert all('"modeBarButtonsToRemove":["sendChartToCloud"]' in each for each in options)
+    text = drawn()
+    assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=", text) == []
+    assert "default-src 'none'" in text
 
 
 def test_a_company_named_like_a_tag_is_text() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
@@ -71,7 +72,7 @@ class TestExcluded:
         cluster = shared({"exclude_after": 1}, w1=4, w2=16)
         cluster.turn(one_executor())
         cluster.turn(failed("a1.0"))
-        assert [each["excludedApps"] for each in workers(cluster.state)] == [
+        assert [each["excludedApps"] for each in to_builtins(workers(cluster.state))] == [
             [],
             [{"app": "a1", "ends": 1, "until": cluster.state.at + HOUR_S * 1000, "unstartable": False}],
         ]
@@ -191,7 +192,7 @@ class TestSuspected:
         assert home(cluster, "b") == name, "what runs there goes on"
         assert told(fail(cluster, "b")) == []
         assert home(cluster, "b") != name
-        [seen] = [each for each in workers(cluster.state) if each["worker"] == name]
+        [seen] = [each for each in to_builtins(workers(cluster.state)) if each["worker"] == name]
         assert seen["suspicion"]["executors"] == ["a.0", "b.0", "a.1"]
         assert seen["status"] == "alive"
         cluster.check_replay()
@@ -332,7 +333,7 @@ class TestSuspected:
 
     def test_status_names_the_suspect_worker(self) -> None:
         state = suspected()[0].state
-        [seen] = [each["suspicion"] for each in cluster(state)["workers"] if each["suspicion"]]
+        [seen] = [each["suspicion"] for each in to_builtins(cluster(state))["workers"] if each["suspicion"]]
         assert (seen["times"], seen["until"] - seen["since"], seen["onProbe"]) == (1, 60_000, False)
 
 
@@ -347,7 +348,7 @@ class TestUnstartable:
             cluster = shared(settings, w1=16, w2=4)
             cluster.turn(one_executor())
             assert on(cluster.turn(failed("a1.0", unstartable=self.WHY))) == ["w2"]
-            assert [each["worker"] for each in app(cluster.state, app="a1")["excludedWorkers"]] == ["w1"]
+            assert [each["worker"] for each in to_builtins(app(cluster.state, app="a1"))["excludedWorkers"]] == ["w1"]
             assert on(cluster.ended("a1.1")) == ["w2"]
 
     def test_it_fails_when_no_other_worker_could_host_it(self) -> None:

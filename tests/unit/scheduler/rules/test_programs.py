@@ -334,7 +334,7 @@ def test_an_owner_that_is_lost_fails_its_app() -> None:
 def test_the_view_of_an_app_shows_its_terms() -> None:
     cluster = running(owner_timeout_s=30, grace_s=60)
     shown = view_of(cluster.state, app="a1")
-    assert (shown["executorProgram"], shown["grace"], shown["ownerTimeout"]) == (True, 60, 30)
+    assert (shown.executor_program, shown.grace, shown.owner_timeout) == (True, 60, 30)
 
 
 def test_an_app_of_programs_ends_neither_by_its_workers_word_nor_before_its_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
@@ -82,7 +83,7 @@ def test_only_time_in_which_an_executor_runs_counts() -> None:
     assert cluster.state.timers.next(cluster.state.at) is not None
     cluster.worker("w2", 8)
     assert cluster.turn(StartedExecutor(executor="a1.3"), after_s=500) != []
-    assert view_of(cluster.state, app="a1")["expiresAt"] == cluster.state.at + 20_000
+    assert to_builtins(view_of(cluster.state, app="a1"))["expiresAt"] == cluster.state.at + 20_000
     assert cluster.turn(after_s=20) == [AppExpired(app="a1")]
 
 
@@ -251,7 +252,10 @@ def test_an_app_without_a_limit_needs_no_extension() -> None:
         cluster.turn(ExtendApp(app="a1", by_s=1))
     with pytest.raises(InvalidCommand, match="the time of an extension, in seconds, must be between 1"):
         cluster.turn(ExtendApp(app="a1", by_s=0))
-    assert (cluster.state.apps["a1"].running_since, view_of(cluster.state, app="a1")["ranMs"]) == (None, None)
+    assert (cluster.state.apps["a1"].running_since, to_builtins(view_of(cluster.state, app="a1"))["ranMs"]) == (
+        None,
+        None,
+    )
 
 
 def test_a_pending_app_may_be_extended() -> None:
@@ -326,7 +330,7 @@ def test_who_runs_tasks_of_an_app_is_told_which_are_cancelled() -> None:
     found = cluster.turn(CancelTask(app="wait", task=0, reason="x"), by=local(1000))
     changes = changed_grants(found, cluster.state).by_worker["w1"]
     assert Grant.model_validate_json(str(changes[grant.executor])).cancelled == "0-1"
-    assert view_of(cluster.state, app="wait")["cancelled"] == [0, 1]
+    assert to_builtins(view_of(cluster.state, app="wait"))["cancelled"] == [0, 1]
     last = cluster.turn(CancelTask(app="wait", task=2))
     assert last[:2] == [
         TaskCancelled(app="wait", task=2),

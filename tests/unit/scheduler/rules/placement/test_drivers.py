@@ -77,9 +77,9 @@ def test_a_drivers_cores_are_held_beside_those_of_its_apps_executors() -> None:
 def test_an_app_gets_executors_only_once_its_driver_is_placed() -> None:
     cluster = shared({"max_drivers": 0}, w1=16)
     assert allocated(cluster.turn(with_driver(cores=8, tasks=8, driver_cores=9))) == []
-    assert apps(cluster.state)[0]["state"] == "waiting"
+    assert apps(cluster.state)[0].state == "waiting"
     cluster.turn(ConfigureCluster(settings={"max_drivers": 1}))
-    assert apps(cluster.state)[0]["state"] == "running"
+    assert apps(cluster.state)[0].state == "running"
     assert len(cluster.state.executors) == 1
 
 
