@@ -109,7 +109,7 @@ def _rule(event: Event | None) -> str:
 
 
 def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
-    """Wrong worker (D2), beyond the drivers' share (D4), or out of order (D1)."""
+    """Wrong worker (D2), beyond what there may be (D4), or out of order (D1)."""
     if isinstance(done, DriverAllocated) and isinstance(due, DriverAllocated) and done.app == due.app:
         return "D2" if done.worker != due.worker else "D1"
     waits = isinstance(done, DriverAllocated) and done.app in state.waiting and state.apps[done.app].driver is None
