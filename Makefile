@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-compiled test-spark spark-python properties simulate explore chaos hosts lint bench lock clean
+.PHONY: demo demo-spark test test-compiled test-spark spark-python test-clients properties simulate explore chaos hosts lint bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
@@ -53,6 +53,16 @@ spark-python: $(SPARK_PYTHON)
 $(SPARK_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
 	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)" setuptools
+
+# The plugin in Snakemake, which is installed in a folder of its own.
+CLIENTS_PYTHON := $(VENV)/clients/bin/python
+test-clients: $(VENV)/.test $(CLIENTS_PYTHON)
+	CLIENTS_PYTHON=$(CURDIR)/$(CLIENTS_PYTHON) $(BIN)/python -m pytest --numprocesses=0 -rs \
+		tests/integration/fairlog/test_snakemake.py $(PYTEST_ARGS)
+
+$(CLIENTS_PYTHON): | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/clients
+	$@ -m pip install --quiet --disable-pip-version-check --editable . snakemake pytest
 
 # Each property on so many examples: the suite tries 12 to 120 of each.
 EXAMPLES ?= 20000

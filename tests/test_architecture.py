@@ -36,6 +36,7 @@ LAW: Mapping[str, tuple[str, ...]] = {
         *OUTER,
         *("fairlog.page", "fairlog.local", "fairlog.demo", "fairlog.engines", "fairlog.compat", "fairlog.pools"),
     ),
+    "fairlog.plugins": ("scheduler.model", "fairlog.api"),
     "fairlog.pools": (*CORE, "fairlog.api", "fairlog.cli"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
     "fairlog.demo": (*OUTER, "fairlog.local", "fairlog.cli"),
@@ -184,6 +185,7 @@ FORBIDDEN = {
     "fairlog.api": "fairlog.cli.render",
     "fairlog.local": "fairlog.cli.render",
     "fairlog.engines": "fairlog.cli.render",
+    "fairlog.plugins": "fairlog.cli.render",
     "fairlog.pools": "workers.agent",
     "fairlog.compat": "fairlog.cli.render",
 }
