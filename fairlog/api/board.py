@@ -204,11 +204,10 @@ class Board:
         return self._viewed(seen, value)
 
     def app(self, who: By, app: str, *, at: int | None = None, after: int = 0, reason: str = "") -> Viewed:
-        """An app, why it waits and what would help. Raises: UnknownApp unless `who` may see it."""
+        """An app, why it waits and what would help. Raises: as `Handlers.check_app`."""
 
         def look(past: ClusterState) -> Any:  # noqa: ANN401 (JSON)
-            if app not in past.apps or not self._handlers.may_see(past, who, app):
-                raise UnknownApp(app)
+            self._handlers.check_sight(past, who, app)
             return board.one(past, app)
 
         seen, value = self._replica.read(look, at=at, after=after)

@@ -471,8 +471,8 @@ class Handlers:
         if not owned:
             may_read(self._present(), who, "cluster-read", Subject(), _now_ms())
         if isinstance(found, _Item):
-            if owned and not self.may_see(state, who, found.key, name):
-                raise UnknownApp(found.key)
+            if owned:
+                self.check_sight(state, who, found.key)
             return found.body, None
         page: list[Raw] = []
         last = ""
@@ -516,12 +516,20 @@ class Handlers:
             return _may(present, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
         return _may(present, who, "read", _subject(state, who, key))
 
+    def check_sight(self, state: ClusterState, who: By, app: str) -> None:
+        """Raises: UnknownApp if the state has no such app; NotAllowed if `who` may not see it now (semantics I3).
+
+        Whose an app is, is public; so a refusal says it, as that of a command does.
+        """
+        if app not in state.apps:
+            raise UnknownApp(app)
+        may_read(self._present(), who, "read", _subject(state, who, app), _now_ms())
+
     def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> Subject:
-        """Whose the app is. Raises: UnknownApp unless `who` may see it; NotAllowed unless `who` may read `verb`."""
+        """Whose the app is. Raises: UnknownApp; NotAllowed unless `who` may see it and may read `verb`."""
 
         def find(state: ClusterState) -> Subject:
-            if app not in state.apps or not self.may_see(state, who, app):
-                raise UnknownApp(app)
+            self.check_sight(state, who, app)
             subject = _subject(state, who, app)
             may_read(state, who, verb, subject, _now_ms(), reason=reason)
             return subject
@@ -564,7 +572,7 @@ class Handlers:
         return lambda company, user: _may(state, who, "private", Subject(company, user), reason)
 
     def open_stream(self, who: By, path: Mapping[str, str], reason: str = "") -> None:
-        """Record that `who` follows events with private parts. Raises: UnknownApp unless `who` may see the app."""
+        """Record that `who` follows events with private parts. Raises: as `check_app`."""
         app = path.get("app")
         own = self.check_app(who, app) if app else Subject(*who.account.split("/", 1))
         if self.replica.read(lambda state: _may(state, who, "private", own, reason))[1]:

@@ -313,7 +313,7 @@ function tasksTable(card, tasks, context) {
         cell(state(task.state)),
         cell(task.executor ? name(task.executor) : "–"),
         numCell(number(task.attempts)),
-        cell(task.exit_code ? `exit code ${task.exit_code} ` : null, name(task.message)),
+        cell(task.exit_code ? `exit code ${task.exit_code} ` : null, task.message ? name(task.message) : null),
         cell(h("a", { href: address("/app", { ...context.query, task: task.task }) }, "Output")),
       ),
     ),

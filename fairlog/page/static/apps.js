@@ -137,11 +137,7 @@ export const apps = {
             cell(state(app.state), app.cause ? h("span", { class: "sub" }, cause(app.cause, app.rule)) : null),
             numCell(`${number(app.grantedCores)} of ${cores(app.requestedCores)}`),
             cell(progress(app)),
-            cell(
-              app.admittedAt
-                ? duration(app.admittedAt - app.submittedAt)
-                : duration((app.endedAt ?? now()) - app.submittedAt),
-            ),
+            h("td", { class: "short" }, duration((app.admittedAt ?? app.endedAt ?? now()) - app.submittedAt)),
             cell(time(app.submittedAt)),
             h("td", { class: "last" }, actions(context, app)),
           ),

@@ -15,7 +15,12 @@ import {
   time,
 } from "/page/core.js";
 
-const WIDTH = 1000;
+const NARROW = 600; // pixels: a window in which labels are short
+const MARGINS = 40;
+const TICK = 84; // pixels that a label of an axis takes
+
+/** The width of a drawing that takes that part of the window, so that a unit of it is about a pixel. */
+export const widthOf = (part = 1) => Math.round(Math.max(300, (Math.min(innerWidth, 2100) - MARGINS) / part));
 
 /** Round times of the day for an axis. */
 function ticks(from, to, most = 6) {
@@ -41,7 +46,7 @@ const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric"
 const EDGE = 40; // pixels: a label nearer to the end would be cut off
 
 function axis(from, to, x, top, bottom) {
-  const { found, step } = ticks(from, to);
+  const { found, step } = ticks(from, to, Math.min(12, Math.max(2, Math.floor((x(to) - x(from)) / TICK))));
   const format = step >= 86400000 ? days : step < 60000 ? seconds : short;
   return found.map((at) =>
     h(
@@ -90,8 +95,10 @@ export function timeline(value, now, query) {
     : Math.max(value.until, now);
   const from = value.submittedAt;
   const to = Math.max(end, from + 1000);
-  const left = 150;
-  const x = (at) => left + ((WIDTH - left - 10) * (Math.min(Math.max(at, from), to) - from)) / (to - from);
+  const width = widthOf();
+  const narrow = width < NARROW;
+  const left = narrow ? 108 : 150;
+  const x = (at) => left + ((width - left - 10) * (Math.min(Math.max(at, from), to) - from)) / (to - from);
   const { part, nav } = paged([...value.executors].reverse(), "/app", query, "lanes", LANES);
   const lanes = [...part].reverse();
   const row = 20;
@@ -118,7 +125,7 @@ export function timeline(value, now, query) {
       { class: "scroll", tabindex: 0, role: "region", "aria-label": "Timeline" },
       h(
         "svg",
-        { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": words, class: "chart" },
+        { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words, class: "chart" },
         h(
           "defs",
           {},
@@ -166,7 +173,7 @@ export function timeline(value, now, query) {
             h(
               "text",
               { x: 0, y: top + index * row + 13, class: "label" },
-              `${lane.worker.slice(0, 18)} · ${cores(lane.cores)}`,
+              `${lane.worker.slice(0, narrow ? 9 : 18)} · ${narrow ? lane.cores : cores(lane.cores)}`,
             ),
             rect(
               lane.from,
@@ -197,7 +204,7 @@ export function timeline(value, now, query) {
                 )
               : null,
             lane.end === "failed" || lane.end === "lost"
-              ? h("text", { x: Math.min(WIDTH - 8, x(lane.to) + 2), y: top + index * row + 14, class: "cross" }, "✕")
+              ? h("text", { x: Math.min(width - 8, x(lane.to) + 2), y: top + index * row + 14, class: "cross" }, "✕")
               : null,
           ),
         ),
@@ -264,12 +271,13 @@ export function timeline(value, now, query) {
   );
 }
 
-const SIZE = { width: 480, height: 150, left: 48, right: 8, bottom: 126, top: 10 };
+const SIZE = { height: 150, left: 48, right: 8, bottom: 126, top: 10 };
+const USUAL = 480;
 
 /** The frame of a small chart from 0 to `most` between two times: its axes, and where times and values are. */
-function frame(label, kind, from, to, most, draw) {
+function frame(label, kind, from, to, most, draw, width = USUAL) {
   const values = levels(most);
-  const { width, height, left, right, bottom, top } = SIZE;
+  const { height, left, right, bottom, top } = SIZE;
   const x = (at) => left + ((width - left - right) * (at - from)) / Math.max(1, to - from);
   const y = (value) => bottom - ((bottom - top) * value) / values.at(-1);
   const at = (time, value) => `${x(time).toFixed(1)} ${y(value).toFixed(1)}`;
@@ -296,12 +304,13 @@ const under = (points, at, to) =>
   points.length ? `${stepped(points, at, to)}L${at(to, 0)}L${at(points[0].at, 0)}Z` : "";
 
 /** Two courses of {at, value} over each other: the first as an area, the second as a dashed line. */
-export function overlaid(label, first, second, from, to, most) {
-  return frame(label, "overlaid", from, to, most, ({ at }) => [
+export function overlaid(label, first, second, from, to, most, width) {
+  const draw = ({ at }) => [
     h("path", { d: under(first, at, to), class: "held-area" }),
     h("path", { d: stepped(first, at, to), class: "held-line" }),
     h("path", { d: stepped(second, at, to), class: "entitled-line" }),
-  ]);
+  ];
+  return frame(label, "overlaid", from, to, most, draw, width);
 }
 
 /** Single values {at, value, title}. */

@@ -12,6 +12,7 @@ export class Problem extends Error {
 }
 
 const WAITS_MS = 60000;
+const TOO_LONG = "the log is too long for the page to work this out";
 export const page = { session: null, head: 0, at: null, seenAt: 0, now: null, offset: 0 };
 
 /** The answer to a request. While the server is not ready it is asked again; `told` hears what it says meanwhile. */
@@ -45,7 +46,7 @@ export async function ask(path, query = {}, { method = "GET", body, signal, told
     const said = new Problem(
       answer.status,
       problem?.title || "Error",
-      problem?.detail || `the server answered ${answer.status}`,
+      problem?.title === "TooLong" ? TOO_LONG : problem?.detail || `the server answered ${answer.status}`,
     );
     const again = answer.status === 429 || (answer.status === 503 && method === "GET" && said.title === "NotReady");
     if (!again || Date.now() > until) throw said;

@@ -507,6 +507,11 @@ function refresh() {
   );
 }
 
+let resized = null;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(redraw, 150); // drawings are as wide as the window
+});
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && dirty) refresh();
 });

@@ -1,6 +1,6 @@
 // The cluster now: its health, its capacity, its companies and the last decisions.
 
-import { overlaid } from "/page/charts.js";
+import { overlaid, widthOf } from "/page/charts.js";
 import { h } from "/page/dom.js";
 import { address, amount, cores, link, name, now, number, plural, read, time } from "/page/core.js";
 import {
@@ -85,6 +85,7 @@ const CONDITIONS = 12;
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const HOUR_MS = 3600000;
 const LEAST_MS = 60000;
+const PAIR = 960; // pixels: a window in which both drawings stand side by side
 
 /** The points of the last hour as {at, value}, each good until the next one. */
 function course(points, from, field) {
@@ -102,10 +103,11 @@ function lastHour(points) {
   const most = (field) => Math.max(1, ...points.map((point) => point[field]));
   const used = course(points, from, "used");
   const pending = course(points, from, "pending");
-  const draw = (label, first, second, top) => overlaid(label, first, second, from, to, top);
+  const draw = (label, first, second, top) =>
+    overlaid(label, first, second, from, to, top, widthOf(innerWidth < PAIR ? 1 : 2));
   return h(
     "div",
-    { class: "multiples" },
+    { class: "multiples pair" },
     figure(
       "Cores",
       `${number(last.used)} of ${number(last.cores)} granted`,

@@ -10,9 +10,15 @@ const shown = (value) => (typeof value === "number" && value >= FIRST_TIME ? tim
 const text = (value) =>
   value === null || value === undefined || value === ""
     ? "none"
-    : typeof value === "object"
-      ? JSON.stringify(value)
-      : String(value);
+    : Array.isArray(value)
+      ? value.join(", ")
+      : typeof value === "object"
+        ? JSON.stringify(value)
+        : String(value);
+
+/** The name of a field as people write it: memory_mb is memory in MiB. */
+const inWords = (key) =>
+  key.replace(/_mb$/, "_in MiB").replace(/_s$/, "_in s").replace(/_ms$/, "_in ms").replaceAll("_", " ");
 
 export const settings = {
   async load(context) {
@@ -51,12 +57,12 @@ export const settings = {
                 each.type === "ClusterConfigured" && !each.asked
                   ? "the defaults"
                   : Object.entries(each.change)
-                      .filter(([, value]) => text(value) !== "none" && text(value) !== "[]" && text(value) !== "{}")
+                      .filter(([, value]) => !["none", "", "{}"].includes(text(value)))
                       .map(([key, value]) =>
                         h(
                           "span",
                           { class: "pair", key },
-                          h("span", { class: "faint" }, `${key} `),
+                          h("span", { class: "faint" }, `${inWords(key)} `),
                           key === "labels"
                             ? name(
                                 Object.entries(value)

@@ -120,7 +120,7 @@ export const workers = {
             { class: "empty" },
             value.workers.length
               ? "No worker passes these filters."
-              : "No worker is registered: run `fairlog worker` on a machine.",
+              : "No worker is registered yet; an operator starts one.",
           ),
     ];
   },

@@ -485,8 +485,8 @@ def test_an_axis_has_round_values(page: Page, rig: Rig, most: int, values: list[
     assert page.evaluate("most => import('/page/charts.js').then((charts) => charts.levels(most))", most) == values
 
 
-@pytest.mark.parametrize("where", ["/fairness", "/app?id=runs"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("where", ["/", "/fairness", "/app?id=runs"])
+@pytest.mark.parametrize("width", [390, 1280, 1920])
 def test_no_label_of_a_chart_is_smaller_than_eleven_pixels(rig: Rig, where: str, width: int) -> None:
     page = rig.visit(viewport={"width": width, "height": 844})
     page.goto(rig.link())
@@ -497,6 +497,40 @@ def test_no_label_of_a_chart_is_smaller_than_eleven_pixels(rig: Rig, where: str,
         "all => all.map((each) => parseFloat(getComputedStyle(each).fontSize) * each.getScreenCTM().a)"
     )
     assert min(sizes) >= 11
+    assert max(sizes) < 24
+    page.context.close()
+
+
+def test_the_bars_of_executors_are_whole_in_a_narrow_window(rig: Rig) -> None:
+    page = rig.visit(viewport={"width": 390, "height": 844})
+    page.goto(rig.link())
+    heading(page).wait_for()
+    show(page, rig, "/app?id=runs")
+    bars = page.locator(".timeline rect.running")
+    bars.first.wait_for()
+    ends = bars.evaluate_all("all => all.map((each) => each.getBoundingClientRect().right)")
+    assert max(ends) <= 390
+    page.context.close()
+
+
+@pytest.mark.parametrize("where", ["/fairness", "/app?id=runs"])
+def test_the_frame_is_there_before_a_slow_view_is(rig: Rig, where: str) -> None:
+    """The figures of the view are answered only once the frame was seen."""
+    page = rig.visit()
+    page.goto(rig.link())
+    heading(page).wait_for()
+    held: list[Any] = []
+    page.route(re.compile("/v1/(fairness|apps/runs/card)"), lambda route: held.append(route))  # noqa: PLW0108
+    page.goto(rig.url + where)
+    place = page.get_by_role("navigation", name="Views").locator("[aria-current]")
+    has(place, "Fairness" if where == "/fairness" else "Apps")
+    has(heading(page), "Fairness" if where == "/fairness" else "runs")
+    wait_until(lambda: bool(page.title() and held), "the question of the view")
+    assert page.locator("main .view").count() == 0
+    for route in held:
+        route.continue_()
+    page.unroute(re.compile("/v1/(fairness|apps/runs/card)"))
+    page.locator("main .view h1").first.wait_for()
     page.context.close()
 
 

@@ -379,7 +379,7 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
         api.output(root, "a", 0, reason="fire")
         with pytest.raises(NotAllowed):
             api.output(root, "a", 0)
-        with pytest.raises(UnknownApp):
+        with pytest.raises(NotAllowed):
             api.output(bob, "a", 0)
         for who, reason in ((ann, ""), (bob, ""), (root, ""), (root, "fire")):
             api.entries(who, reason=reason)

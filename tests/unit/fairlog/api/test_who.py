@@ -14,7 +14,7 @@ from fairlog.api.past import NotReady
 from fairlog.api.replica import Replica
 from fairlog.api.routes import ROUTES
 from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, RevokeToken, ShowApps
-from scheduler.model.errors import NotAllowed, NotAuthenticated, UnknownApp
+from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.sender import By, Role, local
 from scheduler.rules.permission import MATRIX, Verb
 from scheduler.service.tokens import new_token
@@ -76,7 +76,7 @@ def test_everybody_sees_the_apps_that_the_matrix_lets_them_see(api: Handlers, ac
             api.check_app(by(account), app)
         else:
             for ask in (api.check_app, lambda who, name: api.view(who, "app", {"app": name})):
-                with pytest.raises(UnknownApp):
+                with pytest.raises(NotAllowed):
                     ask(by(account), app)
 
 
@@ -188,5 +188,5 @@ def test_a_past_state_is_shown_to_those_who_may_see_it_now(fake: fakeredis.FakeR
             viewed: list[Any] = served_api.view(by(account), "apps", {}, at=seqs[2]).body  # type: ignore[assignment]
             assert len(viewed) == (account == "acme/ann"), account
             if account != "acme/ann":
-                with pytest.raises(UnknownApp):
+                with pytest.raises(NotAllowed):
                     served_api.view(by(account), "app", {"app": "a"}, at=seqs[2])
