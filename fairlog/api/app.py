@@ -261,16 +261,7 @@ class Door:
         }
         if (answer := of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
-        if (named := request.path_params.get("app", "")).isdecimal():
-            found = await to_thread.run_sync(self.handlers.app_named, named, limiter=self._heads)
-            request.path_params["app"] = found
-        if (shown := token_of(request)).startswith(PASS):
-            claimed = self.passes.claims(shown)
-            self.rates.charge(claimed.app, claimed.company)  # before the store is asked, whether it is good or not
-            await self._hear_of(claimed.app)
-            await self._learn_of(claimed)
-        driver = self.driver(request)
-        who = await self._admit(route, request, driver)
+        who, driver = await self._admit(route, request)
         values = _values(route.params, request)
         if route.takes is not None or route.answer == "answers":
             send = self._batch if route.takes is None else partial(self._command, route)
@@ -306,17 +297,34 @@ class Door:
         if not self.handlers.replica.peek(lambda state: app in state.apps):
             await self.reach(await self.head())
 
-    async def _admit(self, route: Route, request: Request, driver: Pass | None) -> By:
-        """Who asks, and is charged, or in whose name the driver does. Raises: NotAllowed if its pass is not for it."""
-        if driver is None:
-            who = self.who(request)
-            self.rates.charge(who.token, company_of(who))
-            return who
+    async def _admit(self, route: Route, request: Request) -> tuple[By, Pass | None]:
+        """Who asks, or in whose name a driver does, and its pass; the app in the path is an id afterwards.
+
+        Nothing is asked of the store before the request is charged. Raises: NotAuthenticated, TooMany; NotAllowed if
+        the pass is not for it.
+        """
+        if (shown := token_of(request)).startswith(PASS):
+            claimed = self.passes.claims(shown)
+            self.rates.charge(claimed.app, claimed.company)  # whether it is good or not
+            await self._hear_of(claimed.app)
+            await self._learn_of(claimed)
+        driver = self.driver(request)
+        who = self._charged(request) if driver is None else driver.who
         of = request.path_params.get("app")
-        if of is not None:
-            await self._hear_of(of)
-        self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
-        return driver.who
+        if of is not None and of.isdecimal():
+            of = await to_thread.run_sync(self.handlers.app_named, of, limiter=self._heads)
+            request.path_params["app"] = of
+        if driver is not None:
+            if of is not None:
+                await self._hear_of(of)
+            self.handlers.replica.peek(lambda state: driver.check(state, route.name, of))
+        return who, driver
+
+    def _charged(self, request: Request) -> By:
+        """Who asks, and is charged for it. Raises: NotAuthenticated, TooMany."""
+        who = self.who(request)
+        self.rates.charge(who.token, company_of(who))
+        return who
 
     async def _open(self, route: Route, _: Request) -> Response:
         if route.name == "openapi":
@@ -397,8 +405,7 @@ class Door:
 
     async def _pass(self, _: Route, request: Request) -> Response:
         """A pass for the driver of an app that the caller may submit."""
-        who = self.who(request)
-        self.rates.charge(who.token, company_of(who))
+        who = self._charged(request)
         asked = _asked(await _body(request), OfDriver)
         subject, now = Subject(asked.company, asked.user), round(time.time() * 1000)
         self.handlers.replica.peek(lambda state: may_read(state, who, "submit", subject, now))
@@ -409,8 +416,7 @@ class Door:
         """Log in, renew, show or end a session of the page, or make a link to one."""
         now = round(time.time() * 1000)
         if route.name == "link":
-            who = self.who(request)
-            self.rates.charge(who.token, company_of(who))
+            who = self._charged(request)
             key = self.sessions.link(who, now)
             return _json({"key": key, "account": who.account, "until": now + LINK_MS})
         if route.name == "logIn":

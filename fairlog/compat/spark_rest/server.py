@@ -159,8 +159,12 @@ class Server:
                 f"there are accounts: give a token, in the property {TOKEN} of a submission, in the path of the "
                 "master, spark://HOST:PORT/fl_…, or as `Authorization: Bearer fl_…`"
             )
-        door.rates.charge_address("" if request.client is None else request.client.host)
+        self._charge_address(request)
         return local(os.getuid())
+
+    def _charge_address(self, request: Request) -> None:
+        """Raises: TooMany."""
+        self._door.rates.charge_address("" if request.client is None else request.client.host)
 
     # Submissions
 
@@ -300,8 +304,9 @@ class Server:
         why = "nothing was cleared: the setting retained_apps says how many ended apps are shown, and the log keeps all"
         return answer("ClearResponse", self._spark, success=False, message=why)
 
-    async def _ready(self, _request: Request, _asked: _Asked) -> Response:
+    async def _ready(self, request: Request, _asked: _Asked) -> Response:
         """Whether a driver can be submitted now: this server follows the log, and a master is active."""
+        self._charge_address(request)  # nobody shows a token here, and the store is asked
         self._door.handlers.replica.check_fresh()
         if not await self._led():
             raise Unavailable("no master is active; `fairlog status` tells more")

@@ -42,6 +42,7 @@ from tests.waiting import HOPELESS_S
 if TYPE_CHECKING:
     import fakeredis
     from msgspec import Raw
+    from starlette.requests import Request
 
     from fairlog.api.handlers import Handlers
 
@@ -340,3 +341,36 @@ def test_a_pass_is_charged_before_the_store_is_asked_for_its_app(api: Handlers) 
 
     asyncio.run(told())
     assert asked == 100
+
+
+def test_nobody_has_the_store_asked_for_an_apps_number_without_a_token_and_a_rate(api: Handlers) -> None:
+    asked: list[str] = []
+    path = "/v1/apps/999999"
+
+    async def told() -> None:
+        door = Door(api, Feed(), Rates(lambda: 0.0))
+        app_named = api.app_named
+
+        def counted(text: str) -> str:
+            asked.append(text)
+            return app_named(text)
+
+        api.app_named = counted  # type: ignore[method-assign]
+        known_as = {"": By("acme/ann", "t", "user")}
+
+        def who(request: Request) -> By:
+            return known_as.get(request.headers.get("x-stranger", "")) or api.principal("", at_home=False)
+
+        door.who = who  # type: ignore[method-assign]
+        app = make_app(door, at_home=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://away") as client,
+        ):
+            strangers = [(await client.get(path, headers={"x-stranger": "1"})).status_code for _ in range(3)]
+            assert (strangers, asked) == ([401] * 3, [])
+            known = [(await client.get(path)).status_code for _ in range(110)]
+        assert known[100:] == [429] * 10
+
+    asyncio.run(told())
+    assert len(asked) == 100

@@ -16,7 +16,7 @@ import pytest
 
 from fairlog.api.app import MAX_BODY, Door
 from fairlog.api.feed import Feed
-from fairlog.api.limits import TOKEN_BURST
+from fairlog.api.limits import TOKEN_BURST, Rates
 from fairlog.api.serve import CannotListen, Where, _beside
 from fairlog.compat.spark_rest.answers import app_of, submission_of
 from fairlog.compat.spark_rest.requests import SPARK_SUBMIT, read_create, written
@@ -315,6 +315,27 @@ def test_paths_that_are_none_are_answered_as_by_spark(api: Handlers, home: str) 
         assert (await ask("GET", "/json/")).json()["status"] == "RECOVERING"
 
     run(api, home, story)
+
+
+def test_whether_it_is_ready_is_asked_no_more_often_than_an_address_may_ask(
+    api: Handlers, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    exists = api.store.exists
+
+    def counted(*names: str) -> object:
+        nonlocal asked
+        asked += 1
+        return exists(*names)
+
+    async def story(ask: Ask) -> None:
+        answers = [(await ask("GET", "/v1/submissions/readyz")).status_code for _ in range(110)]
+        assert answers == [200] * 100 + [429] * 10
+
+    monkeypatch.setattr("fairlog.api.app.Rates", lambda: Rates(lambda: 0.0))
+    monkeypatch.setattr(api.store, "exists", counted)
+    run(api, home, story)
+    assert asked == 100
 
 
 def test_nothing_is_ignored_in_silence(api: Handlers, home: str) -> None:
