@@ -134,6 +134,7 @@ class Connections:
     ) -> Iterator[HTTPResponse]:
         """The answer, to be read as it comes; what is left unread costs the connection. Raises: Lost, as `ask`."""
         connection = self._taken()
+        greets = connection.sock is None and isinstance(connection, _RemoteByTls)
         whole = False
         try:
             connection.request(
@@ -142,7 +143,7 @@ class Connections:
                 request.content,
                 {HEADER: str(MESSAGES), **headers, **request.headers},
             )
-            with _watched(connection, is_left):
+            with _watched(connection, is_left, greets=greets):
                 answer = connection.getresponse()
             with answer:
                 yield answer
@@ -179,24 +180,29 @@ class Connections:
 
 
 @contextmanager
-def _watched(connection: HTTPConnection, is_left: Callable[[], bool] | None) -> Iterator[None]:
+def _watched(connection: HTTPConnection, is_left: Callable[[], bool] | None, *, greets: bool) -> Iterator[None]:
     """While an answer is waited for: end the connection once `is_left` says so, which is asked every `LOOK_S`.
 
-    Whoever waits is in a call of the system, and TLS has no other way to be woken; so a thread looks.
+    Whoever reads an answer is in a call of the system, and TLS has no other way to be woken; so a thread looks, if no
+    answer begins by the time of the first look. A server that `greets`, one of TLS on a new connection, sends something
+    before it answers.
     """
+    if is_left is None or (not greets and _is_readable(connection.sock, LOOK_S)):
+        yield
+        return
     over, ending = threading.Event(), threading.Lock()
 
-    def look(is_left: Callable[[], bool]) -> None:
-        while not over.wait(LOOK_S):
+    def look(after_s: float) -> None:
+        while not over.wait(after_s):
             if is_left():
                 with ending:
                     if not over.is_set() and connection.sock is not None:
                         with suppress(OSError):
                             socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
                 return
+            after_s = LOOK_S
 
-    if is_left is not None:
-        threading.Thread(target=look, args=(is_left,), daemon=True).start()
+    threading.Thread(target=look, args=(LOOK_S if greets else 0.0,), daemon=True).start()
     try:
         yield
     finally:
@@ -204,8 +210,8 @@ def _watched(connection: HTTPConnection, is_left: Callable[[], bool] | None) -> 
             over.set()
 
 
-def _is_readable(idle: socket.socket) -> bool:
-    """Whether something came although nothing was asked: the server has closed the connection."""
+def _is_readable(line: socket.socket, within_s: float = 0.0) -> bool:
+    """Whether something comes within so long; on an idle connection, that the server has closed it."""
     poll = select.poll()
-    poll.register(idle, select.POLLIN)
-    return bool(poll.poll(0))
+    poll.register(line, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
