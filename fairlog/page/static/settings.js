@@ -62,7 +62,7 @@ export const settings = {
                         h(
                           "span",
                           { class: "pair", key },
-                          h("span", { class: "faint" }, `${inWords(key)} `),
+                          h("span", { class: "faint" }, `${each.type === "ClusterConfigured" ? key : inWords(key)} `),
                           key === "labels"
                             ? name(
                                 Object.entries(value)

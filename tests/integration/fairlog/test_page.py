@@ -586,8 +586,8 @@ def test_settings_tell_who_changed_what(page: Page, rig: Rig) -> None:
     rig.api.send(RegisterWorker(worker="brief", cores=4, memory_mb=4096, node="here", host="here"))
     wait_until(lambda: "brief" not in {each["worker"] for each in rig.api.view("workers")}, "its loss")
     show(page, rig, "/settings")
-    lost = page.get_by_role("region", name="Who changed what").locator("tbody tr").filter(has_text="last_seen").first
-    has(lost, re.compile(r"last_seen \d\d:\d\d:\d\d"))
+    lost = page.get_by_role("region", name="Who changed what").locator("tbody tr").filter(has_text="last seen").first
+    has(lost, re.compile(r"last seen \d\d:\d\d:\d\d"))
     rig.api.send(RemoveWorker(worker="brief", force=True))
 
 
