@@ -793,7 +793,7 @@ def test_each_role_sees_and_does_what_it_may_and_a_revoked_token_ends_its_sessio
     assert "secret-of-bob" not in olga.inner_text("main")
     assert ida.get_by_role("button", name="Kill").count() == 0
     ann.goto(f"{rig.url}/app?id=of-bob")
-    has(heading(ann), "of-bob")
+    has(heading(ann), "may not see apps of acme/bob")
     assert "secret-of-bob" not in ann.inner_text("main")
     globex.goto(f"{rig.url}/company?name=globex")
     has(globex.locator("#fair"), re.compile("^Was I treated fairly\\?$", re.IGNORECASE))
