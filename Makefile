@@ -54,15 +54,15 @@ $(SPARK_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
 	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)" setuptools
 
-# The plugin in Snakemake, which is installed in a folder of its own.
+# The plugins in the programs that they are for, Snakemake and JupyterHub, installed in a folder of their own.
 CLIENTS_PYTHON := $(VENV)/clients/bin/python
 test-clients: $(VENV)/.test $(CLIENTS_PYTHON)
 	CLIENTS_PYTHON=$(CURDIR)/$(CLIENTS_PYTHON) $(BIN)/python -m pytest --numprocesses=0 -rs \
-		tests/integration/fairlog/test_snakemake.py $(PYTEST_ARGS)
+		tests/integration/fairlog/test_snakemake.py tests/integration/fairlog/test_jupyterhub.py $(PYTEST_ARGS)
 
 $(CLIENTS_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/clients
-	$@ -m pip install --quiet --disable-pip-version-check --editable . snakemake pytest
+	$@ -m pip install --quiet --disable-pip-version-check --editable . snakemake pytest jupyterhub notebook
 
 # Each property on so many examples: the suite tries 12 to 120 of each.
 EXAMPLES ?= 20000

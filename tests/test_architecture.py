@@ -36,7 +36,7 @@ LAW: Mapping[str, tuple[str, ...]] = {
         *OUTER,
         *("fairlog.page", "fairlog.local", "fairlog.demo", "fairlog.engines", "fairlog.compat", "fairlog.pools"),
     ),
-    "fairlog.plugins": ("scheduler.model", "fairlog.api"),
+    "fairlog.plugins": ("scheduler.model", "fairlog.api", "fairlog.engines"),
     "fairlog.pools": (*CORE, "fairlog.api", "fairlog.cli"),
     "fairlog.engines": (*CORE, "fairlog.api", "fairlog.local"),
     "fairlog.demo": (*OUTER, "fairlog.local", "fairlog.cli"),

@@ -75,6 +75,10 @@ class AsyncApiClient(Base):
         for transport in self._transports:
             await transport.aclose()
 
+    async def message(self, app: str, name: str, *, wait_s: float = 0) -> str | None:
+        """The message of that name in the app's mailbox; None if it is not there after so many seconds, 10 at most."""
+        return await self._do(self._talk.message(app, name, wait_s))
+
     async def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
         """Carry out `command`; returns after the commit."""
         return await self._do(self._talk.send(command, {}, command_id))

@@ -30,6 +30,7 @@ REASONS = {
     "runs until it is stopped",
     "tests/integration/fairlog/test_demo.py runs it",
     "tests/integration/fairlog/test_invited.py types it",
+    "tests/integration/fairlog/test_jupyterhub.py types it",
     "tests/integration/fairlog/test_snakemake.py types it",
     "tests/integration/recovery/test_broken_store.py types it",
     "tests/integration/recovery/test_shorter_log.py types it",
