@@ -51,6 +51,9 @@ _OPTIONS = re.compile(r"#([ \t]*)(FAIRLOG|fairlog|Fairlog|SBATCH|PBS|BSUB|COBALT
 """A line that looks as if it stated options of a scheduler."""
 _VARIABLES_OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+")
 _VARIABLE = re.compile(r"(?:export\s+)?([^\s=]+)=(.*)", re.DOTALL)
+_OF_THE_CALLER = ("file", "script", "receipt", "store", "cluster", "archive", "data", "unsafe_store")
+"""Options that no script states, which may be somebody else's: where a submission goes, and what is read and written
+for it here."""
 _OF_THE_SHELL = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 
 
@@ -129,9 +132,10 @@ class JobCommand(click.Command):
             said = self._read(ctx, words, where)
             if wrong := _words(said):
                 raise click.UsageError(f"{where} has {wrong[0]!r}, which belongs to no option", ctx)
-            for option in ("file", "script"):
-                if isinstance(said.get(option), str):
-                    raise click.UsageError(f"{where} names a --{option}; name it on the command line", ctx)
+            for option in _OF_THE_CALLER:
+                if isinstance(said.get(option), str | bool):
+                    named = option.replace("_", "-")
+                    raise click.UsageError(f"{where} names a --{named}; name it on the command line", ctx)
             if (asked := self.get_help_option(ctx)) is not None and said.get(str(asked.name)):
                 raise click.UsageError(f"{where} asks for help; give --help on the command line", ctx)
             for taken in _taken(said):

@@ -499,7 +499,8 @@ def submit(
     them: `fairlog submit --file job.toml`. Options of the command line are stronger. A script is the first word of CMD,
     or the one after its interpreter, as in `bash job.sh`. Lines `#SBATCH` mean what they mean to Slurm, as far as there
     is the like here, and give way to lines `#FAIRLOG`. Of lines and options that do not count, stderr says so, and so
-    it does of lines that take variables or files of yours along.
+    it does of lines that take variables or files of yours along. Where it goes (`--store`, `--data`) and where its
+    receipt is kept no line says.
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
 

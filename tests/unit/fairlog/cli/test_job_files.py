@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from fairlog.cli.job_files import JobCommand
 from fairlog.cli.params import flag
-from fairlog.cli.verbs.submit import Job, job_options
+from fairlog.cli.verbs.submit import Job, job_options, submit
 from scheduler.model.staged import digest_of, script_of_value
 
 
@@ -79,6 +79,19 @@ def test_what_a_script_takes_along_of_the_one_who_submits_it_is_said() -> None:
         "note: line 3 of job.sh takes the variables in your file env (--env-file) along for the tasks",
     ]
     assert CliRunner().invoke(take, ["--company", "c", "--stage", "key", "true"]).stderr == ""
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--receipt kept", "--store redis://s", "--cluster c", "--archive file:///a", "--data d", "--unsafe-store"],
+)
+def test_a_script_says_neither_where_it_goes_nor_what_is_written_for_it_here(option: str) -> None:
+    """It may be somebody else's: a submission to a store of theirs takes variables and files there."""
+    script(f"#!/bin/sh\n#FAIRLOG {option}\n")
+    answer = CliRunner().invoke(submit, ["--company", "c", "job.sh"])
+    assert answer.exit_code == 2
+    assert f"line 2 of job.sh names a {option.split(maxsplit=1)[0]}; name it on the command line" in answer.stderr
+    assert not Path("kept").exists()
 
 
 def test_a_script_runs_by_its_path_or_by_its_interpreter() -> None:
