@@ -26,6 +26,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,10 @@ from pydantic import BaseModel, ConfigDict
 from scheduler.model.grants import Grant
 from scheduler.service.notify import READY, notify
 from workers.cell import last_line
-from workers.cgroups import delegate, make_leaf
+from workers.cgroups import Leaf, delegate, make_leaf
 from workers.descriptors import FILE_NOFOLLOW, FOLDER_NOFOLLOW, empty, is_mount_point, make_folder
 from workers.machine import helper_socket
+from workers.networks import Network, Place, alone, network_of
 from workers.processes import is_same_process, kill_until_gone, leave_keyring, started_s
 from workers.sandbox import CellSettings, ForOthers, Identity, NoCell, python_inside, sandbox_command
 
@@ -193,6 +195,20 @@ class Server:
                 if is_same_process(about["pid"], about["started_s"]):
                     yield self._record(name), about
 
+    def _write(self, record: str, about: Mapping[str, Any]) -> None:
+        """Replace the record of a cell."""
+        draft = f".{record}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(os.open(draft, flags | FILE_NOFOLLOW, 0o600, dir_fd=self._cells_folder), "w") as file:
+            json.dump(about, file)
+        os.replace(draft, record, src_dir_fd=self._cells_folder, dst_dir_fd=self._cells_folder)
+
+    def _networks(self, grant: Grant, peer: int) -> Iterator[Place]:
+        """Where the network of the app is found: at the processes of ours that keep cells of it for the same user."""
+        for _, about in self._records():
+            if (about.get("app"), about.get("peer")) == (grant.app, peer) and "network" in about:
+                yield Place(about["pid"], about["started_s"], f"fd/{about['network']}")
+
     def _record(self, name: str) -> Path:
         """What a cell's control group is called after."""
         return self._state / "cells" / name
@@ -210,10 +226,8 @@ class Server:
             record = str(os.getpid())
             undo.callback(suppressed, os.unlink, record, dir_fd=self._cells_folder)
             about = {"executor": grant.executor, "pid": os.getpid(), "started_s": started_s(os.getpid())}
-            about |= {"memory_mb": grant.memory_mb, "cores": grant.cores}
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            with os.fdopen(os.open(record, flags | FILE_NOFOLLOW, 0o600, dir_fd=self._cells_folder), "w") as file:
-                json.dump(about, file)
+            about |= {"memory_mb": grant.memory_mb, "cores": grant.cores, "app": grant.app, "peer": peer}
+            self._write(record, about)
             name = secrets.token_hex(8)
             scratch = make_folder(name, self._scratch_folder)
             undo.callback(os.close, scratch)
@@ -226,6 +240,11 @@ class Server:
             leaf = make_leaf(self._record(record), grant.memory_mb, grant.cores)
             if leaf is not None:
                 undo.callback(leaf.end)
+            network = None
+            if grant.network == "app":
+                with alone(self._state / "networks.lock"):
+                    network = undo.enter_context(network_of(self._networks(grant, peer)))
+                    self._write(record, about | {"network": network.network})
             said = undo.enter_context(tempfile.TemporaryFile())
             reader, writer = os.pipe2(os.O_CLOEXEC)
             command, folders = sandbox_command(
@@ -245,7 +264,7 @@ class Server:
                 cwd="/",
                 env={},
                 pass_fds=[theirs, told, writer, *folders],
-                preexec_fn=None if leaf is None else leaf.enter,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=partial(_enter, leaf, network),  # noqa: PLW1509 - this process has one thread
             )
             undo.callback(bwrap.wait)
             undo.callback(bwrap.kill)
@@ -286,6 +305,14 @@ def empty_as(who: Identity, folder: int) -> None:
     os.waitpid(pid, 0)
     empty(folder, if_=is_mount_point)
     os.close(folder)
+
+
+def _enter(leaf: Leaf | None, network: Network | None) -> None:
+    """What a cell's process does first."""
+    if leaf is not None:
+        leaf.enter()
+    if network is not None:
+        network.enter()
 
 
 def _child_pid(info: int) -> int:

@@ -22,6 +22,8 @@ from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
 from workers.descriptors import FOLDER_NOFOLLOW, remove_tree
 from workers.machine import helper_socket
+from workers.networks import Network, alone, network_of
+from workers.networks import Place as At
 from workers.processes import leave_keyring
 from workers.sandbox import (
     SCRATCH_INSIDE,
@@ -56,6 +58,21 @@ class Place(NamedTuple):
         """The control group of the executor."""
         return make_leaf(self.files.lock_file(self.grant.executor), self.grant.memory_mb, self.grant.cores)
 
+    @contextmanager
+    def network(self) -> Iterator[Network | None]:
+        """The network of the executor's app on this worker; None if it has none, or the machine's. Raises: NoCell.
+
+        Until the end of the block, no other cell looks for it.
+        """
+        if self.grant.network != "app":
+            yield None
+            return
+        others = (each for each in self.files.known() if each.executor != self.grant.executor)
+        with alone(self.files.path / "networks.lock"):
+            found_at = [At(each.first, each.first_s) for each in others if each.app == self.grant.app and each.first]
+            with network_of(found_at) as found:
+                yield found
+
 
 Launcher = Callable[[Place, Callable[[int], object]], Cell]
 """The cell of an executor's tasks, not started yet; the callable is told of each first process."""
@@ -72,6 +89,11 @@ def plain(place: Place, named: Callable[[int], object]) -> Cell:
     }
 
     def start() -> FirstProcess:
+        if place.grant.network != "host":
+            raise NoCell(
+                f"tasks of this worker run without cells, so it cannot keep their network {place.grant.network!r}; "
+                "start the worker with --launcher cell"
+            )
         private_folder(scratch)
         leaf = place.make_leaf()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -100,6 +122,7 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
             private_folder(scratch / name)
         leaf = place.make_leaf()
         with ExitStack() as opened:
+            network = opened.enter_context(place.network())
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.enter_context(theirs)
             on_failure = opened.enter_context(ExitStack())
@@ -119,9 +142,10 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
             for folder in folders:
                 opened.callback(os.close, folder)
             kept = [theirs.fileno(), writer.fileno(), shown, *folders]
-            process = _run([*command, *python_inside(theirs.fileno())], kept, leaf, said.fileno())
+            process = _run([*command, *python_inside(theirs.fileno())], kept, leaf, network, said.fileno())
             writer.close()
             pid = first_process(reader.fileno(), process, said)
+            named(pid)  # before another cell of the app looks for its network
             on_failure.pop_all()
         limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
         return FirstProcess(pid, ours, process, encloses=True, leaf=leaf, group=leaf, errors=said, limits=limits)
@@ -206,8 +230,14 @@ def first_process(info: int, bwrap: subprocess.Popen[bytes], errors: IO[bytes]) 
 
 
 def _run(
-    command: Sequence[str], kept: Sequence[int], leaf: Leaf | None, errors: int | None = None
+    command: Sequence[str], kept: Sequence[int], leaf: Leaf | None, network: Network | None, errors: int
 ) -> subprocess.Popen[bytes]:
+    def enter() -> None:
+        if leaf is not None:
+            leaf.enter()
+        if network is not None:
+            network.enter()
+
     return subprocess.Popen(  # noqa: S603 - our own programs
         command,
         stdin=subprocess.DEVNULL,
@@ -216,7 +246,7 @@ def _run(
         cwd="/",
         env={},
         pass_fds=kept,
-        preexec_fn=None if leaf is None else leaf.enter,  # noqa: PLW1509 - this process has one thread
+        preexec_fn=None if (leaf, network) == (None, None) else enter,  # noqa: PLW1509 - this process has one thread
     )
 
 

@@ -157,7 +157,18 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
         raise NoCell("bubblewrap is not installed (apt install bubblewrap)")
     folders = [_folder(named, grant, settings, keep, others) for named in _folders(grant)]
     namespaces, kept = (_NAMESPACES, []) if others is None else (_NAMESPACES[2:], [*_TO_BECOME])
-    command = [bwrap, *namespaces, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", *kept]
+    alone = ["--unshare-net"] if grant.network == "none" else []
+    command = [
+        bwrap,
+        *namespaces,
+        *alone,
+        "--as-pid-1",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        *kept,
+    ]
     command += [*_filtered(keep), *([] if info is None else ["--info-fd", str(info)])]
     command += [*_system(), *_processes(), *_groups(group), "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own

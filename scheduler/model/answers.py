@@ -201,6 +201,8 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     executor_program: bool
     executors_granted: int
     grace: int | None
+    network: Literal["none", "app", "host"] = "host"
+    """What its tasks find (semantics W12)."""
     owner_timeout: int | None
     expires_at: int | None
     expired_at: int | None

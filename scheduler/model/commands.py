@@ -192,6 +192,8 @@ class SubmitApp(_Request, frozen=True):
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
 
+    `network`: what the tasks find, "" = that of the machine (W12).
+
     `keep_going`: a task that fails for good does not end the app before the others have ended. `comment`: for people.
     `script`: the digest of the script that is the word `script_at` of the command, and of which a copy is stored.
 
@@ -254,6 +256,7 @@ class SubmitApp(_Request, frozen=True):
     small: bool = False
     keep_going: bool = False
     comment: str = ""
+    network: Literal["", "none", "app", "host"] = ""
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

@@ -372,6 +372,8 @@ class AppRegistered(_Fact, frozen=True):
     programs: bool = False
     grace_s: int | None = None
     owner_timeout_s: int | None = None
+    network: Literal["", "none", "app"] = ""
+    """What its tasks find; "" = that of the machine (semantics W12)."""
 
 
 class RoomReserved(_Fact, frozen=True):

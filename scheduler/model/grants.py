@@ -132,6 +132,8 @@ class Grant(BaseModel):
     script: str = ""
     """The digest of the script that is the word `script_at` of its command, if a copy of it is stored."""
     script_at: int = 0
+    network: Literal["none", "app", "host"] = "host"
+    """What its tasks find (semantics W12)."""
 
     @property
     def tasks_at_once(self) -> int:

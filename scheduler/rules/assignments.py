@@ -77,6 +77,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["array"] = private.array
     if private.near and not is_driver(held.id):
         grant["near"] = _nearness(state, held, private.near)
+    if spec.network:
+        grant["network"] = spec.network
     if spec.retries:
         grant |= {"retries": spec.retries, "retry_backoff_s": spec.retry_backoff_s}
     if spec.time_limit_s is not None:

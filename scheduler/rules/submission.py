@@ -81,6 +81,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         programs=command.executor_program,
         grace_s=command.grace_s,
         owner_timeout_s=command.owner_timeout_s,
+        network=network_of(command.network),
     )
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:
@@ -91,6 +92,16 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         _check_fits(state, registered)
         check_together(state, company, command, registered)
     return registered
+
+
+def network_of(named: str) -> Literal["", "none", "app"]:
+    """What the tasks of an app find that names this network (semantics W12). Raises: InvalidCommand."""
+    match named:
+        case "" | "host":
+            return ""
+        case "none" | "app":
+            return named
+    raise InvalidCommand(f"the network of an app must be none, app or host, not {named[:40]!r}")
 
 
 def with_preferences(command: SubmitApp) -> SubmitApp:

@@ -137,6 +137,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         executor_program=spec.programs,
         executors_granted=found.next_executor,
         grace=spec.grace_s,
+        network=spec.network or "host",
         owner_timeout=spec.owner_timeout_s,
         expires_at=_expires_at(found),
         expired_at=found.expired_at or None,

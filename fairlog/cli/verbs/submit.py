@@ -167,6 +167,13 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Send the tasks a signal so long before --max-runtime is reached: USR1@60s.",
     ),
     click.option(
+        "--network",
+        type=click.Choice(["none", "app", "host"]),
+        default=None,
+        help="Network that the tasks find: none, one that only the app's executors on the same worker have, or the "
+        "machine's.  [default: host]",
+    ),
+    click.option(
         "--reclaim-signal",
         type=read_signal,
         metavar="SIGNAL",
@@ -418,6 +425,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         "array": array or "",
         "near": near,
         "executor_command": asked["executor_command"] or (),
+        "network": asked["network"] or "",
     }
     return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
 

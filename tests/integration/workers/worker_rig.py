@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -88,6 +88,7 @@ class Rig:
         time_limit_s: int | None = None,
         cores_per_task: int = 1,
         outputs: Outputs | None = None,
+        network: Literal["none", "app", "host"] = "host",
     ) -> Grant:
         """Write the grant of an executor of the rig's app, as a commit does."""
         grant = Grant(
@@ -107,6 +108,7 @@ class Rig:
             time_limit_s=time_limit_s,
             cores_per_task=cores_per_task,
             outputs=outputs,
+            network=network,
         )
         self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())
         return grant

@@ -152,8 +152,8 @@ def test_a_worker_has_no_capability_and_nothing_that_covers_proc() -> None:
     assert not set(service) & {*covers, "RestrictNamespaces", "PrivateDevices", "ProtectClock"}
 
 
-def test_the_root_helper_makes_no_namespace_of_users_and_none_of_networks() -> None:
-    assert _service(FOLDER / "fairlog-launch.service")["RestrictNamespaces"] == "cgroup ipc mnt pid uts"
+def test_the_root_helper_makes_no_namespace_of_users() -> None:
+    assert _service(FOLDER / "fairlog-launch.service")["RestrictNamespaces"] == "cgroup ipc mnt net pid uts"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
