@@ -221,11 +221,14 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
-        return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
-    if state.by_entitlement:
-        needed = in_need(state, app)
-        return _barred(state, app, size, kept) or (_for_room(state, size) if needed is None else Wait(*needed))
-    return _barred(state, app, size, kept) or _for_room(state, size)
+    needed = in_need(state, app) if state.by_entitlement else None
+    if room:
+        return Wait("next-turn", "T2", _soon) if needed is None else Wait(*needed)
+    return _barred(state, app, size, kept) or (_for_room(state, size) if needed is None else Wait(*needed))
+
+
+def _soon() -> Told:
+    return "it will be placed in the next turn", {}
 
 
 def _smallest(state: ClusterState, app: App) -> Resources:

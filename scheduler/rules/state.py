@@ -260,8 +260,7 @@ class ClusterState:
         """Whether placement owes the app an executor (P4, A7), within its limit (P4), once its driver runs (D1)."""
         if app.ended is not None or not app.admitted or app.expired_at:
             return False
-        limit = app.executor_limit
-        if limit is not None and limit <= len(app.executors):
+        if app.left_executors <= 0:
             return False
         if app.spec.driver is not None and not app.driver_runs:
             return False

@@ -36,6 +36,10 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
     chosen={"worker_selection": "cores-free-asc", "placement": "classic-pack", "user_policy": "balanced"},
 )
 @example(history=seeded(2208337, 33, later=False), chosen={"user_policy": "balanced"})  # with open admission
+@example(  # an executor of an app with a limit changes its place
+    history=seeded(1900, 19, later=True),
+    chosen={"worker_selection": "cores-free-asc", "placement": "pack", "user_policy": "balanced"},
+)
 @example(history=seeded(59, 46), chosen={"app_policy": "sql-first"})
 @given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
 @examples(80)

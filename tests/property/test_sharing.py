@@ -115,12 +115,19 @@ def companies(random: Random, number: int, total: Resources, *, caps: bool) -> l
     return found
 
 
-def random_cluster(seed: int, *, caps: bool = False, gpus: bool = False, drivers: bool = False) -> list[Command]:
-    """Up to six workers, four companies and eight apps of executors of one size each, which never end."""
+def random_cluster(
+    seed: int, *, caps: bool = False, gpus: bool = False, drivers: bool = False, users: bool = False
+) -> list[Command]:
+    """Up to six workers, four companies and eight apps of executors of one size each, which never end.
+
+    With `users` up to ten workers of 16 cores, and one company of five users with up to sixteen apps.
+    """
     random = Random(seed)
-    sizes = [(random.choice([4, 8, 16, 32]), random.choice([16384, 65536])) for _ in range(random.randint(1, 6))]
+    offered = [16] if users else [4, 8, 16, 32]
+    most = 10 if users else 6
+    sizes = [(random.choice(offered), random.choice([16384, 65536])) for _ in range(random.randint(1, most))]
     total = Resources(sum(cores for cores, _ in sizes), sum(memory_mb for _, memory_mb in sizes))
-    number = random.randint(2, 4)
+    number = 1 if users else random.randint(2, 4)
     commands: list[Command] = [RegisterKind(kind="gpu"), *companies(random, number, total, caps=caps)]
     for index, (cores, memory_mb) in enumerate(sizes):
         addresses = tuple(map(str, range(random.randint(1, 4)))) if gpus and random.random() < 0.5 else ()
@@ -134,14 +141,14 @@ def random_cluster(seed: int, *, caps: bool = False, gpus: bool = False, drivers
                 resources={"gpu": addresses} if addresses else {},
             )
         )
-    for index in range(random.randint(2, 8)):
+    for index in range(random.randint(2, 16 if users else 8)):
         company, cores = "abcd"[random.randrange(number)], random.choice([1, 2, 3, 4, 6, 8, 12, 16])
         own_driver = drivers and random.random() < 0.4
         commands.append(
             SubmitApp(
                 app=f"app-{index}",
                 company=company,
-                user=random.choice(["ann", "bob"]),
+                user=random.choice(["ann", "bob", "cal", "dan", "eve"] if users else ["ann", "bob"]),
                 command=("true",),
                 cores=cores * random.choice([1, 1, 2, 4, 8]),
                 tasks=None if own_driver else 100_000,
@@ -154,10 +161,10 @@ def random_cluster(seed: int, *, caps: bool = False, gpus: bool = False, drivers
     return commands
 
 
-@pytest.mark.parametrize("kind", ["plain", "caps", "gpus", "drivers"])
+@pytest.mark.parametrize("kind", ["plain", "caps", "gpus", "drivers", "users"])
 @pytest.mark.parametrize("seed", range(25))
 def test_whoever_is_below_its_entitlement_reaches_it(seed: int, kind: str) -> None:
-    obedient = Obedient(random_cluster(seed, caps=kind == "caps", gpus=kind == "gpus", drivers=kind == "drivers"))
+    obedient = Obedient(random_cluster(seed, **({} if kind == "plain" else {kind: True})))
     obedient.settle(hours=48)
     state = obedient.cluster.state
     assert not obedient.below(), obedient.below()

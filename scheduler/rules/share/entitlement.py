@@ -53,10 +53,7 @@ class Entitlement:
         if self._sides[0] != state.head:
             found: dict[tuple[str, str], tuple[Resources, Resources]] = {}
             for app in state.waiting.values():
-                driver = app.driver
-                held = app.granted - app.leaving
-                if driver is not None and driver.status != "stopping":
-                    held -= driver.resources
+                held = _staying(app)
                 if app.holds and app.driver_runs:
                     held += sum([state.holds[target].amounts for target in app.holds], NOTHING)
                 due = app.need.executor * self.units(app)
@@ -262,8 +259,7 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
         found.companies[name] = CompanyNode(name, quota=queue.tenant.quota, capped=not spec.may_borrow)
         _add_users(state.fleet, found, admitted.get(name, []), company, queue)
     for driver in state.drivers.values():
-        if state.workers[driver.worker].status == "alive":
-            _count_driver(state, found, driver)
+        _count_driver(state, found, driver)
     rooms = state.fleet.offers()
     for name in dict.fromkeys([driver.worker for driver in state.drivers.values()]):
         worker = state.workers[name]
@@ -372,7 +368,10 @@ def _pending(
 
 
 def wanted_units(app: App) -> int:
-    """How many of its smallest executors the app can use in all, those that it holds included (semantics H2)."""
+    """How many of its smallest executors the app can use in all, those that it holds included (semantics H2).
+
+    What it holds may be smaller or larger than those that it gets next, where settings have changed since (A7).
+    """
     need = app.need
     each = need.executor
     if not each.cores:
@@ -380,11 +379,13 @@ def wanted_units(app: App) -> int:
     most = app.requested - (app.spec.driver or NOTHING)
     number = max(0, most.cores - app.done_cores) // each.cores
     if not need.growing:
-        number = min(number, most.memory_mb // each.memory_mb if each.memory_mb else number)
+        held, left = held_units(app), most - _staying(app)
+        if each.memory_mb:
+            number = min(number, held + left.memory_mb // each.memory_mb)
         for kind, amount in each.others:
-            number = min(number, most.amount(kind) // amount)
-    if app.executor_limit is not None and not need.growing:
-        number = min(number, app.executor_limit)
+            number = min(number, held + left.amount(kind) // amount)
+        if app.executor_limit is not None:
+            number = min(number, app.executor_limit)
     return max(0, number)
 
 
@@ -393,11 +394,16 @@ def held_units(app: App) -> int:
     each = app.need.executor.cores
     if not each:
         return sum(one.status != "stopping" for one in app.executors.values())
+    return _staying(app).cores // each
+
+
+def _staying(app: App) -> Resources:
+    """What the executors of the app hold that were not told to leave."""
     if not app.executors:
-        return 0
+        return NOTHING
     driver = app.driver
-    standing = driver.resources.cores if driver is not None and driver.status != "stopping" else 0
-    return (app.granted.cores - app.leaving.cores - standing) // each
+    held = app.granted - app.leaving
+    return held if driver is None or driver.status == "stopping" else held - driver.resources
 
 
 def units_of(app: App, executor: Allocation) -> int:

@@ -42,7 +42,7 @@ class Means(NamedTuple):
 
     moves: bool = False
     others: bool = False
-    """Whether executors of apps that are not above their entitlement leave, where their user or company is."""
+    """Whether executors of apps within their entitlement leave, where surplus of their user or company can follow."""
 
 
 MEANS = (Means(), Means(moves=True), Means(moves=True, others=True))
@@ -132,9 +132,26 @@ class Seeking:
         self.size = unit_of(app)
         self.kept = kept_from(state, app, at)
         self._bounds = (bounds or Bounds(state)).of(self.size.cores)
+        self._lent: list[Allocation] | None = None
+
+    def one_side(self, app: App, other: App) -> bool:
+        """Whether both apps are of one company, and of one user if that company is the need's own."""
+        company = app.spec.company
+        same = company == self.app.spec.company
+        return other.spec.company == company and (not same or other.spec.user == app.spec.user)
+
+    def lent(self) -> list[Allocation]:
+        """The executors of apps above their entitlement, granted last first."""
+        if self._lent is None:
+            state = self.state
+            above = [app for app in state.waiting.values() if not app.over and self.entitled.surplus(app) > 0]
+            self._lent = last_granted_first(
+                [one for app in above for one in app.executors.values() if one.status != "stopping"]
+            )
+        return self._lent
 
     def cheapest(self) -> tuple[Room, Why] | None:
-        """The plan with the mildest means; among those the fewest moves, then the fewest cores that leave."""
+        """By the mildest means, at last by the plan; of one means the fewest moves, then the fewest cores (H6)."""
         forced = self._below_cap()
         if forced is None:
             return None
@@ -174,7 +191,7 @@ class Seeking:
             leaving = list(forced)
             for one in last_granted_first(worker.executors.values()):
                 stays = room.covers(self.size) or there[one.app] <= content[one.app]
-                if one.status == "stopping" or (stays and one not in forced):
+                if one.status == "stopping" or one.app == self.app.id or (stays and one not in forced):
                     continue
                 there[one.app] -= units_of(self.state.apps[one.app], one)
                 room += one.resources
@@ -231,9 +248,9 @@ class Seeking:
                     leaving.append(Leaving(one))
                     room += one.resources
         if means.moves and not room.covers(self.size):
-            moves = self._moves(worker, [one for one in there if one not in taking.taken], room)
-            leaving += moves
-            room += sum((each.executor.resources for each in moves), NOTHING)
+            moving = self._moves(worker, [one for one in there if one not in taking.taken], room)
+            leaving += moving
+            room += sum((each.executor.resources for each in moving), NOTHING)
         if not room.covers(self.size):
             return None
         for each in reversed(leaving.copy()):
@@ -280,8 +297,11 @@ class Taking:
         self.taken.append(one)
 
     def take(self, one: Allocation, *, others: bool = False) -> bool:
-        """Whether the executor is surplus beside those that are taken already, and so is taken."""
-        may = one.status != "stopping" and (self._is_surplus(one) or (others and self._is_above(one)))
+        """Whether the executor is surplus beside those that are taken already, and so is taken.
+
+        With `others`, also whether surplus of its side leaves after it, in the place of which its app has room again.
+        """
+        may = one.status != "stopping" and (self._is_surplus(one) or (others and self._can_follow(one)))
         if may:
             self.count(one)
         return may
@@ -301,19 +321,29 @@ class Taking:
         rest = app.need.executor * max(0, units - left) + seeking.size
         return units <= left or ((isinstance(app.sizing, Computed) or app.need.growing) and one.resources.covers(rest))
 
+    def _can_follow(self, one: Allocation) -> bool:
+        """Whether its user or company is above its entitlement without it, by what can make room for it elsewhere."""
+        seeking = self._seeking
+        app = seeking.state.apps[one.app]
+        if app.over or not self._is_above(one):
+            return False
+        kept = kept_from(seeking.state, app, seeking.state.at)
+        for other in seeking.lent():
+            theirs, worker = seeking.state.apps[other.app], seeking.state.workers[other.worker]
+            if not seeking.one_side(app, theirs) or worker.id == one.worker or worker.id in kept or worker.holds:
+                continue
+            left = seeking.entitled.surplus(theirs) - self._units.get(theirs.id, 0)
+            usable = worker.status == "alive" and worker.suspicion is None
+            if usable and units_of(theirs, other) <= left and (worker.free + other.resources).covers(one.resources):
+                self._units[theirs.id] = self._units.get(theirs.id, 0) + units_of(theirs, other)
+                return True
+        return False
+
     def _is_above(self, one: Allocation) -> bool:
         """Whether its user or its company holds more than its entitlement even without what is taken."""
         seeking, state = self._seeking, self._seeking.state
         app = state.apps[one.app]
-        if app.over:
-            return False
-        company, user = app.spec.company, app.spec.user
-        same = company == seeking.app.spec.company
-        gone = [
-            each.resources
-            for each in self.taken
-            if (spec := state.apps[each.app].spec).company == company and (not same or spec.user == user)
-        ]
+        gone = [each.resources for each in self.taken if seeking.one_side(app, state.apps[each.app])]
         side = side_of(state, seeking.entitled, app, seeking.app)
         return side is not None and (side[0] - sum(gone, one.resources)).covers(side[1])
 

@@ -181,6 +181,14 @@ def test_a_company_that_may_not_borrow_is_told_its_cap() -> None:
     assert "b may not pass its quota, 4 cores and 4096 MiB" in wait.tell()[0]
 
 
+def test_who_waits_below_its_companys_cap_beside_free_room_has_a_need() -> None:
+    cluster = played(submit("x", "a", 8), submit("y", "a", 4, user="v"), borrow=False)
+    assert cluster.state.workers["w1"].free.cores == 8
+    wait = waits_for(cluster.state, cluster.state.apps["y"])
+    assert wait is not None
+    assert (wait.cause, wait.rule) == ("need", "H6")
+
+
 def test_shares_tell_weight_cap_demand_and_entitlement_at_both_levels() -> None:
     found = to_builtins(shares(lent().state))
     assert found["byEntitlement"]

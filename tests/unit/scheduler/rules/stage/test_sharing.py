@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from scheduler.model.commands import (
     ChangeEdition,
     ConfigureCluster,
+    DrainWorker,
     EndApp,
     EndedExecutor,
     KillApp,
@@ -175,6 +176,76 @@ def test_by_the_plan_an_executor_changes_its_place_where_no_room_is_free() -> No
     assert {app.id: held_units(app) for app in state.waiting.values()} == {
         app.id: due.units(app) for app in state.waiting.values()
     }
+
+
+def test_a_company_above_loses_executors_whose_place_its_surplus_makes_good() -> None:
+    of = cluster("a", "b", one=16, two=16)
+    for number in range(7):
+        submit(of, f"a{number}", "a", 4, 4, user=f"u{number}")
+    on = {app.id: one.worker for app in of.state.apps.values() for one in app.executors.values()}
+    roomy = next(worker.id for worker in of.state.workers.values() if worker.free.cores)
+    events = submit(of, "large", "b", 16, 16)
+    told = [event for event in events if isinstance(event, ExecutorRevoked)]
+    assert {event.why for event in told} == {"surplus"}
+    assert {on[event.app] for event in told} == {roomy}
+    assert next(event for event in events if isinstance(event, TargetSet)).worker == roomy
+    obey(of)
+    assert held_units(of.state.apps["large"]) == 1
+    assert sum(held_units(of.state.apps[f"a{number}"]) for number in range(7)) == 4
+
+
+def test_room_is_not_made_in_a_round() -> None:
+    """Apps of users above their entitlement made room, took it back by the plan, and made it again."""
+    of = cluster("a", one=16, two=16, three=16, four=16, five=16, six=16, seven=16, eight=16, nine=16)
+    for app, user, cores, each in (
+        ("x0", "u0", 5, 5),
+        ("x1", "u1", 48, 6),
+        ("x2", "u0", 15, 5),
+        ("x3", "u0", 8, 4),
+        ("x4", "u0", 6, 2),
+        ("x5", "u0", 16, 4),
+        ("x6", "u1", 16, 4),
+        ("x7", "u2", 8, 8),
+        ("x8", "u0", 36, 6),
+        ("x9", "u4", 10, 5),
+        ("x10", "u0", 7, 1),
+    ):
+        submit(of, app, "a", cores, each, user=user, after_s=0)
+    of.turn(KillApp(app="x5"), after_s=4000)
+    ends = 0
+    while leaving := [one for one in of.state.executors.values() if one.status == "stopping"]:
+        ends += 1
+        assert ends < 100, "somebody is told to leave again and again"
+        first = min(leaving, key=lambda one: (one.deadline, one.id))
+        after_s = max(0, first.deadline - of.state.at) // 1000 + 1
+        of.turn(EndedExecutor(executor=first.id, reason="killed"), after_s=after_s)
+    due = entitlement(of.state)
+    assert not [app.id for app in of.state.waiting.values() if due.below(app)]
+
+
+def test_drivers_on_workers_that_are_drained_count_for_their_company() -> None:
+    of = cluster("b", one=8, two=8)
+    of.turn(RegisterCompany(company="a", cores=5, memory_mb=65536, borrow=False))
+    submit(of, "driven", "a", 2, 1, driver=True, driver_cores=2)
+    (driver,) = of.state.drivers.values()
+    of.turn(DrainWorker(worker=driver.worker))
+    submit(of, "later", "a", 3, 1, user="bob")
+    state = of.state
+    due = entitlement(state)
+    cores = sum(due.units(app) for app in state.apps.values() if app.spec.company == "a")
+    assert cores == 3, "of its five cores its driver keeps two, wherever that stands"
+    obey(of)
+    assert not [app.id for app in state.waiting.values() if due.below(app)]
+
+
+def test_larger_executors_are_due_as_far_as_the_request_leaves_room() -> None:
+    of = cluster("a", one=4)
+    of.turn(SubmitApp(app="x", company="a", user="ann", command=("true",), cores=12, tasks=5000))
+    assert of.state.apps["x"].granted.memory_mb == 2048
+    of.turn(ConfigureCluster(settings={"min_executor_memory_mb": 4096}))
+    of.worker("two", 4)
+    assert of.state.apps["x"].requested.memory_mb == 6144
+    assert [one.resources.memory_mb for one in of.state.executors.values()] == [2048, 4096]
 
 
 def test_tasks_of_an_executor_that_left_run_again_although_its_successor_found_none() -> None:
