@@ -26,10 +26,10 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     ExecutorRevoked,
-    HoldEnded,
     MasterElected,
     RoleRevoked,
-    RoomHeld,
+    TargetEnded,
+    TargetSet,
     TokenIssued,
     TokenRevoked,
     WorkerChanged,
@@ -120,8 +120,8 @@ class Witness:
         self._offers: dict[str, Resources] = {}
         self._offered: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, _Slice] = {}
-        self._kept: dict[int, RoomHeld] = {}
-        """Holds by their log positions."""
+        self._kept: dict[int, TargetSet] = {}
+        """Targets by their log positions."""
         self._valid: set[str] = set()
         self._redeemed: dict[str, str] = {}
         """Invitation -> the command that has replaced it."""
@@ -308,7 +308,7 @@ class Witness:
             turn = self.causes.setdefault(fact.cause, fact.turn)
             if turn != fact.turn:
                 raise PromiseBroken(6, f"{fact.cause} was carried out at {turn} and again at {fact.turn}")
-        if isinstance(fact.event, RoomHeld | ExecutorRevoked):
+        if isinstance(fact.event, ExecutorRevoked):
             try:
                 is_lawful(self.state, fact.event)
             except AssertionError as error:
@@ -321,10 +321,10 @@ class Witness:
             self.refusals.add(fact.cause)
         self.facts.append(fact)
         self.position = Position(fact.seq, fact.digest)
-        if isinstance(event, RoomHeld):
+        if isinstance(event, TargetSet):
             self._kept[fact.seq] = event
-        elif isinstance(event, HoldEnded):
-            del self._kept[event.hold]
+        elif isinstance(event, TargetEnded):
+            del self._kept[event.target]
         else:
             self._count(event, fact.seq)
         return event
@@ -394,15 +394,17 @@ class Witness:
                 raise PromiseBroken(7, f"{app.app} is admitted at {seq} after {name}:{condition}, which is {how}")
 
     def _check_holds(self, granted: ExecutorAllocated | DriverAllocated, seq: int) -> None:
-        """Check that the grant takes no room that is held for another app (semantics P8)."""
-        kept = [hold for hold in self._kept.values() if hold.worker == granted.worker and hold.app != granted.app]
+        """Check that the grant takes no room that is being made for another app (semantics H6)."""
+        kept = [
+            target for target in self._kept.values() if target.worker == granted.worker and target.app != granted.app
+        ]
         held = [each for each in self._held.values() if each.worker == granted.worker]
         offer = self._offers[granted.worker]
-        cores = sum(each.cores for each in held) + sum(hold.amounts.cores for hold in kept)
-        memory_mb = sum(each.memory_mb for each in held) + sum(hold.amounts.memory_mb for hold in kept)
+        cores = sum(each.cores for each in held) + sum(target.amounts.cores for target in kept)
+        memory_mb = sum(each.memory_mb for each in held) + sum(target.amounts.memory_mb for target in kept)
         if kept and (cores > offer.cores or memory_mb > offer.memory_mb):
             raise PromiseBroken(
-                5, f"at {seq} {granted.app} is granted what is held on {granted.worker} for {kept[0].app}"
+                5, f"at {seq} {granted.app} is granted room that is made on {granted.worker} for {kept[0].app}"
             )
 
     def _check_worker(self, worker: str, seq: int) -> None:

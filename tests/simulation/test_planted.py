@@ -14,6 +14,7 @@ from scheduler.model.commands import IssueToken
 from scheduler.model.errors import NoMaster
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked, KeyChanged
 from scheduler.model.grants import Grant, diff
+from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
@@ -159,6 +160,10 @@ def what_leaves_for_a_claim_does_not_end_its_tasks(patch: pytest.MonkeyPatch) ->
     patch.setattr("workers.executor.Executor._leave", lambda *_: "killed")
 
 
+def room_that_is_made_for_a_need_is_given_to_anybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "open_to", lambda worker, _app: NOTHING if worker.shut else worker.free)
+
+
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
     waiting = "if backoff_s > 0 then\n        task.due_at"
     assert waiting in worklist_lua.STEP
@@ -256,6 +261,7 @@ PLANTS: dict[Plant, Found] = {
     every_end_meets_every_condition: Found(7, from_seed=144),
     who_holds_which_address_is_not_looked_at: Found(5),
     what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=18),
+    room_that_is_made_for_a_need_is_given_to_anybody: Found(5, from_seed=9),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),
