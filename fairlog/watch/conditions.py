@@ -278,13 +278,23 @@ def _edition(state: ClusterState, around: Around) -> Holds:
 
 
 def _no_master(state: ClusterState, around: Around) -> Holds:
-    if around.serving is not None or around.error or is_earlier(state):
+    if around.serving is not None or is_earlier(state) or _kept_out(around):
         return
-    if around.unreplicated is None and around.shorter is None:
-        waiting = len(around.standing_by)
-        behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
-        since = f"; nothing is decided since {moment(around.log_at)}, and what runs goes on" if around.log_at else ""
-        yield "", f"no master is active{behind}{since}", around.log_at or 0
+    waiting = len(around.standing_by)
+    behind = f", though {waiting} {'stands' if waiting == 1 else 'stand'} by" if waiting else ""
+    since = f"; nothing is decided since {moment(around.log_at)}, and what runs goes on" if around.log_at else ""
+    yield "", f"no master is active{behind}{since}", around.log_at or 0
+
+
+def _kept_out(around: Around) -> bool:
+    """Whether another condition says why no master can serve: to start a further one would not help."""
+    store = around.store
+    full = store is not None and bool(store.write_error or store.weakness or _is_full(store))
+    return full or bool(around.error or around.unreadable or around.unreplicated or around.shorter)
+
+
+def _is_full(store: StoreFacts) -> bool:
+    return 0 < store.memory_limit <= store.memory_used
 
 
 def _replicas(_: ClusterState, around: Around) -> Holds:
@@ -364,7 +374,7 @@ def _memory(_: ClusterState, around: Around) -> Holds:
     store = around.store
     if store is not None and store.memory_limit and store.memory_used >= around.bounds.memory * store.memory_limit:
         part, limit = round(100 * store.memory_used / store.memory_limit), size_text(store.memory_limit >> 20)
-        full = " and refuses writes" if store.memory_used >= store.memory_limit else ""
+        full = " and refuses writes" if _is_full(store) else ""
         yield "", f"the store uses {part} % of its {limit} of memory{full}", 0
 
 
@@ -523,7 +533,7 @@ def _unwritten(_: ClusterState, __: Around, about: str) -> str:
 
 def _refused(_: ClusterState, around: Around, __: str) -> str:
     store = around.store
-    if store is not None and store.memory_used >= store.memory_limit:
+    if store is not None and _is_full(store):
         return _UNACKNOWLEDGED
     return _UNTIL_FULL
 

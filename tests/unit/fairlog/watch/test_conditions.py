@@ -215,6 +215,24 @@ def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
+    ("changed", "condition"),
+    [
+        ({"error": "the store is away", "store": None}, "store"),
+        ({"unreadable": "log position 7: altered"}, "log"),
+        ({"unreplicated": (0, 1)}, "replicas"),
+        ({"shorter": (2, End(5, "d", "master one"))}, "shorter"),
+        ({"store": StoreFacts(weakness="the store forgets; run `CONFIG SET appendonly yes` on it")}, "durability"),
+        ({"store": StoreFacts(write_error="it reports x:err")}, "disk"),
+        ({"store": StoreFacts(memory_used=11 << 30, memory_limit=10 << 30)}, "memory"),
+    ],
+)
+def test_no_master_is_to_be_started_where_another_one_could_not_serve_either(
+    changed: dict[str, Any], condition: str
+) -> None:
+    assert names(a_state(), GOOD._replace(serving=None, **changed)) == [condition]
+
+
+@pytest.mark.parametrize(
     "changed",
     [
         {"now": NOW - 900},
