@@ -439,7 +439,7 @@ class Agent:
         if offer.launcher == "plain" and not offer.unsafe_plain:
             only = self._files.only_company(grant.company)
             if only != grant.company:
-                why = f"worker {offer.worker} runs tasks without cells, and those of company {only} only; " + _CELLS
+                why = f"worker {offer.worker} runs tasks without cells, and those of company {only} only; {_CELLS}"
                 note = ExitNote(app=grant.app, reason="failed", exit_code=126, detail=why, unstartable=why)
                 self._ended[grant.executor] = _Ended(note, 0)
                 return

@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
@@ -333,6 +335,7 @@ def as_command(command: Sequence[str]) -> tuple[str, ...]:
             f"there is no script {program!r} in {read_folder()}{where}; check its name, or give the absolute path of "
             "one that only the workers have"
         )
+    _check_runnable(program)
     script = script_of(command)
     if script is None:
         return tuple(command)
@@ -350,13 +353,19 @@ def as_command(command: Sequence[str]) -> tuple[str, ...]:
         return (path, *command[1:]) if executable else (*shlex.split(head.splitlines()[0][2:]), path, *command[1:])
     if ending in _INTERPRETERS:
         by = _INTERPRETERS[ending]
-        raise click.UsageError(f"{program} does not say by `#!` what runs it; type `fairlog submit -- {by} {path} …`")
+        raise click.UsageError(f"{program} does not say by `#!` what runs it; type `{_verb()} -- {by} {path} …`")
     if executable or _has_options(program) or ending == ".sh":
         return ("sh", path, *command[1:])
     raise click.UsageError(
         f"{program} is a text that cannot be executed; begin it with `#!` and its interpreter, or name that: "
-        f"`fairlog submit -- sh {path} …`"
+        f"`{_verb()} -- sh {path} …`"
     )
+
+
+def _verb() -> str:
+    """The verb that was typed: "fairlog run"."""
+    context = click.get_current_context(silent=True)
+    return "fairlog submit" if context is None else context.command_path
 
 
 def in_folder(command: Sequence[str], folder: str) -> tuple[str, ...]:
@@ -366,6 +375,20 @@ def in_folder(command: Sequence[str], folder: str) -> tuple[str, ...]:
         return tuple(command)
     at = command.index(script)
     return (*command[:at], os.path.normpath(os.path.join(folder, script)), *command[at + 1 :])  # noqa: PTH118 (likewise)
+
+
+def _check_runnable(program: str) -> None:
+    """Raises: click.UsageError for a folder of here, a file without content, or standard input, as a program."""
+    if program in {"-", "/dev/stdin"}:
+        raise click.UsageError(f"{program} is no program; to run a script from standard input, type `{_verb()} --script -`")
+    if program.startswith("/") or ("/" not in program and shutil.which(program) is not None):
+        return
+    with suppress(OSError, ValueError):
+        about = os.stat(program)  # noqa: PTH116 (a name may be anything)
+        if stat.S_ISDIR(about.st_mode):
+            raise click.UsageError(f"{program} is a folder; name the program or the script in it")
+        if stat.S_ISREG(about.st_mode) and not about.st_size:
+            raise click.UsageError(f"{program} is empty, so there is nothing to run")
 
 
 def _check_readable(script: str, head: str, *, shell: bool) -> None:

@@ -222,10 +222,13 @@ def main() -> None:
 
 def _check_stdout() -> None:
     """Raises: click.ClickException if stdout takes nothing more, which is then why a verb has failed."""
+    failure = getattr(sys.stdout, "failure", None)
     try:
         sys.stdout.flush()
     except OSError as error:
-        raise click.ClickException(leave_stdout(error)) from None
+        failure = error
+    if failure is not None:
+        raise click.ClickException(leave_stdout(failure))
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -20,11 +20,27 @@ class Printed:
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
+        self.failure: OSError | None = None
+        """Why it took something no more, which a later attempt need not say again."""
 
     def write(self, text: str) -> int:
         """Write the printable text; returns the length of `text`."""
-        self.raw.write(printable(text))
+        with self._noted():
+            self.raw.write(printable(text))
         return len(text)
+
+    def flush(self) -> None:
+        """Have what was written taken."""
+        with self._noted():
+            self.raw.flush()
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failure = error
+            raise
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write the printable lines."""

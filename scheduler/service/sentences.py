@@ -83,6 +83,7 @@ _OF_CELLS = (
         "again"
     ),
     "fairlog-launch does not answer at <place>: <why>",
+    "user <number> is not served by fairlog-launch",
     "bubblewrap is not installed (apt install bubblewrap)",
 )
 """Of these, the worker says who it is behind them, and before them if another program has said so."""
@@ -95,14 +96,11 @@ def _read(sentence: str) -> re.Pattern[str]:
     return re.compile("".join(_PARTS[part] if place % 2 else re.escape(part) for place, part in enumerate(parts)))
 
 
-SENTENCES = tuple(
-    map(
-        _read,
-        (
-            *_OF_TASKS,
-            *(f"{helper}{each}{_SAYS}" for each in _OF_CELLS for helper in ("", _HELPER)),
-            f"{_HELPER}<said>{_SAYS}",
-            f"<said>{_SAYS}",
-        ),
-    )
+TEMPLATES = (
+    *_OF_TASKS,
+    *(f"{helper}{each}{_SAYS}" for each in _OF_CELLS for helper in ("", _HELPER)),
+    f"{_HELPER}<said>{_SAYS}",
+    f"<said>{_SAYS}",
 )
+"""Each of them as it is written above; the first that fits is taken."""
+SENTENCES = tuple(map(_read, TEMPLATES))

@@ -57,6 +57,11 @@ def login(*, api: str | None, oidc: bool) -> None:
     text = _read_token()
     with ApiClient(url, token=text) as client:
         who = client.read("/v1/whoami")
+        if who["role"] == "worker":
+            raise click.ClickException(
+                f"this token is for worker {who['account'].partition('/')[2]}, not for people: put it into a file and "
+                "run `fairlog worker` with FAIRLOG_TOKEN_FILE=FILE; it was not used up"
+            )
         if not who["once"]:
             with keeping(Credentials(url, text)):
                 pass

@@ -100,8 +100,9 @@ def test_a_stdout_that_fails_loses_neither_the_id_nor_the_exit_code(shell: Shell
         assert answer.code == code, answer
         assert app in answer.err
         assert "stdout fails: " in answer.err
-    listed = shell.sh(f"fairlog apps --all {stdout}")
-    assert (listed.code, listed.err.startswith("Error: stdout fails: ")) == (1, True), listed
+    for verb in ("apps --all", "status", "log --json", "explain --help"):
+        listed = shell.sh(f"fairlog {verb} {stdout}")
+        assert (listed.code, listed.err.startswith("Error: stdout fails: ")) == (1, True), listed
 
 
 def test_run_goes_on_when_nobody_reads_what_it_prints(shell: Shell) -> None:

@@ -133,6 +133,8 @@ def test_an_invitation_that_was_refused_is_good_for_another_attempt(site: Site) 
         (("--id", "w9"), "is that of worker/w8"),
     ):
         assert why in site.refused(w8, "w8.invitation", *options).err
+    taken = site.machine("person").sh(f"fairlog login --api {site.url} < w8.invitation")
+    assert "this token is for worker w8, not for people" in taken.err
     with command(site.machine("another"), join, "worker") as worker:
         worker.hear("READY=1")
         wait_until(lambda: site.offers() == {"w8": (1, "alive")}, "the worker")

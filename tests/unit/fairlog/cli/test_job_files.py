@@ -221,6 +221,17 @@ def test_a_script_that_an_editor_has_spoilt_is_refused_by_name(
     assert why in said
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_a_program_without_content_is_refused_by_name(mode: int) -> None:
+    for name in ("e", "e.sh", "e.py"):
+        Path(name).touch(mode)
+        assert f"./{name} is empty" in refusal("--", f"./{name}")
+        assert f"{name} is empty" in refusal(name)
+    Path("d.sh").mkdir()
+    assert "./d.sh is a folder" in refusal("./d.sh")
+    assert "type `take --script -`" in refusal("-")
+
+
 def test_an_interpreter_that_reads_other_line_ends_is_given_them() -> None:
     Path("b.py").write_bytes(b"\xef\xbb\xbf#!/usr/bin/python3\r\nprint()\r\n")
     assert job("--", "python3", "b.py")["command"] == ("python3", "b.py")
@@ -277,10 +288,10 @@ def test_a_script_whose_options_count_is_not_spoken_of() -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "typed"),
     [
-        ("hello.py", 0o644, "`fairlog submit -- python3 ./hello.py"),
-        ("hello.py", 0o755, "`fairlog submit -- python3 ./hello.py"),
-        ("model.R", 0o644, "`fairlog submit -- Rscript ./model.R"),
-        ("notes", 0o644, "`fairlog submit -- sh ./notes"),
+        ("hello.py", 0o644, "`take -- python3 ./hello.py"),
+        ("hello.py", 0o755, "`take -- python3 ./hello.py"),
+        ("model.R", 0o644, "`take -- Rscript ./model.R"),
+        ("notes", 0o644, "`take -- sh ./notes"),
     ],
 )
 def test_a_text_that_nothing_says_how_to_run_is_refused_with_what_to_type(name: str, mode: int, typed: str) -> None:
