@@ -358,7 +358,9 @@ class Agent:
             if note is None:
                 if self.offer.launcher == "plain":  # a process in a cell ends with it, and could delay who looks at it
                     _kill_tasks(self._files, holder)
-                note = ExitNote(app=holder.app, reason="failed")
+                why = self._files.unwritable()
+                said = f"how it ended could not be kept on worker {self.offer.worker}: {why}" if why else ""
+                note = ExitNote(app=holder.app, reason="failed", detail=said, disk=why)
             if note.reason == "failed" and holder.executor in self._stopping:
                 note = note.model_copy(update={"reason": "killed"})
             if note.reason == "failed":
@@ -436,6 +438,11 @@ class Agent:
 
     def _start_executor(self, grant: Grant) -> None:
         offer = self.offer
+        if why := self._files.unwritable():
+            said = f"no executor can be started on worker {offer.worker}: {why}"
+            note = ExitNote(app=grant.app, reason="failed", exit_code=126, detail=said, disk=why)
+            self._ended[grant.executor] = _Ended(note, 0)
+            return
         if offer.launcher == "plain" and not offer.unsafe_plain:
             only = self._files.only_company(grant.company)
             if only != grant.company:

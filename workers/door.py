@@ -62,6 +62,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     verdict: Literal["finished", "failed"] | None = None
     detail: str = ""
     unstartable: str = ""
+    disk: str = ""
 
     @classmethod
     def of(cls, executor: str, note: ExitNote) -> Ended:

@@ -361,7 +361,10 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell],
     door = spec.door()
     note = work_off(door, cell)
     files.remove_scratch(grant.executor)
-    files.write_exit(grant.executor, note)
+    try:
+        files.write_exit(grant.executor, note)
+    except OSError as error:  # the agent finds out that nothing is said of it
+        _log.warning("how the executor ended was not kept", executor=grant.executor, error=str(error))
     door.ring()
     return 0 if note.reason == "exited" else STOPPED
 

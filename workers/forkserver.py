@@ -204,9 +204,11 @@ class _Server:
             files.remove_scratch(executor)
             reason = "failed" if self._line is not None or self._outlive_agent else "killed"
             exit_code = returned if returned >= 0 else 128 - returned
-            files.write_exit(
-                executor, ExitNote.model_validate({"app": spec.grant.app, "reason": reason, "exit_code": exit_code})
-            )
+            note = ExitNote.model_validate({"app": spec.grant.app, "reason": reason, "exit_code": exit_code})
+            try:
+                files.write_exit(executor, note)
+            except OSError as error:  # the agent finds out that nothing is said of it
+                _log.warning("how an executor ended was not kept", executor=executor, error=str(error))
 
     def _strays(self, session: int | None) -> Iterable[int]:
         orphans = [pid for pid in children(os.getpid()) if pid not in self._specs]

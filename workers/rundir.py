@@ -24,6 +24,9 @@ from scheduler.service.private import private_folder, write_private
 from workers.descriptors import remove_tree
 from workers.locks import is_locked, try_lock
 
+_NOTE_BYTES = 8_192
+"""What a note of an executor's end can have."""
+
 
 class Holder(NamedTuple):
     """The process that holds an executor's lock, its app, its size, addresses and grace; 0 means not known yet.
@@ -46,7 +49,7 @@ class ExitNote(BaseModel):
     """How an executor or driver ended.
 
     `done` means that the app has no tasks left. A `verdict` ends the app; `detail` is its reason. `unstartable`: why
-    the app's command cannot be started on the worker.
+    the app's command cannot be started on the worker. `disk`: why the worker's disk takes nothing.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,6 +61,7 @@ class ExitNote(BaseModel):
     verdict: Literal["finished", "failed"] | None = None
     detail: str = ""
     unstartable: str = ""
+    disk: str = ""
 
 
 class RunDir:
@@ -235,12 +239,26 @@ class RunDir:
         return False
 
     def write_exit(self, executor: str, note: ExitNote) -> None:
-        """Write the executor's exit note, unless it has one."""
+        """Write the executor's exit note, unless it has one. Raises: OSError, as where the disk is full."""
         draft = self._file(executor, f"draft-{os.getpid()}")
-        write_private(draft, note.model_dump_json())
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, self._file(executor, "exit"))
-        draft.unlink()
+        try:
+            write_private(draft, note.model_dump_json())
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, self._file(executor, "exit"))
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def unwritable(self) -> str:
+        """Why the folder takes not even what says how an executor ended, such as a full disk; "" if it does."""
+        draft = self._executors / f"room-{os.getpid()}"
+        try:
+            write_private(draft, " " * _NOTE_BYTES)
+        except OSError as error:
+            return error.strerror or str(error)
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+        return ""
 
     def read_exit(self, executor: str) -> ExitNote | None:
         """The executor's exit note; None if there is none or a power failure has damaged it."""

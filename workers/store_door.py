@@ -128,6 +128,8 @@ class WorkerStore:
         and with it the right to say so.
         """
         executor, app = end.executor, app_of(end.executor)
+        if end.disk:
+            note_cut(self.store, self.keys, worker, 0, end.disk)
         if is_driver(executor):
             about = {"reason": end.reason, "exit_code": end.exit_code, "detail": end.detail}
             self.client.notify(commands.EndedDriver(driver=executor, worker=worker, **cast("Any", about)), by=by)

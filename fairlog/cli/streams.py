@@ -94,7 +94,8 @@ class Printer:
         if missing:
             self.part()
             whose = "the driver" if task is None else f"task {task}"
-            say(f"note: {missing} bytes of {whose} are not shown here; its worker has them in its files")
+            kept = "its worker has them in its files, as far as its disk took them"
+            say(f"note: {missing} bytes of {whose} are not shown here; {kept}")
 
     def end(self, task: Index) -> None:
         """The task writes nothing more."""

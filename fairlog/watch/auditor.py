@@ -111,8 +111,6 @@ class Auditor:
         self._again, self._again_s, self._altered = GENESIS, time.monotonic(), 0
         """How far the log was read again, when, and the altered entry that was found."""
         self._heard: deque[_Heard] = deque(maxlen=REMEMBERED)
-        self._missing = GENESIS
-        """Where what was audited ended that the log then had no more."""
 
     @property
     def position(self) -> Position:
@@ -184,6 +182,7 @@ class Auditor:
             rewound_from=rewound.rewound_from,
             rewound_at=rewound.rewound_at,
             rewound_lost=rewound.rewound_lost,
+            rewound_digest=rewound.rewound_digest,
         )
         self._again, self._altered = GENESIS, 0
         _log.info("auditing", after=self.findings.seq, deviations=self.findings.deviations)
@@ -323,17 +322,18 @@ class Auditor:
 
         Raises: redis-py's errors.
         """
-        missing = self._missing
-        if not missing.seq or self.position.seq < missing.seq:
+        missing = Position(self.findings.rewound_from, self.findings.rewound_digest)
+        if not missing.digest or self.position.seq < missing.seq:
             return
         try:
             found = self.log.holds(missing)
         except UnreadableRecord:
             return  # an archive that is away proves nothing
-        self._missing = GENESIS
         if found:
             _log.warning("the log holds again what was audited", audited=missing.seq, digest=missing.digest)
-            self._set(rewound_from=0, rewound_at=0, rewound_lost="")
+            self._set(rewound_from=0, rewound_at=0, rewound_lost="", rewound_digest="")
+        else:
+            self._set(rewound_digest="")
 
     def _rewind(self) -> None:
         self.findings = self._lost(self.findings, self.findings, self._heard)
@@ -344,7 +344,6 @@ class Auditor:
 
         A command that the log has behind the last turn of `heard` that it holds was carried out again.
         """
-        self._missing = Position(audited.seq, audited.digest)
         gone = bisect_left(heard, x=True, key=lambda each: not self.log.holds(Position(each.seq, each.digest)))
         after = heard[gone - 1] if gone else None
         lost = {each.id: each.what for each in islice(heard, gone, None) if each.id}
@@ -363,7 +362,12 @@ class Auditor:
             _log.warning("a command is not in the log any more", command=name, what=what)
         named = ", ".join(islice(lost.values(), 3))
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        return said._replace(rewound_from=audited.seq, rewound_at=self._now_ms(), rewound_lost=f"{named}{more}")
+        return said._replace(
+            rewound_from=audited.seq,
+            rewound_at=self._now_ms(),
+            rewound_lost=f"{named}{more}",
+            rewound_digest=audited.digest,
+        )
 
     def _unreadable(self, error: UnreadableRecord) -> float:
         """Tell an altered log from one whose archive is away, or whose end was replaced."""

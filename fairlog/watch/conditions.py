@@ -79,8 +79,8 @@ class StoreFacts(NamedTuple):
 class AuditedTo(NamedTuple):
     """What the auditor wrote last, at the time `at` (ms): the position, and its findings; `trouble`: why it waits.
 
-    `rewound_from` is the last position that it had audited and the log then had no more, seen at `rewound_at` (ms), and
-    `rewound_lost` the commands that were lost with it, as far as it remembers.
+    `rewound_from` is the last position that it had audited and the log then had no more, `rewound_digest` the digest
+    there, seen at `rewound_at` (ms), and `rewound_lost` the commands that were lost with it, as far as it remembers.
     """
 
     seq: int
@@ -96,6 +96,7 @@ class AuditedTo(NamedTuple):
     rewound_from: int = 0
     rewound_at: int = 0
     rewound_lost: str = ""
+    rewound_digest: str = ""
     host: str = ""
     pid: int = 0
 
@@ -122,6 +123,7 @@ class Around(NamedTuple):
     - `last_sign`: when the master before the present one gave its last sign (ms), 0 if that is not known.
     - `unserved`: that no API server answers; None if one does, or none is missed.
     - `shorter`: the position at which the log ends, and an end that was known and that it does not hold.
+    - `damaged`: the position at which masters that ran found the log altered or without an entry, 0 if none has.
     - `cuts`: worker -> what of the output of tasks its disk has not taken.
     """
 
@@ -142,6 +144,7 @@ class Around(NamedTuple):
     unreplicated: tuple[int, int] | None = None
     unserved: Unserved | None = None
     shorter: tuple[int, End] | None = None
+    damaged: int = 0
     last_sign: int = 0
     known_at: int = 0
 
@@ -261,6 +264,8 @@ def _store(_: ClusterState, around: Around) -> Holds:
 def _log(_: ClusterState, around: Around) -> Holds:
     if around.unreadable:
         yield "", f"the log cannot be read: {around.unreadable}", 0
+    elif around.damaged and around.serving is None and not around.error:
+        yield "", f"the log cannot be read: its entry at position {around.damaged} was altered or is missing", 0
 
 
 def _shorter(_: ClusterState, around: Around) -> Holds:
@@ -290,7 +295,9 @@ def _kept_out(around: Around) -> bool:
     """Whether another condition says why no master can serve: to start a further one would not help."""
     store = around.store
     full = store is not None and bool(store.write_error or store.weakness or _is_full(store))
-    return full or bool(around.error or around.unreadable or around.unreplicated or around.shorter)
+    return full or bool(
+        around.error or around.unreadable or around.damaged or around.unreplicated or around.shorter
+    )
 
 
 def _is_full(store: StoreFacts) -> bool:
@@ -308,7 +315,7 @@ def _replicas(_: ClusterState, around: Around) -> Holds:
 
 def _no_api(_: ClusterState, around: Around) -> Holds:
     unserved = around.unserved
-    if unserved is None:
+    if unserved is None or around.shorter:  # they refuse to serve, and another one would too
         return
     since = f"no API server answers since {moment(unserved.since)}, {ago(around.now - unserved.since)}"
     number = unserved.workers
@@ -420,8 +427,9 @@ def _worker_unwell(state: ClusterState, around: Around) -> Holds:
 def _worker_disk(_: ClusterState, around: Around) -> Holds:
     for worker, cut in sorted(around.cuts.items()):
         if around.now - cut.at < KEPT_MS:
-            lost = f"{cut.unwritten} bytes of the output of tasks, since {moment(cut.since)}"
-            yield worker, f"the disk of worker {worker} has not taken {lost}: {cut.why}", cut.since
+            output = f"{cut.unwritten} bytes of the output of tasks" if cut.unwritten else "what executors note there"
+            said = f"the disk of worker {worker} has not taken {output}, since {moment(cut.since)}: {cut.why}"
+            yield worker, said, cut.since
 
 
 def _no_worker(state: ClusterState, _: Around) -> Holds:
@@ -553,7 +561,8 @@ def _left_out(state: ClusterState, _: Around, about: str) -> str:
 
 
 def _not_kept(_: ClusterState, around: Around, about: str) -> str:
-    return f"{around.cuts[about].unwritten} bytes of output are lost"
+    unwritten = around.cuts[about].unwritten
+    return f"{unwritten} bytes of output are lost" if unwritten else "executors that cannot be started there, as apps say"
 
 
 def _without_worker(state: ClusterState, _: Around, __: str) -> str:
@@ -682,8 +691,8 @@ CONDITIONS: tuple[Condition, ...] = (
         "worker_disk",
         "warning",
         _worker_disk,
-        "free space in the run folder of worker {}; its tasks went on, and of each output `fairlog logs` has the end, "
-        "which says what is missing",
+        "free space in the run folder of worker {}; what ran went on, of each output `fairlog logs` has the end, which "
+        "says what is missing, and what could not be started starts once there is space",
         cost=_not_kept,
         many="workers have full disks",
     ),

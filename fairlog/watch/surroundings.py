@@ -182,6 +182,7 @@ def look_around(
         unreplicated=unreplicated,
         unserved=_unserved(store, keys, sign, now),
         shorter=_shorter(store, keys),
+        damaged=_damaged(store, keys),
         last_sign=0 if holder is None else last_sign(store, keys, holder.id),
     )
 
@@ -220,6 +221,14 @@ def _shorter(store: Redis, keys: Keys) -> tuple[int, End] | None:
         if (end := noted(store, keys)) is not None:
             return EventLog(store, keys).head().seq, end
     return None
+
+
+def _damaged(store: Redis, keys: Keys) -> int:
+    """The position at which masters found that the log was altered or lacks an entry; 0 if they have not."""
+    found: Any = None
+    with suppress(ResponseError):
+        found = store.get(keys.damaged)
+    return int(found) if isinstance(found, bytes) and found.isdigit() else 0
 
 
 def _log_at(store: Redis, keys: Keys) -> int | None:

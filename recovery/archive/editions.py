@@ -36,8 +36,11 @@ class EarlierEdition(FairlogError):
 
 
 def is_earlier(state: ClusterState) -> bool:
-    """Whether the log up to this state is by an earlier edition; an empty one is by none."""
-    return state.head > 0 and state.edition < EDITIONS[-1]
+    """Whether the log up to this state is by an earlier edition.
+
+    By none is an empty one, and one that has no settings yet: its first master names the newest edition with them.
+    """
+    return state.configured and state.edition < EDITIONS[-1]
 
 
 def check_edition(state: ClusterState) -> None:

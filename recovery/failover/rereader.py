@@ -29,8 +29,8 @@ class Rereader:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._after = GENESIS
-        self._count = 1
-        """The number of entries of the next piece."""
+        self._entry_bytes = PIECE_BYTES
+        """About how much an entry has, as the last ones had."""
         self._due_s = 0.0
 
     def tend(self) -> None:
@@ -42,19 +42,30 @@ class Rereader:
             return
         self._due_s = time.monotonic() + EVERY_S
         self.heed()
+        left = PIECE_BYTES
+        while left > 0:
+            size = self._read_on(left)
+            left -= size
+            if not size:
+                break
+
+    def _read_on(self, most: int) -> int:
+        """Verify the next entries, of about `most` bytes. Returns their size, 0 at the log's end. Raises: as `tend`."""
         first = archived_to(self._log.store, self._log.keys)
         after = max(first, self._after, key=lambda position: position.seq)
         try:
-            piece = self._log.piece(after, self._count)
+            piece = self._log.piece(after, max(1, most // self._entry_bytes))
         except UnreadableRecord as found:
-            self._after, self._count = GENESIS, 1
+            self._after = GENESIS
             if self._is_chained(after):
                 self._tell(found)
                 raise
-            return
+            return 0
         size = sum(len(record.events) + len(record.commands) + len(record.private) for record in piece)
-        self._count = max(1, len(piece) * PIECE_BYTES // size) if size else 1
+        if piece:
+            self._entry_bytes = max(1, size // len(piece))
         self._after = Position(piece[-1].last, piece[-1].digest) if piece else GENESIS
+        return size
 
     def heed(self) -> None:
         """Verify what another master has found. Raises: as `tend`."""

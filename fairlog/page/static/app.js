@@ -396,7 +396,7 @@ function outputPart(card, output, context) {
       ? h(
           "p",
           { class: "faint", key: "missing" },
-          `${number(output.missing)} bytes before these are not shown; its worker has them in its files.`,
+          `${number(output.missing)} bytes before these are not shown; its worker has them in its files, as far as its disk took them.`,
         )
       : null,
     output.problem

@@ -121,6 +121,18 @@ def test_it_passes_over_the_whole_log_again_and_again(log: EventLog, rereader: R
         _tend(rereader, 100)
 
 
+@pytest.mark.parametrize("times", range(1, 5))
+def test_a_log_of_less_than_a_piece_is_compared_as_a_whole_each_time(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    monkeypatch.setattr("recovery.failover.rereader.EVERY_S", 0.0)
+    rereader = Rereader(log)
+    _tend(rereader, times)
+    _alter(log, 2, "at", "7")
+    with pytest.raises(UnreadableRecord, match="log position 2"):
+        rereader.tend()
+
+
 @pytest.mark.parametrize("read", range(1, 8))
 def test_a_log_whose_end_a_failover_has_replaced_is_not_damaged(log: EventLog, rereader: Rereader, read: int) -> None:
     _tend(rereader, read)

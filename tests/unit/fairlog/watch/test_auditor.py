@@ -171,9 +171,12 @@ def test_a_log_that_lost_its_end_is_audited_again_from_where_it_agrees(
     assert "rewound" in told
 
 
-def test_a_log_that_has_its_end_again_has_lost_nothing(fake: fakeredis.FakeRedis, tmp_path: Path) -> None:
-    """An older copy of the store was started, and then the right one."""
-    auditor = begun(put_all(fake, RECORDS), tmp_path)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_log_that_has_its_end_again_has_lost_nothing(
+    fake: fakeredis.FakeRedis, tmp_path: Path, *, restarted: bool
+) -> None:
+    """An older copy of the store was started, and then the right one, with the auditor or without."""
+    auditor = begun(log := put_all(fake, RECORDS), tmp_path)
     work_off(auditor)
     fake.delete(KEYS.log)
     put_all(fake, RECORDS[:HALF])
@@ -181,6 +184,7 @@ def test_a_log_that_has_its_end_again_has_lost_nothing(fake: fakeredis.FakeRedis
     assert work_off(auditor).rewound_from == END
     auditor.keep()
     put_all(fake, RECORDS[HALF:])
+    auditor = begun(log, tmp_path) if restarted else auditor
     with capture_logs() as logged:
         now = work_off(auditor)
     assert (now.seq, now.rewound_from, now.rewound_at, now.rewound_lost) == (END, 0, 0, "")

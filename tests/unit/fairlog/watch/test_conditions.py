@@ -219,6 +219,7 @@ def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], 
     [
         ({"error": "the store is away", "store": None}, "store"),
         ({"unreadable": "log position 7: altered"}, "log"),
+        ({"damaged": 7}, "log"),
         ({"unreplicated": (0, 1)}, "replicas"),
         ({"shorter": (2, End(5, "d", "master one"))}, "shorter"),
         ({"store": StoreFacts(weakness="the store forgets; run `CONFIG SET appendonly yes` on it")}, "durability"),
@@ -411,7 +412,7 @@ def every_condition() -> list[Found]:
     ]
     shorter = GOOD._replace(shorter=(2, End(5, "d", "m")), log_at=NOW)
     earlier = ClusterState()
-    earlier.apply(MasterElected(master="m"), NOW)
+    earlier.apply(ClusterConfigured(), NOW)
     unserved = GOOD._replace(serving=None, log_at=NOW)
     return [*each, *found(a_state(), behind), *found(a_state(), shorter), *found(earlier, unserved)]
 
