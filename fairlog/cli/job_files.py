@@ -380,7 +380,9 @@ def in_folder(command: Sequence[str], folder: str) -> tuple[str, ...]:
 def _check_runnable(program: str) -> None:
     """Raises: click.UsageError for a folder of here, a file without content, or standard input, as a program."""
     if program in {"-", "/dev/stdin"}:
-        raise click.UsageError(f"{program} is no program; to run a script from standard input, type `{_verb()} --script -`")
+        raise click.UsageError(
+            f"{program} is no program; to run a script from standard input, type `{_verb()} --script -`"
+        )
     if program.startswith("/") or ("/" not in program and shutil.which(program) is not None):
         return
     with suppress(OSError, ValueError):

@@ -295,9 +295,7 @@ def _kept_out(around: Around) -> bool:
     """Whether another condition says why no master can serve: to start a further one would not help."""
     store = around.store
     full = store is not None and bool(store.write_error or store.weakness or _is_full(store))
-    return full or bool(
-        around.error or around.unreadable or around.damaged or around.unreplicated or around.shorter
-    )
+    return full or bool(around.error or around.unreadable or around.damaged or around.unreplicated or around.shorter)
 
 
 def _is_full(store: StoreFacts) -> bool:
@@ -562,7 +560,9 @@ def _left_out(state: ClusterState, _: Around, about: str) -> str:
 
 def _not_kept(_: ClusterState, around: Around, about: str) -> str:
     unwritten = around.cuts[about].unwritten
-    return f"{unwritten} bytes of output are lost" if unwritten else "executors that cannot be started there, as apps say"
+    return (
+        f"{unwritten} bytes of output are lost" if unwritten else "executors that cannot be started there, as apps say"
+    )
 
 
 def _without_worker(state: ClusterState, _: Around, __: str) -> str:

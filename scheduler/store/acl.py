@@ -28,7 +28,7 @@ class Role(NamedTuple):
     commands: str
 
 
-_LOG = "log archive snapshot:* snapshots lease masters office schema settled shorter unreplicated"
+_LOG = "log archive damaged snapshot:* snapshots lease masters office schema settled shorter unreplicated"
 _WORK = "tasks:* begun:* later:* near:* output:* live kept kept:* driver-output:* mail:* visit:* visited"
 _ASKING = "inbox sent:* reply:*"
 _RINGING = "queue:fairlog.{C}.master"
