@@ -14,6 +14,7 @@ from scheduler.service.sentences import TEMPLATES
 
 ELSEWHERE = {
     "api_door": "how an agent reaches an API server, for its own log",
+    "health": "why a worker drains itself, which is private",
     "machine": "what `fairlog worker` says to whoever starts it",
     "offer": "what `fairlog worker` says to whoever starts it",
     "servers": "how an agent reaches an API server, for its own log",
