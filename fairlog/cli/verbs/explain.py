@@ -52,6 +52,8 @@ def _told(source: Source, app: str) -> dict[str, Any]:
         return _read(source, app)
     try:
         return server.explain(app, audited=True)
+    except NotAllowed:
+        raise
     except FairlogError as problem:  # the log still tells of an app that servers have forgotten, and may be too long
         try:
             return _read(source, app)
