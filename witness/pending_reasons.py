@@ -252,7 +252,7 @@ def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str
     if any(worker.status == "alive" and worker.open_to(app.id).covers(size) for worker in there):
         unstartable = all(app.troubles[worker.id].unstartable for worker in there)
         return Wait("excluded", "W9" if unstartable else "W7", partial(_excluded, state, app))
-    suspects = [worker for worker in state.suspects.values() if worker.shut and worker.free.covers(size)]
+    suspects = [worker for worker in state.indexes.suspects if worker.shut and worker.free.covers(size)]
     return Wait("suspect-worker", "W8", partial(_suspected, suspects)) if suspects else None
 
 

@@ -403,7 +403,7 @@ def _interrupted(worker: LostWorker) -> str:
 
 
 def _worker_suspect(state: ClusterState, around: Around) -> Holds:
-    for worker in state.suspects.values():
+    for worker in state.indexes.suspects:
         if worker.suspicion is not None:
             since = worker.suspicion.since
             spent = ago(around.now - since)
@@ -456,7 +456,7 @@ def too_large(state: ClusterState) -> int:
 
 def _no_date(state: ClusterState, _: Around) -> Holds:
     if state.by_entitlement and state.settings.reclaim_patience_s is None:
-        needs = len(state.needy)
+        needs = len(state.indexes.needy)
         waiting = f"; {needs} {'app waits' if needs == 1 else 'apps wait'} for it" if needs else ""
         yield "", f"what is lent has to come back by no date: reclaim_patience_s is none{waiting}", 0
 

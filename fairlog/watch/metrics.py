@@ -183,7 +183,7 @@ def standing_of(state: ClusterState, around: Around) -> Standing:
                 busy.append(name)
     measured = Fairness().of_now(state)
     workers: Counter[str] = Counter(worker.status for worker in state.workers.values())
-    workers["suspect"] = len(state.suspects)
+    workers["suspect"] = len(state.indexes.suspects)
     workers["lost"] = len(state.lost)
     return Standing(
         head=state.head,

@@ -128,10 +128,10 @@ def _about_program(state: ClusterState, app: App, private: Private, held: Alloca
 
 def _nearness(state: ClusterState, held: Allocation, tasks: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a `Nearness` (semantics L7)."""
-    worker, racks = state.workers[held.worker], state.places.racks_of(tasks)
+    worker, racks = state.workers[held.worker], state.indexes.places.racks_of(tasks)
     return {
         "tasks": tasks,
-        "racks": {host: racks.get(host, "") for host in tasks if host in state.places.by_host},
+        "racks": {host: racks.get(host, "") for host in tasks if host in state.indexes.places.by_host},
         "host": worker.host,
         "rack": worker.rack,
         "host_wait_ms": state.settings.locality_wait_host_ms,

@@ -1,4 +1,4 @@
-"""What changed of a state since the last filling: the fold marks it, and whoever wants the next filling asks (H2)."""
+"""The last filling and what changed since: the fold marks it, and whoever wants the next filling asks (H2)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OF_NOBODY = frozenset(
 """Events on which no filling depends."""
 
 
-class Changes:
+class LastFilling:
     """The last filling, and what changed since."""
 
     def __init__(self) -> None:

@@ -257,7 +257,7 @@ def _place_computed(
         size = Resources(cores, memory_mb, others)
         limit = min(left // cores, app.affords(size), app.left_executors)
         if limit:
-            candidates = one_probe(_candidates(state, app, size), state.probes, size)
+            candidates = one_probe(_candidates(state, app, size), state.indexes.probes.members, size)
             counts = PLACEMENTS[settings.placement].of_size(candidates, size, limit)
             if counts:
                 return allocations(app, counts, size)
@@ -273,7 +273,7 @@ def _place_fixed(
         limit = min(limit, most.holds(size))
     if limit <= 0:
         return []
-    candidates = one_probe(_candidates(state, app, size), state.probes, size)
+    candidates = one_probe(_candidates(state, app, size), state.indexes.probes.members, size)
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 

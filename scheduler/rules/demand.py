@@ -260,7 +260,7 @@ def requests(
     pending: Sequence[Wanted] = known.wanted
     if isinstance(event, ExecutorAllocated) and pending:
         worker = state.workers[event.worker]
-        pending = without(pending, 1, [served_by(worker, pending, state.settings, state.places, at)])
+        pending = without(pending, 1, [served_by(worker, pending, state.settings, state.indexes.places, at)])
     if not isinstance(app.sizing, Fixed) or not known.preferred_hosts or not app.lacking:
         pending = ()
     elif isinstance(event, AppChanged) or sum(wanted.number for wanted in pending) != app.lacking:
@@ -271,7 +271,7 @@ def requests(
                 known.preferring_tasks, known.preferred_hosts, app.sizing.each.cores // app.spec.cores_per_task
             ),
             _by_host(state, app),
-            racks=state.places.racks_of(known.preferred_hosts),
+            racks=state.indexes.places.racks_of(known.preferred_hosts),
             at=at,
         )
     return None if tuple(pending) == known.wanted else ExecutorsRequested(app=app.id, pending=tuple(pending))
@@ -306,7 +306,7 @@ def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
 
 def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
     """The requests that rise: of demands stated, of apps of one executor a worker, of elastic ones (L1, S5, L6)."""
-    wishing, following, growing = state.wishing(), state.following(), state.growing(at)
+    wishing, following, growing = list(state.indexes.wishes), state.following(), state.growing(at)
     for app in wishing:
         yield from _wish(state, app)
     for app in following:

@@ -1,8 +1,7 @@
-"""Which apps wait for the ends, or the beginnings, of which others: an index of the facts in `App` (semantics J)."""
+"""Which apps wait for the ends, or the beginnings, of which others: `App.awaits` by those waited for (semantics J)."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,6 @@ class Dependents:
     def __init__(self) -> None:
         self.of: dict[str, dict[str, App]] = {}
         """App that has not ended -> the apps that wait for it, in the order of submission."""
-        self.judged: list[tuple[int, str]] = []
-        """(position of its submission, app) of each app that the next turn lets be ready, or removes, in order."""
 
     def begin(self, app: App, apps: Mapping[str, App]) -> None:
         """Note what a new app waits for; what has ended already is judged now (semantics J1)."""
@@ -34,11 +31,10 @@ class Dependents:
         self.add(app, apps)
 
     def add(self, app: App, apps: Mapping[str, App]) -> None:
-        """Index what the pending app still waits for."""
+        """Note what the pending app still waits for."""
         for name in app.awaits:
             if name in apps and apps[name].ended is None:
                 self.of.setdefault(name, {})[app.id] = app
-        self.judge(app)
 
     def drop(self, app: App) -> None:
         """The app, which was not ready, has ended."""
@@ -47,32 +43,23 @@ class Dependents:
                 del self.of[name][app.id]
                 if not self.of[name]:
                     del self.of[name]
-        self.judge(app)
 
-    def tell(self, ended: str, reason: str) -> None:
-        """The end of an app meets a condition of those that wait for it, or makes it impossible (semantics J2)."""
-        for app in self.of.pop(ended).values():
+    def tell(self, ended: str, reason: str) -> list[App]:
+        """The apps that waited for this end, which meets their condition or makes it impossible (semantics J2)."""
+        told = list(self.of.pop(ended).values())
+        for app in told:
             if is_met(app.awaits[ended], reason):
                 del app.awaits[ended]
             else:
                 app.unmet = app.unmet or ended
-            self.judge(app)
+        return told
 
-    def tell_beginning(self, begun: str) -> None:
-        """An app has begun, which those that wait for no more than that need wait for no longer (semantics J1)."""
+    def tell_beginning(self, begun: str) -> list[App]:
+        """The apps that waited for no more than this beginning, and need wait for it no longer (semantics J1)."""
         of = self.of[begun]
-        for app in [app for app in of.values() if app.awaits[begun] == "began"]:
+        told = [app for app in of.values() if app.awaits[begun] == "began"]
+        for app in told:
             del app.awaits[begun], of[app.id]
-            self.judge(app)
         if not of:
             del self.of[begun]
-
-    def judge(self, app: App) -> None:
-        """Bring `judged` up to date with the app."""
-        key = app.submitted, app.id
-        place = bisect_left(self.judged, key)
-        known = self.judged[place : place + 1] == [key]
-        if app.judged and not known:
-            self.judged.insert(place, key)
-        elif known and not app.judged:
-            del self.judged[place]
+        return told

@@ -80,7 +80,7 @@ def judged(state: ClusterState, event: ExecutorRemoved, at: int) -> Event | None
     quick = bool(ends) and ends[-1].executor == event.executor
     if suspicion is not None:
         return _of_probe(state, worker, suspicion, at, quick=quick) if suspicion.probe == event.executor else None
-    if not quick or worker.status != "alive" or _QUARTER * (len(state.suspects) + 1) > state.fleet.live:
+    if not quick or worker.status != "alive" or _QUARTER * (len(state.indexes.suspects) + 1) > state.fleet.live:
         return None
     settings, number = state.settings, suspect_failures(state.settings)
     last = ends[-number:]
@@ -99,15 +99,15 @@ def _of_probe(state: ClusterState, worker: Worker, suspicion: Suspicion, at: int
 
 def suspicions_due(state: ClusterState, at: int) -> Iterator[WorkerCleared | WorkerProbed]:
     """Workers that are suspected no longer, or may get a probe, at time `at` (ms) (semantics W8)."""
-    if not state.suspects:
+    if not state.indexes.suspects:
         return
     for worker in state.timers.due(at, "probe"):
         yield WorkerCleared(worker=worker, reason="ran")
     for worker in state.timers.due(at, "suspect"):
         yield WorkerProbed(worker=worker)
-    while _QUARTER * len(state.suspects) > state.fleet.live:
+    while _QUARTER * len(state.indexes.suspects) > state.fleet.live:
         oldest = min(
-            state.suspects.values(), key=lambda worker: (worker.suspicion and worker.suspicion.since, worker.id)
+            state.indexes.suspects, key=lambda worker: (worker.suspicion and worker.suspicion.since, worker.id)
         )
         yield WorkerCleared(worker=oldest.id, reason="quarter")
 
@@ -116,7 +116,7 @@ def switched_off(state: ClusterState) -> list[WorkerCleared]:
     """The workers that are suspected no longer because the settings suspect none (semantics W8)."""
     if suspect_failures(state.settings):
         return []
-    return [WorkerCleared(worker=worker, reason="off") for worker in sorted(state.suspects)]
+    return [WorkerCleared(worker=worker, reason="off") for worker in sorted(state.indexes.suspects.members)]
 
 
 def _suspected(state: ClusterState, worker: str, executors: tuple[str, ...], times: int, at: int) -> WorkerSuspected:

@@ -10,13 +10,8 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.claims import usable_executors
-from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
-from scheduler.rules.placement.delay import timers_of
-from scheduler.rules.placement.owed import Key, key_of
 from scheduler.rules.share.entitlement import filling, still_holding
-from scheduler.rules.timers import Timer
-from scheduler.rules.trouble import suspicion_timers
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
@@ -44,17 +39,16 @@ def violations(state: ClusterState) -> Iterator[str]:
         yield from _claim(app, state)
     yield from _fleet_and_places(state)
     yield from _pending_and_waiting(state)
-    yield from _drivers_and_owed(state)
+    yield from _drivers(state)
     yield from _claims(state)
     yield from _needs(state)
     yield from _numbers(state)
     yield from _slots(state)
     yield from _holds(state)
-    yield from _growing(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
         yield from _limit(name, queue, state)
-    yield from _timers(state)
+    yield from _followed(state)
     yield from _kept_filling(state)
 
 
@@ -228,20 +222,6 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
         yield f"the fleet counts {state.fleet.total}, but the live workers offer {total}"
     if (found := state.fleet.hosts(NOTHING)) != len(live):
         yield f"the fleet counts {found} offers, but there are {len(live)} live workers"
-    suspected = {worker.id: worker.suspicion for worker in live if worker.suspicion is not None}
-    if state.suspects.keys() != suspected.keys():
-        yield f"the suspects are {sorted(state.suspects)}, but the facts suspect {sorted(suspected)}"
-    probes = {name for name, suspicion in suspected.items() if not suspicion.shut}
-    if state.probes.keys() != probes:
-        yield f"the workers on probe are {sorted(state.probes)}, but by the facts {sorted(probes)}"
-    hosts: defaultdict[str, list[str]] = defaultdict(list)
-    racks: defaultdict[str, list[str]] = defaultdict(list)
-    for worker in live:
-        hosts[worker.host].append(worker.id)
-        if worker.rack:
-            racks[worker.rack].append(worker.id)
-    if (state.places.by_host, state.places.by_rack) != (hosts, racks):
-        yield "the places differ from those of the live workers"
 
 
 def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
@@ -276,24 +256,9 @@ def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
                 dependents[name].append(app.id)
     if {name: list(apps) for name, apps in state.dependents.of.items()} != dependents:
         yield f"the apps that wait for others are not {dict(dependents)}"
-    if state.dependents.judged != [(app.submitted, app.id) for app in pending if app.judged]:
-        yield f"a turn judges the apps {state.dependents.judged}, but by the facts others"
 
 
-def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
-    owing = [app for app in state.waiting.values() if state.wants_executors(app)]
-    owed: dict[Key, list[int]] = {}
-    for app in owing:
-        owed.setdefault(key_of(app), []).append(app.admitted)
-    if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
-        yield f"the unsatisfied apps are those admitted at {state.owed.positions()}, but placement owes those at {owed}"
-    wishes = [one for one in state.waiting.values() if one.demand.target and not one.expired_at]
-    if list(state.wishing()) != sorted(wishes, key=lambda app: app.demand.stated):
-        yield "the demands that are not met yet differ from those of the apps"
-    placing = [app for app in state.waiting.values() if app.spec.driver and app.driver is None]
-    waiting = sorted(app.submitted for app in placing if not app.expired_at)
-    if state.waiting_drivers != waiting:
-        yield f"the drivers of the apps submitted at {waiting} wait, but the index holds {state.waiting_drivers}"
+def _drivers(state: ClusterState) -> Iterator[str]:
     if list(state.drivers.values()) != [d for d in state.drivers.values() if state.apps[d.app].driver is d]:
         yield "the drivers differ from those of the apps"
     if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:
@@ -326,47 +291,19 @@ def _slots(state: ClusterState) -> Iterator[str]:
         yield f"the companies {several} have more than one slot"
 
 
-def _growing(state: ClusterState) -> Iterator[str]:
-    """Whether the apps whose request may rise are those that the facts call for (semantics L1, L6, S5)."""
-    owned = {name for name, app in state.apps.items() if app.spec.owner_timeout_s is not None and app.ended is None}
-    if state.owned.keys() != owned:
-        yield f"the apps {sorted(state.owned)} have an owner, but {sorted(owned)} do"
-    wishes = {name for name, app in state.apps.items() if app.demand.target is not None and not app.over}
-    if state.wishes.keys() != wishes:
-        yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
-    elastic = {name for name, app in state.waiting.items() if app.elastic and not app.over}
-    if state.elastics.keys() != elastic:
-        yield f"the admitted elastic apps are not {sorted(elastic)}"
-    followers: defaultdict[int, set[str]] = defaultdict(set)
-    for name, app in state.waiting.items():
-        if number := workers_asked(app):
-            followers[number].add(name)
-    if {number: set(apps) for number, apps in state.followers.by_workers.items()} != followers:
-        yield f"the apps whose request follows the workers are {dict(followers)}, not {state.followers.by_workers}"
-
-
-def _timers(state: ClusterState) -> Iterator[str]:
-    """Whether the timers are those that the facts call for (semantics T1)."""
-    due = [
-        Timer(when, app.admitted, app.id, what)
-        for app in state.waiting.values()
-        for when, what in timers_of(app, state.settings, state.at)
-    ]
-    for worker in state.suspects.values():
-        due += [Timer(when, -3, worker.id, what) for when, what in suspicion_timers(worker)]
-    for name, slot in state.slots.items():
-        due.append(Timer(slot.until if slot.began else slot.date, -4, name, "slot"))
-    for app in state.apps.values():
-        if app.not_before and app.ended is None:
-            due.append(Timer(app.not_before, -5, app.id, "begin"))
-    if state.lost:
-        first = min(worker.at for worker in state.lost.values())
-        due.append(Timer(first + state.settings.remember_lost_s * 1000, 0, "", "lost"))
+def _followed(state: ClusterState) -> Iterator[str]:
+    """Whether the indexes followed the facts: looking at every app and every worker again changes nothing."""
+    times = state.timers.table  # brings everything up to date
+    state.changed.everything(state.apps, state.workers)
+    if moved := state.refresh():
+        yield f"the indexes did not follow the facts of {sorted(set(moved))}"
+    if strangers := sorted(state.indexes.names() - state.apps.keys() - state.workers.keys()):
+        yield f"the indexes hold {strangers}, which are gone"
+    if state.timers.table != times:
+        yield f"the timers are {times}, but {state.timers.table} are due"
     offers = Counter(worker.offer for worker in state.known_workers())
     if state.offers != dict(offers):
         yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
-    if state.timers.table != sorted(due):
-        yield f"the timers are {state.timers.table}, but {sorted(due)} are due"
 
 
 def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:

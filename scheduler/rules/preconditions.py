@@ -9,17 +9,17 @@ is not asked here: that is the audit's question.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.model import events
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
-from scheduler.rules.accounts import KINDS, OF_A_COMPANY, Accounts
+from scheduler.rules.accounts import KINDS, OF_A_COMPANY
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
-from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Slot, Worker
+from scheduler.rules.entities import App, Hold, Worker
+from scheduler.rules.facts import Facts
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
 from scheduler.rules.validate import MAX_PRIORITY, changed_settings, check_labels, read_part
 
@@ -32,27 +32,6 @@ _LEAST = Resources(1, 1)
 
 Broken = tuple[str, str] | None
 """(number of the rule, reason), None if the event can be folded."""
-
-
-class Facts(Protocol):
-    """What of the state the preconditions look at."""
-
-    head: int
-    at: int
-    edition: int
-    kinds: list[str]
-    companies: dict[str, Company]
-    workers: dict[str, Worker]
-    lost: dict[str, LostWorker]
-    apps: dict[str, App]
-    executors: dict[str, Allocation]
-    drivers: dict[str, Allocation]
-    holds: dict[int, Hold]
-    slots: dict[str, Slot]
-    queue: AppQueue
-    accounts: Accounts
-    public_keys: dict[str, str]
-    sealed: int
 
 
 def _master_elected(_: Facts, event: events.MasterElected) -> Broken:

@@ -123,13 +123,12 @@ def due(state: ClusterState, at: int) -> Iterable[Event]:
 
 def judgements(state: ClusterState, _at: int) -> Iterable[Event]:
     """Apps that are ready now, and ends of apps that wait in vain, down the chain, by submission (semantics J2)."""
-    return _judgements(state) if state.dependents.judged else ()  # most turns: save the generator
+    return _judgements(state) if state.indexes.judged else ()  # most turns: save the generator
 
 
 def _judgements(state: ClusterState) -> Iterator[Event]:
-    while state.dependents.judged:
-        _, name = state.dependents.judged[0]
-        app = state.apps[name]
+    while (app := state.indexes.judged.after(0)) is not None:
+        name = app.id
         if not app.unmet:
             yield AppReady(app=name)
             continue

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from scheduler.rules.entities import App
+from typing import Literal, NamedTuple
 
 What = Literal[
     "delay",
@@ -46,38 +43,45 @@ class Timers:
     """A table for each kind of thing that is due, in the order of time: who asks for one passes none of another."""
 
     def __init__(self) -> None:
-        self.changed: dict[int, App] = {}
-        """The apps that may wait for another time since somebody last asked, by the position of their submission."""
         self._tables: dict[What, list[Timer]] = {}
-        self._of: dict[tuple[str, int], tuple[tuple[int, What], ...]] = {}
+        self._of: dict[str, dict[int, tuple[tuple[int, What], ...]]] = {}
+        """For whom -> by order what is due."""
 
     @property
     def table(self) -> list[Timer]:
         """All of them, in the order of time."""
         return sorted([timer for table in self._tables.values() for timer in table])
 
-    def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
-        """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
+    def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> bool:
+        """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for; whether it differs.
 
         Apps have their position of admission for `order`; lost workers have 0, which no app has, a worker -3, a slot
         -4, an app's beginning -5.
         """
-        key = whom, order
-        before = self._of.get(key, ())
+        theirs = self._of.get(whom)
+        before = () if theirs is None else theirs.get(order, ())
         if not due and not before:
-            return
+            return False
         after = tuple(due)
         if before == after:
-            return
+            return False
         for when, what in before:
             table = self._tables[what]
             del table[bisect_left(table, (when, order, whom, what))]
         for when, what in after:
             insort(self._tables.setdefault(what, []), Timer(when, order, whom, what))
+        theirs = self._of.setdefault(whom, {})
         if after:
-            self._of[key] = after
+            theirs[order] = after
         else:
-            del self._of[key]
+            del theirs[order]
+            if not theirs:
+                del self._of[whom]
+        return True
+
+    def waits(self, whom: str) -> bool:
+        """Whether anything is due for `whom`."""
+        return whom in self._of
 
     def next(self, after: int) -> int | None:
         """The first time (ms), later than `after`, at which something is due; None if nothing is (semantics T2)."""

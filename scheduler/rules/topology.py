@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from scheduler.rules.keyed import Keyed, Place
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import Worker
+
+
+def _on_host(worker: Worker) -> Place | None:
+    return (worker.host, worker.id) if worker.status == "alive" else None
+
+
+def _in_rack(worker: Worker) -> Place | None:
+    return (worker.rack, worker.id) if worker.status == "alive" and worker.rack else None
 
 
 class Topology:
     """The live workers by host and by rack, sorted by id. A worker without a named rack is in no rack."""
 
     def __init__(self) -> None:
-        self.by_host: dict[str, list[str]] = {}
-        self.by_rack: dict[str, list[str]] = {}
-        self._racks: dict[str, dict[str, str]] = {}
-
-    def join(self, worker: str, host: str, rack: str) -> None:
-        """Add a worker that became live; `rack` "" = none."""
-        insort(self.by_host.setdefault(host, []), worker)
-        if rack:
-            insort(self.by_rack.setdefault(rack, []), worker)
-            self._racks.setdefault(host, {})[worker] = rack
-
-    def leave(self, worker: str, host: str, rack: str) -> None:
-        """Remove a worker that is no longer live."""
-        _take(self.by_host, host, worker)
-        if rack:
-            _take(self.by_rack, rack, worker)
-            del self._racks[host][worker]
-            if not self._racks[host]:
-                del self._racks[host]
+        self.hosts: Keyed[Worker] = Keyed(_on_host)
+        self.racks: Keyed[Worker] = Keyed(_in_rack)
+        self.by_host: dict[str, list[str]] = self.hosts.groups
+        self.by_rack: dict[str, list[str]] = self.racks.groups
 
     def racks_of(self, hosts: Iterable[str]) -> dict[str, str]:
         """Host -> rack, for those of `hosts` with a rack. If a host's workers differ, the first by id decides."""
-        return {host: min(self._racks[host].items())[1] for host in hosts if host in self._racks}
-
-
-def _take(places: dict[str, list[str]], place: str, worker: str) -> None:
-    workers = places[place]
-    if len(workers) == 1:
-        del places[place]
-    else:
-        del workers[bisect_left(workers, worker)]
+        found: dict[str, str] = {}
+        for host in hosts:
+            for worker in self.by_host.get(host, ()):
+                if worker in self.racks:
+                    found[host] = self.racks.members[worker].rack
+                    break
+        return found

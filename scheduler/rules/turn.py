@@ -262,7 +262,9 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     found: list[Event | None] = []
     if app is not None and app.demand is not NO_DEMAND and kind in MOVE_REQUESTS:
         found.append(requests(state, event, at))  # few apps: save the call
-    if kind is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):
+    if kind is ExecutorRemoved and (
+        event.reason == "failed" or (event.reason == "exited" and state.workers[event.worker].suspicion is not None)
+    ):
         found.append(judged(state, event, at))
     if app is not None and app.expired_at and app.ended is None and not app.executors and app.driver is None:
         detail = f"its maximum runtime of {app.max_runtime_s} s is over"
@@ -271,7 +273,7 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
 
 
 def _moments(state: ClusterState, at: int) -> Iterable[Event]:
-    return consequences(state, _due(state, at), at) if state.suspects or state.any_due(at) else ()
+    return consequences(state, _due(state, at), at) if state.indexes.suspects or state.any_due(at) else ()
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -296,7 +298,7 @@ def _demands(state: ClusterState, at: int) -> Iterable[Event]:
 
 
 def _drivers(state: ClusterState, at: int) -> Iterable[Event]:
-    return place_drivers(state, at) if state.waiting_drivers and not state.by_entitlement else ()
+    return place_drivers(state, at) if not state.by_entitlement else ()
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:

@@ -36,11 +36,12 @@ from scheduler.model.errors import (
 )
 from scheduler.model.events import EditionChanged, MasterElected, RefusalsOmitted
 from scheduler.model.sender import NOBODY, By
+from scheduler.rules.facts import MINUTE_MS
 from scheduler.rules.permission import permit
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.readiness import with_namesakes
 from scheduler.rules.request import as_asked
-from scheduler.rules.state import MINUTE_MS, ClusterState
+from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.rules.validate import NEW_CLUSTER
 from scheduler.service import inbox, seals
@@ -216,7 +217,7 @@ class Scheduler:
         if self._unsettled:
             return 0
         due_ms = [look_after_ms(self._worker_timeout_ms())] if self.state.workers else []
-        if self.state.owned:
+        if self.state.indexes.owned:
             due_ms.append(LOOK_MS)
         moment = self.state.timers.next(self._decided_at_ms)
         if moment is not None:
@@ -252,8 +253,8 @@ class Scheduler:
         messages, now, silent = self._read_ahead or self._look()
         self._read_ahead = None
         lost: list[LoseWorker | LoseOwner] = [*self.heartbeats.lost(now, silent, self._worker_timeout_ms())]
-        if self.state.owned:
-            lost += self._owners.lost(now, self.state.owned, self._worker_timeout_ms())
+        if self.state.indexes.owned:
+            lost += self._owners.lost(now, self.state.indexes.owned.members, self._worker_timeout_ms())
         if messages or lost or self._unsettled or self._moment_has_come(now) or self._seal_is_due(now):
             self._run(messages, lost, now)
         if not messages and not lost:

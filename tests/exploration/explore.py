@@ -196,8 +196,8 @@ def _possible(state: ClusterState, now: int, world: World) -> Iterator[tuple[int
         times.append(timer)
     if times:
         yield None, [], max(now, min(times))
-    elif state.needy:
-        dates = [date for app in state.needy.values() for date in (app.lack.date, app.lack.date + LATE_MS + 1)]
+    elif state.indexes.needy:
+        dates = [date for app in state.indexes.needy for date in (app.lack.date, app.lack.date + LATE_MS + 1)]
         yield None, [], min((date for date in dates if date > now), default=soon)
     if times and min(times) <= soon:
         return

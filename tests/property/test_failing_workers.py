@@ -40,10 +40,10 @@ def test_no_app_gets_anything_where_it_is_excluded_and_few_workers_are_suspected
         with suppress(CommandRejected):
             cluster.turn(*commands)
         if not any(isinstance(command, DecommissionWorker) for command in commands):  # it decides nothing (W3)
-            assert 4 * len(cluster.state.suspects) <= cluster.state.fleet.live
+            assert 4 * len(cluster.state.indexes.suspects) <= cluster.state.fleet.live
     cluster.check_replay()
     state = cluster.state
-    for worker in state.suspects.values():
+    for worker in state.indexes.suspects:
         granted = [executor.granted_at for executor in worker.executors.values()]
         assert worker.suspicion is not None
         assert sum(at > worker.suspicion.since for at in granted) <= 1

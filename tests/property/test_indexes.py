@@ -14,6 +14,7 @@ from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import admit, place
 from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.stage.open import serve
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from tests.property import reference
@@ -74,8 +75,8 @@ def _agrees_with_the_reference(state: ClusterState, past: reference.Past) -> Non
     for app in state.waiting.values():
         assert allocated(place(state, app, state.at)) == reference.next_placement(state, app)
     owed = [app.admitted for app in state.waiting.values() if app.owed]
-    assert state.owed.positions() == owed
-    assert [app.admitted for app in state.owed.serve(lambda *_: True)] == owed
+    assert [app.admitted for app in state.indexes.owed] == owed
+    assert [app.admitted for app in serve(state, lambda *_: True)] == owed
 
 
 GROWING = st.tuples(st.integers(1, 30), st.sampled_from([512, 3000, 9000]), st.sampled_from([None, None, 1, 2]))

@@ -58,7 +58,7 @@ def a_snapshot_forgets_which_commands_were_carried_out(patch: pytest.MonkeyPatch
     def forgetful(lines: Iterable[bytes]) -> ClusterState:
         state = restored(lines)
         state.commands.clear()
-        state._commands.clear()
+        state.carried_out.clear()
         return state
 
     patch.setattr("recovery.replay.snapshot.restored", forgetful)

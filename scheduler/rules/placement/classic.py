@@ -54,7 +54,7 @@ def _packed(state: ClusterState, apps: list[_Owed]) -> list[ExecutorAllocated]:
                 room -= size
                 owed.left -= size
                 owed.count += 1
-                if worker in state.probes:
+                if worker in state.indexes.probes:
                     break
         apps = [owed for owed in apps if owed.left.cores > 0 and owed.count < owed.app.left_executors]
         if not apps:

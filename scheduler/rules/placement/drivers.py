@@ -25,7 +25,7 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
     The caller must fold each allocation before it requests the next. A driver that fits nowhere is skipped and waits.
     Spreading drivers visits every live worker once a turn; 10,000 workers take 14 ms.
     """
-    if not state.waiting_drivers:
+    if not state.indexes.drivers:
         return
     if PLACEMENTS[state.settings.placement].one_a_worker:
         yield from _worker_by_worker(state, at)
@@ -33,12 +33,12 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
     settings, position = state.settings, state.head
     draw: Draw | None = None
     served = 0
-    while (app := state.next_waiting_driver(served)) is not None:
+    while (app := state.indexes.drivers.after(served)) is not None:
         served, size = app.submitted, app.spec.driver or NOTHING
         if app.tries.driver_after > at or not within_max_drivers(state):
             continue
         for without in left_out(state, app, size, at):
-            shut = {*without, *state.probes}
+            shut = {*without, *state.indexes.probes.members}
             candidates = state.fleet.candidates(size, "worker-id")
             worker = next((name for name, _ in candidates if name not in shut), None)
             if worker is not None and settings.spread_out_drivers:
@@ -51,14 +51,14 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
 
 def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
     """As before Spark 1.4: on each worker, in the drawn order, the drivers that fit, in order (semantics D2)."""
-    waiting = [driver for app in state.drivers_waiting() if (driver := app.spec.driver) is not None]
+    waiting = [driver for app in state.indexes.drivers if (driver := app.spec.driver) is not None]
     least = Resources(min(size.cores for size in waiting), min(size.memory_mb for size in waiting))
     room = {worker for worker, _ in state.fleet.candidates(least, "worker-id")}
     for worker in Draw(state.head, state.fleet.live_workers()) if room else ():
-        if worker not in room or worker in state.probes:
+        if worker not in room or worker in state.indexes.probes:
             continue
         served = 0
-        while (app := state.next_waiting_driver(served)) is not None:
+        while (app := state.indexes.drivers.after(served)) is not None:
             served, size = app.submitted, app.spec.driver or NOTHING
             if app.tries.driver_after <= at and _has_room(state, size, (), worker) and within_max_drivers(state):
                 *_, without = left_out(state, app, size, at)

@@ -42,28 +42,28 @@ def place_near(
     anywhere = 0
     for level in LEVELS:
         for wanted in app.demand.wanted:
-            for_host, for_rack = delayed_until(wanted, settings, state.places)
+            for_host, for_rack = delayed_until(wanted, settings, state.indexes.places)
             anywhere += wanted.number if level == "rack" and at >= for_rack else 0
             if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
             near = [
                 (worker, state.workers[worker].open_to(app.id))
-                for worker in places(wanted, level, state.places)
+                for worker in places(wanted, level, state.indexes.places)
                 if worker not in without
             ]
             fitting = in_order(near, unit, settings.worker_selection)
             if state.sparing and state.fleet.offering:
                 fitting = iter(sorted(fitting, key=lambda one: state.fleet.spare_kinds(one[0], unit)))
-            counts = put(one_probe(fitting, state.probes, unit), unit, min(wanted.number, affordable))
+            counts = put(one_probe(fitting, state.indexes.probes.members, unit), unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)
     if not anywhere or not affordable:
         return []
     candidates = state.fleet.candidates(unit, settings.worker_selection, sparing=state.sparing)
-    candidates = one_probe(candidates, state.probes, unit)
+    candidates = one_probe(candidates, state.indexes.probes.members, unit)
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
     hosts = [host for host, tasks in app.demand.preferred_hosts.items() if tasks]
-    racks = state.places.racks_of(hosts).values()
+    racks = state.indexes.places.racks_of(hosts).values()
     return [replace(executor, locality=_reached(state.workers[executor.worker], hosts, racks)) for executor in granted]
 
 

@@ -91,7 +91,7 @@ def entitlement(state: ClusterState) -> Entitlement:
 
     The last one is given again if nothing that changed since could make another one.
     """
-    changes = state.changes
+    changes = state.filling
     kept: Entitlement | None = changes.kept
     if kept is not None and not changes.apps:
         return kept
@@ -106,10 +106,10 @@ def entitlement(state: ClusterState) -> Entitlement:
 
 def still_holding(state: ClusterState) -> Entitlement | None:
     """The last filling, if nothing that changed since could make another one."""
-    kept: Entitlement | None = state.changes.kept
+    kept: Entitlement | None = state.filling.kept
     if kept is None or any(slot.began for slot in state.slots.values()):
         return None
-    return kept if all(_holds_for(state, kept, name) for name in state.changes.apps) else None
+    return kept if all(_holds_for(state, kept, name) for name in state.filling.apps) else None
 
 
 def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:

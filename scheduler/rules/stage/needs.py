@@ -110,7 +110,7 @@ def _may_stay(state: ClusterState, executor: Allocation, claimant: App, entitled
 
 def having_needs(state: ClusterState) -> list[App]:
     """The apps that have a need, in the order of admission."""
-    return sorted(state.needy.values(), key=lambda app: app.admitted)
+    return list(state.indexes.needy)
 
 
 def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:

@@ -72,7 +72,7 @@ def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[E
 
     They stand together: on the worker where drivers hold most, then in the room that fits best.
     """
-    waiting = [app for app in state.drivers_waiting() if app.tries.driver_after <= at and entitled.is_driven(app)]
+    waiting = [app for app in state.indexes.drivers if app.tries.driver_after <= at and entitled.is_driven(app)]
     limit = state.settings.max_drivers
     order = _lowest_first(state, waiting)
     while (app := order.pop()) is not None:
@@ -165,7 +165,7 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
     """Executors up to entitlements, the lowest granted share first, one at a time if not all demand fits (H5)."""
     if not (state.holds or state.fleet.most_free_cores()):
         return
-    below = [app for app in state.owed.apps() if app.need.executor.cores and _missing(app, entitled) > 0]
+    below = [app for app in state.indexes.owed if app.need.executor.cores and _missing(app, entitled) > 0]
     whole = len(below) == 1 or entitled.whole or _takes_all_at_once(state)
     order = _lowest_first(state, below)
     in_vain: set[int] = set()
@@ -240,7 +240,7 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
     """The apps that can use more than they hold, and for which there is room now."""
     rooms: dict[int, bool] = {}
     found = []
-    for app in (*state.owed.apps(), *_heads(state)):
+    for app in (*state.indexes.owed, *_heads(state)):
         if app.holds or not app.need.executor.cores:
             continue
         if wanted_units(app) <= held_units(app):

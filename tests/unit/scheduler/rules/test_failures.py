@@ -255,7 +255,7 @@ class TestSuspected:
         events = cluster.turn(after_s=10)
         assert told(events) == [WorkerCleared(worker=name, reason="ran")]
         assert on(events) == [name, name]
-        assert cluster.state.suspects == {}
+        assert not cluster.state.indexes.suspects
 
     def test_a_probe_that_ends_well_clears_it(self) -> None:
         cluster, name, _ = suspected()
@@ -283,10 +283,10 @@ class TestSuspected:
         cluster.turn(*more())
         [granted] = [event for event in cluster.turn(after_s=60) if isinstance(event, ExecutorAllocated)]
         cluster.turn(KillExecutors(app=granted.app, executors=(granted.executor,)))
-        assert cluster.state.probes == {}
+        assert not cluster.state.indexes.probes
         [again] = on(cluster.turn(EndedExecutor(executor=granted.executor, reason="killed", exit_code=143)))
         assert again == name
-        probe = cluster.state.suspects[name].suspicion
+        probe = cluster.state.indexes.suspects.members[name].suspicion
         assert probe is not None
         cluster.turn(StartedExecutor(executor=probe.probe))
         assert told(cluster.turn(failed(probe.probe), after_s=10)) == [WorkerCleared(worker=name, reason="ran")]
@@ -295,7 +295,7 @@ class TestSuspected:
         cluster, _, _ = suspected()
         for number in (2, 3, 4, 5):
             cluster.turn(RemoveWorker(worker=f"w{number}", force=True))
-        assert len(cluster.state.suspects) == 1
+        assert len(cluster.state.indexes.suspects) == 1
         events = cluster.turn(RemoveWorker(worker="w6", force=True))
         assert told(events) == [WorkerCleared(worker="w1", reason="quarter")]
 
@@ -308,7 +308,7 @@ class TestSuspected:
     def test_switching_it_off_clears_everybody(self, how: dict[str, object]) -> None:
         cluster, name, _ = suspected()
         cluster.turn(ConfigureCluster(settings={"suspect_failures": None}))
-        assert cluster.state.suspects.keys() == {name}
+        assert cluster.state.indexes.suspects.places.keys() == {name}
         events = cluster.turn(ConfigureCluster(settings=how))
         assert told(events) == [WorkerCleared(worker=name, reason="off")]
 
@@ -316,7 +316,7 @@ class TestSuspected:
         for leave in (DrainWorker(worker="w1"), LoseWorker(worker="w1")):
             cluster, name, _ = suspected()
             cluster.turn(leave)
-            assert cluster.state.suspects == {}
+            assert not cluster.state.indexes.suspects
             cluster.turn(UndrainWorker(worker=name) if isinstance(leave, DrainWorker) else worker(name, 16))
             assert cluster.state.workers[name].suspicion is None
             assert cluster.state.workers[name].quick_ends == ()
@@ -328,8 +328,8 @@ class TestSuspected:
             again = restored(lines(cluster.state))
             assert again.digest() == cluster.state.digest()
             assert again.timers.table == cluster.state.timers.table
-            assert again.suspects.keys() == cluster.state.suspects.keys()
-            assert again.probes.keys() == cluster.state.probes.keys()
+            assert again.indexes.suspects.places.keys() == cluster.state.indexes.suspects.places.keys()
+            assert again.indexes.probes.places.keys() == cluster.state.indexes.probes.places.keys()
 
     def test_status_names_the_suspect_worker(self) -> None:
         state = suspected()[0].state

@@ -87,6 +87,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.preconditions import PRECONDITIONS
+from scheduler.rules.state import FOLDS
 from scheduler.store.codec import Fact
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 
@@ -614,7 +615,7 @@ def test_time_never_goes_back() -> None:
 
 
 def test_every_type_of_event_has_preconditions_and_a_case_that_breaks_one() -> None:
-    assert PRECONDITIONS.keys() == set(EVENT_TYPES.values())
+    assert PRECONDITIONS.keys() == FOLDS.keys() == set(EVENT_TYPES.values())
     assert {type(case.event) for case in CASES} == set(EVENT_TYPES.values())
 
 

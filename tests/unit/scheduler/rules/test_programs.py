@@ -319,12 +319,12 @@ def test_only_the_owner_of_programs_ends_its_app() -> None:
 
 def test_an_owner_that_is_lost_fails_its_app() -> None:
     cluster = running(owner_timeout_s=30)
-    assert [*cluster.state.owned] == ["a1"]
-    assert [*restored(lines(cluster.state)).owned] == ["a1"]
+    assert [*cluster.state.indexes.owned.members] == ["a1"]
+    assert [*restored(lines(cluster.state)).indexes.owned.members] == ["a1"]
     why = "its owner gave no sign of life for 30 s"
     assert cluster.turn(LoseOwner(app="a1")) == [AppRemoved(app="a1", reason="failed", detail=why)]
     assert cluster.turn(LoseOwner(app="a1")) == []
-    assert cluster.state.owned == {}
+    assert not cluster.state.indexes.owned
     cluster.turn(programs("b1"))
     with pytest.raises(InvalidCommand, match="has no owner outside the cluster"):
         cluster.turn(LoseOwner(app="b1"))

@@ -95,7 +95,7 @@ def test_a_driver_runs_from_its_grant_to_its_end() -> None:
     ended = cluster.turn(EndedDriver(driver="d1.driver-0", reason="exited", exit_code=0))
     assert kinds(ended) == ["DriverRemoved", "AppRemoved"]
     assert cluster.state.apps["d1"].state == "expired"
-    assert cluster.state.waiting_drivers == []
+    assert not cluster.state.indexes.drivers
 
 
 def test_what_runs_at_the_limit_but_was_lost_in_the_same_turn_expires_too() -> None:

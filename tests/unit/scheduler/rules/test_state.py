@@ -33,6 +33,7 @@ from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
 from scheduler.rules.invariants import check
 from scheduler.rules.ledger import Balance
+from scheduler.rules.stage.open import serve
 from scheduler.rules.state import KNOWN_COMMANDS, ClusterState
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 
@@ -93,10 +94,10 @@ def test_a_done_executor_returns_its_grant_but_its_cores_are_not_owed_again() ->
     state = fold([*RUNNING, removed("a1.0", done=True)])
     assert balances(state) == [Balance(Resources(8, 4096), Resources(4, 2048))] * 3
     assert state.apps["a1"].left_cores == 0
-    assert state.owed.positions() == []
+    assert not state.indexes.owed
     fold([AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512))], state)
     assert state.apps["a1"].left_cores == 4
-    assert state.owed.positions() == [state.apps["a1"].admitted]
+    assert [app.admitted for app in state.indexes.owed] == [state.apps["a1"].admitted]
 
 
 def test_a_changed_demand_moves_all_three_ledgers() -> None:
@@ -123,7 +124,7 @@ def test_a_killed_apps_executors_hold_their_grants_until_they_are_gone() -> None
     state = fold([*RUNNING, AppRemoved(app="a1", reason="killed")])
     assert balances(state) == [Balance(Resources(0, 0), Resources(8, 4096))] * 3
     assert not state.waiting
-    assert state.owed.positions() == []
+    assert not state.indexes.owed
     assert {executor.status for executor in state.executors.values()} == {"stopping"}
     fold([removed("a1.0")], state)
     assert balances(state) == [Balance(Resources(0, 0), Resources(4, 2048))] * 3
@@ -258,7 +259,7 @@ def test_the_last_ten_thousand_commands_that_changed_something_are_remembered() 
 def test_apps_that_are_owed_cores_come_in_the_order_of_admission() -> None:
     """Semantics P6."""
     state = fold([ACME, joined(), queued("a1"), queued("a2"), queued("a3"), entered("a3"), entered("a1")])
-    assert [app.id for app in state.owed.serve(lambda *_: True)] == ["a3", "a1"]
+    assert [app.id for app in serve(state, lambda *_: True)] == ["a3", "a1"]
 
 
 def test_equal_logs_give_equal_digests_and_any_fact_changes_it() -> None:
@@ -349,7 +350,7 @@ def owe_nothing(state: ClusterState) -> None:
 
 
 def forget_owed(state: ClusterState) -> None:
-    state.owed.lists.clear()
+    state.indexes.owed.move("a2", None, None)
 
 
 def drop_from_fleet(state: ClusterState) -> None:
@@ -394,7 +395,7 @@ def change_turn(state: ClusterState) -> None:
         (miscount_running, "app 'a1' counts 1 running"),
         (drop_from_waiting, "waitingApps counts|app 'a1' in state .* missing from waitingApps"),
         (owe_nothing, "app 'a2' is owed 8 cores, but its flag `owed` is False"),
-        (forget_owed, "the unsatisfied apps are those admitted at"),
+        (forget_owed, "the indexes did not follow the facts of \\['a2'\\]"),
         (drop_from_fleet, "the fleet index differs"),
         (miscount_fleet, "the fleet counts 17 cores and 65536 MiB, but the live workers offer 16 cores"),
         (drop_from_queue, "the queue differs"),

@@ -85,7 +85,7 @@ def test_an_owner_has_its_full_time_once_an_api_server_answers_again(cluster: Cl
     asked = {"cores": 1, "executor_program": True, "executor_limit": 1, "owner_timeout_s": 30}
     turn.take(SubmitApp(app="a", company="acme", user="ann", tasks=0, command=("x",), **cast("Any", asked)))
     turn.settle()
-    owners, owned = Owners(cluster.store, KEYS), turn.state.owned
+    owners, owned = Owners(cluster.store, KEYS), turn.state.indexes.owned.members
 
     def lost(seconds: int, *, serving: bool) -> list[str]:
         found = []

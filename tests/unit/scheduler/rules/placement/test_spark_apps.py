@@ -113,7 +113,7 @@ def test_a_remainder_smaller_than_an_executor_is_never_given() -> None:
     """Semantics P6."""
     cluster = shared(w1=16)
     assert len(allocated(cluster.turn(fixed(cores=7, each=3)))) == 2
-    assert cluster.state.owed.positions() == []
+    assert not cluster.state.indexes.owed
 
 
 def test_executors_below_the_minimum_size_fit_where_the_minimum_does_not() -> None:

@@ -66,7 +66,9 @@ def serves(pending: list[Wanted], host: str, rack: str, at: int) -> int:
     """Which one an executor on that host serves, where h1, h2 and h4 have a worker each."""
     where = Topology()
     for number, (there, its_rack) in enumerate([("h1", "/r1"), ("h2", "/r1"), ("h4", "/r2"), ("h5", "")]):
-        where.join(f"w{number}", there, its_rack)
+        worker = Worker(f"w{number}", there, there, its_rack, Resources(8, 8192), Resources(8, 8192))
+        where.hosts.refresh(worker.id, worker)
+        where.racks.refresh(worker.id, worker)
     worker = Worker("w9", host, host, rack, Resources(8, 8192), Resources(8, 8192))
     settings = ClusterConfigured(locality_wait_host_ms=100, locality_wait_rack_ms=50)
     return served_by(worker, pending, settings, where, at)

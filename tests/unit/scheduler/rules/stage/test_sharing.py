@@ -318,12 +318,12 @@ def test_a_submission_to_a_full_cluster_that_gets_nothing_needs_no_filling() -> 
     for app in ("a", "b"):
         submit(shared, f"first-{app}", app, 16, 4)
     submit(shared, "waiting", "a", 16, 4)
-    before = shared.state.changes.kept
+    before = shared.state.filling.kept
     for number in range(20):
         submit(shared, f"later-{number}", "a", 16, 4)
-    assert shared.state.changes.kept is before is not None
+    assert shared.state.filling.kept is before is not None
     submit(shared, "other", "b", 8, 2)
-    assert shared.state.changes.kept is not before
+    assert shared.state.filling.kept is not before
 
 
 def test_a_limit_of_the_company_holds_among_users_that_enter_together() -> None:
@@ -365,4 +365,4 @@ def test_no_room_is_made_for_a_driver_beyond_the_number_that_may_run() -> None:
     shared.turn(*drivers)
     assert list(shared.state.drivers) == ["d1.driver-0"]
     assert not shared.state.holds
-    assert not shared.state.needy
+    assert not shared.state.indexes.needy

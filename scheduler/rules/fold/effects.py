@@ -1,0 +1,175 @@
+"""What several events have in common: ledgers, and the indexes that are kept at every event."""
+
+from __future__ import annotations
+
+from scheduler.model.events import (
+    Computed,
+)
+from scheduler.model.resources import Resources
+from scheduler.rules.admission.queue import Ask, ask_of
+from scheduler.rules.entities import (
+    Allocation,
+    App,
+    Worker,
+)
+from scheduler.rules.facts import Facts
+from scheduler.rules.fleet import tally
+from scheduler.rules.ledger import add_grant, granted
+
+
+def set_quotas(facts: Facts, *names: str) -> None:
+    """The quotas of these companies, or of all, by the cluster and companies there are (semantics A8, C2, C4)."""
+    for name in names or facts.companies:
+        facts.queue.set_quota(name, facts.quota(name))
+
+
+def count_apps(facts: Facts) -> None:
+    """Count the apps of companies and users from now on: there are limits (semantics N1)."""
+    if not facts.claims.counts_apps:
+        facts.claims.count_apps([app for app in facts.apps.values() if app.ended is None])
+
+
+def forget_lost(facts: Facts, *workers: str) -> None:
+    """Lost workers are remembered no longer (semantics N3)."""
+    for worker in workers:
+        tally(facts.offers, facts.lost.pop(worker).offer, -1)
+
+
+def trust(worker: Worker) -> None:
+    """Nothing is known against a worker that is not live (semantics W8)."""
+    worker.quick_ends, worker.suspicion = (), None
+
+
+def reopen(facts: Facts, worker: Worker, before: Resources) -> None:
+    """Another amount than `before` may be open to new executors on the worker."""
+    if worker.status == "alive":
+        facts.fleet.move(worker.id, before, worker.open_to(None))
+
+
+def set_live(facts: Facts, worker: Worker, *, was: bool, now: bool) -> None:
+    """The worker, which was live or not, is live now or not (semantics A5)."""
+    if was == now:
+        return
+    change = facts.fleet.join if now else facts.fleet.leave
+    change(worker.id, worker.offer, worker.open_to(None))
+    for allocation in (*worker.executors.values(), *worker.drivers.values()):
+        facts.claims.stay(allocation, facts.apps[allocation.app], live=now)
+
+
+def set_cluster(facts: Facts) -> None:
+    """Which apps live workers could host, what they claim, and quotas, by the workers there are (A8, N3, C2)."""
+    facts.claims.review()
+    set_quotas(facts)
+
+
+def set_need(facts: Facts, app: App) -> None:
+    """What the app needs of a worker, by its demand, its driver and the settings (semantics A8)."""
+    need = facts.claims.need_of(app)
+    if need is app.need:
+        return
+    if app.admitted:
+        facts.claims.move(app, need)
+    else:
+        before, app.need = ask_of(app), need
+        restate(facts, app, before)
+
+
+def restate(facts: Facts, app: App, before: Ask) -> None:
+    """A pending app, be it in its user's queue or not ready yet, asked that before."""
+    if app.ready and ask_of(app) != before:
+        facts.queue.restate(app, before)
+
+
+def stop(facts: Facts, app: App) -> None:
+    """The app is owed nothing more, and what it holds must stop (semantics A5, X2)."""
+    for held in app.allocations():
+        let_leave(facts, held)
+    app.running = 0
+    if app.demand.wanted:
+        app.demand = app.demand._replace(wanted=())
+
+
+def count_runtime(facts: Facts, app: App) -> None:
+    """Start or stop the clock of an app that may run for so long only (semantics X1)."""
+    if app.max_runtime_s is None or app.runs == (app.running_since is not None):
+        return
+    if app.running_since is None:
+        app.running_since = facts.at
+    else:
+        app.ran_ms += facts.at - app.running_since
+        app.running_since = None
+
+
+def let_leave(facts: Facts, allocation: Allocation) -> None:
+    """Stop an executor or a driver; what it has comes free on its worker (semantics A5)."""
+    if allocation.status != "stopping":
+        allocation.status = "stopping"
+        count_leaving(facts, allocation, allocation.resources)
+
+
+def count_leaving(facts: Facts, allocation: Allocation, change: Resources) -> None:
+    """So much more was told to stop, by worker, app and company."""
+    worker = facts.workers[allocation.worker]
+    worker.leaving += change
+    app = facts.apps[allocation.app]
+    app.leaving += change
+    facts.companies[app.spec.company].leaving += change
+
+
+def grant(facts: Facts, app: App, worker: Worker, grant: Resources) -> None:
+    """The app holds so much more on the worker; a negative amount returns (semantics O1)."""
+    plain = worker.suspicion is None and not worker.holds
+    before = worker.free if plain else worker.open_to(None)
+    if app.usage.at != facts.at:
+        app.usage.update(facts.at, app.accounts[1], facts.queue.basis.half_life_ms)
+    worker.free, app.granted = granted(worker.free, app.granted, grant)
+    add_grant(app.accounts, grant)
+    if worker.status == "alive":
+        facts.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
+        facts.claims.update(app, grant)
+    else:
+        facts.claims.update(app)
+    if app.unserved:
+        facts.claims.serve(app)
+    set_owed(facts, app)
+
+
+def reconsider(facts: Facts, app: App) -> None:
+    """Bring what follows from the app's demand and its executors up to date."""
+    facts.claims.update(app)
+    set_owed(facts, app)
+
+
+def set_owed(facts: Facts, app: App) -> None:
+    """Whether placement owes the app an executor, and the times that it waits for."""
+    sizing = type(app.sizing)
+    if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
+        held = app.granted.cores - app.moving.cores if app.moved else app.granted.cores
+        left = app.ended is None and app.requested.cores > held + app.done_cores
+        owed = left and app.admitted > 0 and not app.expired_at
+    else:
+        owed = facts.wants_executors(app)
+    if owed == app.owed:
+        return
+    app.owed = owed
+    if owed:
+        app.owed_since = facts.at
+
+
+def forget_if_over(facts: Facts, app: App) -> None:
+    """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
+    if app.ended is None or app.executors or app.driver is not None:
+        return
+    facts.companies[app.spec.company].apps -= 1
+    facts.ranks.pop(app.id, None)
+    facts.ended[app.id] = None
+    forget_ended(facts)
+
+
+def forget_ended(facts: Facts) -> None:
+    """Forget the apps that ended first, beyond the number that is kept."""
+    while len(facts.ended) > facts.settings.retained_apps:
+        oldest, _ = facts.ended.popitem(last=False)
+        if oldest in facts.changed.apps:
+            facts.refresh()
+        del facts.apps[oldest]
