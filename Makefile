@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 5
 
-.PHONY: demo demo-spark test test-compiled test-spark spark-python test-clients properties simulate explore chaos hosts lint bench lock clean
+.PHONY: demo demo-spark test test-compiled test-spark spark-python test-clients properties simulate explore chaos hosts lint measures bench lock clean
 .DELETE_ON_ERROR:
 
 # KEEP=1: the cluster stays up afterwards, until Ctrl-C.
@@ -94,6 +94,10 @@ lint: $(VENV)/.dev
 	$(BIN)/oxfmt --check fairlog/page/static/*.js
 	$(BIN)/oxlint --quiet fairlog/page/static
 	$(BIN)/mypy
+
+# What the house measures of itself. JSON=1: as JSON.
+measures: $(VENV)/.test
+	@$(BIN)/python -m tests.measures $(if $(JSON),--json)
 
 bench: $(VENV)/.test
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
