@@ -30,8 +30,9 @@ from benchmarks._common import arguments, companies, oldest_endings, show, submi
 from fairlog.local.store import EmbeddedStore
 from recovery.replay import snapshot
 from recovery.replay.rebuild import rebuild, unhindered
-from scheduler.model.commands import Command, ConfigureCluster, StartedExecutor, SubmitApp
+from scheduler.model.commands import ChangeEdition, Command, ConfigureCluster, StartedExecutor, SubmitApp
 from scheduler.model.events import ExecutorAllocated
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.store.codec import Record, encode_turn
@@ -67,6 +68,7 @@ class History:
     def records(self, until: int) -> Iterator[Record]:
         """The turns of the log, until it has at least `until` events."""
         if not self.state.head:
+            yield from self._turn(ChangeEdition(edition=EDITIONS[-1]))
             yield from self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
             yield from self._turn(*companies())
             for first in range(0, self._workers, 1000):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.share.entitlement import filling, units_of
@@ -14,20 +14,32 @@ if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, Worker
     from scheduler.rules.state import ClusterState
 
-Content = Counter[str]
-"""App -> how many of its units stand on a worker."""
+Content = Counter[Resources]
+"""Size -> how many units of it stand on a worker.
+
+Whose they are does not matter: the filling hands out equal sizes first to who holds them, so that a plan of apps would
+change with each executor that follows it.
+"""
 
 
-def plan(state: ClusterState) -> dict[str, Content]:
-    """Live worker -> what would stand there, if the workers of the filling are matched with those that agree most."""
+class Plan(NamedTuple):
+    """Where all that is handed out would stand: live worker -> content; app -> how many units it has."""
+
+    contents: dict[str, Content]
+    units: Counter[str]
+
+
+def plan(state: ClusterState) -> Plan:
+    """The workers of the filling, matched with the live ones that agree most."""
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
     by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
     for worker in live:
         by_offer[_offer(state, worker)].append(worker)
     found: dict[str, Content] = {}
-    for offer, contents in _packed(filling(state)[1], [_offer(state, worker) for worker in live]).items():
+    units: Counter[str] = Counter()
+    for offer, contents in _packed(filling(state)[1], [_offer(state, worker) for worker in live], units).items():
         found.update(_matched(state, contents, by_offer[offer]))
-    return found
+    return Plan(found, units)
 
 
 def _offer(state: ClusterState, worker: Worker) -> Resources:
@@ -48,8 +60,8 @@ def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
     )
 
 
-def _packed(handed: list[Handed], offers: list[Resources]) -> dict[Resources, list[Content]]:
-    """Offer -> what the filling put on each worker of that offer."""
+def _packed(handed: list[Handed], offers: list[Resources], units: Counter[str]) -> dict[Resources, list[Content]]:
+    """Offer -> what the filling put on each worker of that offer; counts the `units` of each app."""
     rooms = Rooms(Counter(offers))
     contents: list[Content] = [Counter() for _ in offers]
     free: defaultdict[Resources, list[int]] = defaultdict(list)
@@ -62,11 +74,17 @@ def _packed(handed: list[Handed], offers: list[Resources]) -> dict[Resources, li
                 continue
             number = free[room].pop()
             free[room - size].append(number)
-            contents[number][app] += 1
+            contents[number][size] += 1
+            units[app] += 1
     found: defaultdict[Resources, list[Content]] = defaultdict(list)
     for offer, content in zip(offers, contents, strict=True):
         found[offer].append(content)
     return found
+
+
+def size_of(state: ClusterState, executor: Allocation) -> Resources:
+    """The size of the units that the executor makes."""
+    return state.apps[executor.app].need.executor
 
 
 def standing_on(state: ClusterState, worker: Worker) -> Content:
@@ -74,16 +92,15 @@ def standing_on(state: ClusterState, worker: Worker) -> Content:
     content: Content = Counter()
     for one in worker.executors.values():
         if one.status != "stopping":
-            content[one.app] += units_of(state.apps[one.app], one)
+            content[size_of(state, one)] += units_of(state.apps[one.app], one)
     return content
 
 
 def _matched(state: ClusterState, contents: list[Content], workers: list[Worker]) -> dict[str, Content]:
     """Each worker with one of the contents: the pair that agrees in most cores first, then by the worker's name."""
     there = {worker.id: standing_on(state, worker) for worker in workers}
-    cores = {app: state.apps[app].need.executor.cores for content in there.values() for app in content}
     pairs = sorted(
-        (-sum(min(number, content[app]) * cores[app] for app, number in there[worker.id].items()), worker.id, number_)
+        (-sum(min(units, content[size]) * size.cores for size, units in there[worker.id].items()), worker.id, number_)
         for worker in workers
         for number_, content in enumerate(contents)
     )

@@ -9,7 +9,7 @@ from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import kept_from
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
-from scheduler.rules.share.plan import lingering, plan, standing_on
+from scheduler.rules.share.plan import lingering, plan, size_of, standing_on
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -178,22 +178,24 @@ class Seeking:
 
     def _planned(self, forced: list[Allocation]) -> Room | None:
         """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
-        wanted, found = plan(self.state), list[Room]()
-        if sum([content[self.app.id] for content in wanted.values()]) <= held_units(self.app):
+        state = self.state
+        wanted, found = plan(state), list[Room]()
+        if wanted.units[self.app.id] <= held_units(self.app):
             return None
         for worker in self.state.workers.values():
             if not self._may_have_target(worker):
                 continue
-            content, there = wanted[worker.id], standing_on(self.state, worker)
-            if content[self.app.id] <= there[self.app.id] and self.app.unplaced_driver is NOTHING:
+            content, there = wanted.contents[worker.id], standing_on(state, worker)
+            if content[self.size] <= there[self.size]:
                 continue
-            room = worker.free + coming(self.state, worker)
+            room = worker.free + coming(state, worker)
             leaving = list(forced)
             for one in last_granted_first(worker.executors.values()):
-                stays = room.covers(self.size) or there[one.app] <= content[one.app]
+                size = size_of(state, one)
+                stays = room.covers(self.size) or there[size] <= content[size]
                 if one.status == "stopping" or one.app == self.app.id or (stays and one not in forced):
                     continue
-                there[one.app] -= units_of(self.state.apps[one.app], one)
+                there[size] -= units_of(state.apps[one.app], one)
                 room += one.resources
                 if one not in forced:
                     leaving.append(one)

@@ -15,6 +15,7 @@ from scheduler.model.commands import (
     EndedExecutor,
     KillApp,
     RegisterCompany,
+    RegisterKind,
     SetLimit,
     SubmitApp,
 )
@@ -31,7 +32,7 @@ from scheduler.model.events import (
     TargetSet,
 )
 from scheduler.rules.share.entitlement import entitlement, held_units
-from tests.property.given import Cluster
+from tests.property.given import Cluster, worker
 
 PATIENCE_S = 300
 
@@ -66,7 +67,10 @@ def submit(
 
 def obey(to: Cluster, but: str = "") -> None:
     """Everybody who is told to leave, `but` that app, does so at its deadline, until nobody is."""
+    ends = 0
     while leaving := [one for one in to.state.executors.values() if one.status == "stopping" and one.app != but]:
+        ends += 1
+        assert ends < 200, "somebody is told to leave again and again"
         first = min(leaving, key=lambda one: (one.deadline, one.id))
         after_s = max(0, first.deadline - to.state.at) // 1000 + 1
         to.turn(EndedExecutor(executor=first.id, reason="killed"), after_s=after_s)
@@ -212,13 +216,27 @@ def test_room_is_not_made_in_a_round() -> None:
     ):
         submit(of, app, "a", cores, each, user=user, after_s=0)
     of.turn(KillApp(app="x5"), after_s=4000)
-    ends = 0
-    while leaving := [one for one in of.state.executors.values() if one.status == "stopping"]:
-        ends += 1
-        assert ends < 100, "somebody is told to leave again and again"
-        first = min(leaving, key=lambda one: (one.deadline, one.id))
-        after_s = max(0, first.deadline - of.state.at) // 1000 + 1
-        of.turn(EndedExecutor(executor=first.id, reason="killed"), after_s=after_s)
+    obey(of)
+    due = entitlement(of.state)
+    assert not [app.id for app in of.state.waiting.values() if due.below(app)]
+
+
+def test_the_plan_stays_the_same_whoever_has_followed_it() -> None:
+    """Two apps of one size took a worker from each other: whoever held it was planned elsewhere."""
+    of = Cluster({"reclaim_patience_s": PATIENCE_S, "min_runtime_s": 0})
+    of.turn(RegisterKind(kind="gpu"))
+    for company in "abc":
+        of.company(company)
+    gpus = {"gpu": ("0", "1", "2", "3")}
+    for name, memory_mb in (("w0", 65536), ("w1", 65536), ("w4", 65536)):
+        of.worker(name, 1, memory_mb)
+    of.turn(replace(worker("w3", 1, 2048), resources=gpus))
+    for app, cores, each_mb in (("c1", 2, 4096), ("a2", 2, 4096), ("b4", 1, 4096), ("a7", 1, 256), ("b9", 1, 256)):
+        about = SubmitApp(app=app, company=app[0], user="ann", command=("true",), cores=cores, tasks=5000)
+        of.turn(replace(about, executor_cores=1, executor_memory_mb=each_mb))
+    for name, memory_mb in (("w8", 262144), ("w7", 65536)):
+        of.turn(replace(worker(name, 1, memory_mb), resources=gpus))
+    obey(of)
     due = entitlement(of.state)
     assert not [app.id for app in of.state.waiting.values() if due.below(app)]
 
