@@ -370,7 +370,8 @@ def _pending(
 def wanted_units(app: App) -> int:
     """How many of its smallest executors the app can use in all, those that it holds included (semantics H2).
 
-    What it holds may be smaller or larger than those that it gets next, where settings have changed since (A7).
+    What it was granted may be smaller or larger than those that it gets next, where settings have changed since (A7).
+    Whether somebody was told to leave does not matter: else the filling would change with what is done for it.
     """
     need = app.need
     each = need.executor
@@ -379,11 +380,12 @@ def wanted_units(app: App) -> int:
     most = app.requested - (app.spec.driver or NOTHING)
     number = max(0, most.cores - app.done_cores) // each.cores
     if not need.growing:
-        held, left = held_units(app), most - _staying(app)
+        there = app.granted if app.driver is None else app.granted - app.driver.resources
+        units, left = there.cores // each.cores, most - there
         if each.memory_mb:
-            number = min(number, held + left.memory_mb // each.memory_mb)
+            number = min(number, units + left.memory_mb // each.memory_mb)
         for kind, amount in each.others:
-            number = min(number, held + left.amount(kind) // amount)
+            number = min(number, units + left.amount(kind) // amount)
         if app.executor_limit is not None:
             number = min(number, app.executor_limit)
     return max(0, number)
