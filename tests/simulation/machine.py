@@ -91,6 +91,10 @@ class Machine:
         """As the real one; there is no such file."""
         return self.path / executor
 
+    def unwritable(self) -> str:
+        """No reason: there is no disk."""
+        return ""
+
     def known(self) -> list[Holder]:
         """As the real one."""
         return [self.holders[name] for name in sorted(self.holders)]

@@ -251,7 +251,7 @@ PLANTS: dict[Plant, Found] = {
     nobody_waits_for_the_replicas: Found(1, from_seed=55),
     a_snapshot_forgets_which_commands_were_carried_out: Found(2, from_seed=8),
     a_snapshot_tells_other_dates_of_slots: Found(2, from_seed=731),
-    grants_are_given_before_the_commit: Found(3, from_seed=110),
+    grants_are_given_before_the_commit: Found(3, from_seed=131),
     a_commit_appends_wherever_the_log_ends: Found(4, from_seed=136),
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
     an_executor_runs_a_task_on_each_core: Found(5),
