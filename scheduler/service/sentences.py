@@ -86,6 +86,11 @@ _OF_CELLS = (
     ),
     "fairlog-launch does not answer at <place>: <why>",
     "user <number> is not served by fairlog-launch",
+    (
+        "tasks of this worker run without cells, so it cannot keep their network <quoted>; start the worker with "
+        "--launcher cell"
+    ),
+    "no network can be made for the app: <why>",
     "bubblewrap is not installed (apt install bubblewrap)",
 )
 """Of these, the worker says who it is behind them, and before them if another program has said so."""
