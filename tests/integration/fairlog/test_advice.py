@@ -30,6 +30,7 @@ OTHERWHERE = {
     "no_master": "tests/integration/fairlog/test_watching.py starts one and waits until it serves",
     "audit_stopped": "tests/integration/fairlog/test_watching.py starts the auditor again, and it goes on",
     "no_api": "tests/integration/fairlog/test_watching.py ends the server and lets it come back",
+    "worker_unwell": "tests/integration/workers/test_agent.py mends what the check names",
 }
 """Condition -> where its advice is carried out instead."""
 NOT_HERE = {
