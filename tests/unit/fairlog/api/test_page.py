@@ -173,7 +173,7 @@ def test_a_session_does_what_its_account_may_and_its_command_names_it(api: Handl
 
     async def story(client: httpx.AsyncClient) -> None:
         await entered(client, bob)
-        assert (await client.get("/v1/apps/sams/card")).status_code == 404
+        assert (await client.get("/v1/apps/sams/card")).status_code == 403
         assert (await client.post("/v1/apps/sams/kill", json={}, headers=MARK)).status_code == 403
         client.cookies.clear()
         await entered(client, ann)
