@@ -129,7 +129,7 @@ class Board:
             value |= {"head": self._replica.head, "cluster": self._handlers.keys.cluster}
             if around is not None:
                 known, serving = around.audited, around.serving
-                value["audited"] = None if known is None else AuditorState(**known._asdict())
+                value["audited"] = None if known is None else convert(known._asdict(), AuditorState)
                 standbys = [each.id for each in around.standing_by]
                 value["masters"] = Masters(serving=None if serving is None else serving.id, standbys=standbys)
             return seen, Overview(**value)
