@@ -33,12 +33,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Grant
+from scheduler.service.locks import locked
 from scheduler.service.notify import READY, notify
 from workers.cell import last_line
 from workers.cgroups import Leaf, delegate, make_leaf
 from workers.descriptors import FILE_NOFOLLOW, FOLDER_NOFOLLOW, empty, is_mount_point, make_folder
 from workers.machine import helper_socket
-from workers.networks import Network, Place, alone, network_of
+from workers.networks import Network, Place, network_of
 from workers.processes import is_same_process, kill_until_gone, leave_keyring, started_s
 from workers.sandbox import CellSettings, ForOthers, Identity, NoCell, python_inside, sandbox_command
 
@@ -242,7 +243,7 @@ class Server:
                 undo.callback(leaf.end)
             network = None
             if grant.network == "app":
-                with alone(self._state / "networks.lock"):
+                with locked(self._state / "networks.lock"):
                     network = undo.enter_context(network_of(self._networks(grant, peer)))
                     self._write(record, about | {"network": network.network})
             said = undo.enter_context(tempfile.TemporaryFile())

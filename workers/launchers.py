@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from scheduler.service.child import Forked
+from scheduler.service.locks import locked
 from scheduler.service.private import private_folder
 from workers import task_init
 from workers.cell import Cell, FirstProcess, last_line
 from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
 from workers.descriptors import FOLDER_NOFOLLOW, remove_tree
 from workers.machine import helper_socket
-from workers.networks import Network, alone, network_of
+from workers.networks import Network, network_of
 from workers.networks import Place as At
 from workers.processes import leave_keyring
 from workers.sandbox import (
@@ -68,7 +69,7 @@ class Place(NamedTuple):
             yield None
             return
         others = (each for each in self.files.known() if each.executor != self.grant.executor)
-        with alone(self.files.path / "networks.lock"):
+        with locked(self.files.path / "networks.lock"):
             found_at = [At(each.first, each.first_s) for each in others if each.app == self.grant.app and each.first]
             with network_of(found_at) as found:
                 yield found

@@ -46,17 +46,6 @@ class Network(NamedTuple):
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Hold the lock, so that no two cells of an app make a network each."""
-    held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
-
-
-@contextmanager
 def network_of(places: Iterable[Place]) -> Iterator[Network]:
     """The network that is found at one of the places; a new one if none is there any more. Raises: NoCell."""
     with ExitStack() as opened:

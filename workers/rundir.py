@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Leaving, RuntimeWarn, Sent
 from scheduler.model.ids import app_of
+from scheduler.service.locks import is_locked, try_lock
 from scheduler.service.private import private_folder, write_private
 from workers.descriptors import remove_tree
-from workers.locks import is_locked, try_lock
 
 _NOTE_BYTES = 8_192
 """What a note of an executor's end can have."""

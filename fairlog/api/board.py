@@ -195,7 +195,8 @@ class Board:
             listed = board.listed(
                 past, filters, sort=sort, descending=descending, start=start, most=limit, shown=shown(past)
             )
-            return {**to_builtins(listed), "apps": [public(to_builtins(each)) for each in listed.apps]}
+            told = to_builtins(listed)
+            return {**told, "apps": [public(each) for each in told["apps"]]}
 
         seen, value = self._replica.read(look, at=at, after=after)
         if at is None:
@@ -253,19 +254,12 @@ class Board:
         """The end of the last turn at or before `time` (ms), and the time of the next one, None at the end."""
         self.check(who)
         seen = self._replica.seen()
-        log, low, high = self._replica.log, 0, seen.seq
-        found: Record | None = None
-        while low < high:
-            middle = (low + high + 1) // 2
-            record = log.turn_of(middle)
-            if record is not None and record.at <= time:
-                low, found = max(middle, record.last), record
-            else:
-                high = (record.first if record is not None else middle) - 1
-        following = log.turn_of(low + 1)
+        log = self._replica.log
+        found = log.turn_at(time, seen.seq)
+        seq, at = (0, None) if found is None else (found.last, found.at)
+        following = log.turn_of(seq + 1)
         begins, ends = (None, None) if following is None else (following.at, following.last)
-        at = None if found is None else found.at
-        return self._viewed(seen, Instant(seq=low, at=at, next=begins, head=seen.seq, next_seq=ends))
+        return self._viewed(seen, Instant(seq=seq, at=at, next=begins, head=seen.seq, next_seq=ends))
 
     def _decisions(self, end: int) -> list[DecisionTold]:
         found = [

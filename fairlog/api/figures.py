@@ -124,15 +124,8 @@ class Courses:
     def _an_hour_before(self, to: int) -> int:
         """The end of the last turn at or before an hour before that of a position; 0 if there is none."""
         last = self._log.turn_of(to)
-        begin = 0 if last is None else last.at - SPAN_MS
-        low, high = 0, to
-        while low < high:
-            record = self._log.turn_of((low + high + 1) // 2)
-            if record is not None and record.at <= begin:
-                low = record.last
-            else:
-                high = (low + high + 1) // 2 - 1 if record is None else record.first - 1
-        return low
+        begin = None if last is None else self._log.turn_at(last.at - SPAN_MS, to)
+        return 0 if begin is None else begin.last
 
 
 class Source(NamedTuple):

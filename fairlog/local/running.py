@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlog.folders import data_folder
 from scheduler.model.errors import FairlogError
+from scheduler.service.locks import is_locked, try_lock
 from scheduler.service.private import private_folder, write_private
-from workers.locks import is_locked, try_lock
 
 if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring

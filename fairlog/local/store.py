@@ -26,8 +26,8 @@ from redis.retry import Retry
 
 from scheduler.model.errors import FairlogError
 from scheduler.service.child import Child, dies_with_us
+from scheduler.service.locks import try_lock
 from scheduler.service.private import UMASK, private_folder
-from workers.locks import try_lock
 
 LONGEST_SOCKET_PATH = 103
 """Maximum length of a socket's path in bytes (Linux allows 107, macOS 103)."""

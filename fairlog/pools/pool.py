@@ -7,13 +7,10 @@ the commands that it has begun, until they end.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
@@ -39,6 +36,7 @@ from scheduler.model.errors import (
     UnknownWorker,
 )
 from scheduler.service.addresses import TOKEN_VARIABLE, URL_VARIABLE
+from scheduler.service.locks import try_lock
 from scheduler.service.private import private_folder
 from scheduler.service.tokens import new_token
 
@@ -72,18 +70,12 @@ def hold(pool: str, wait_s: float = LOCK_S) -> int:
     """The descriptor of the pool's lock, held. Raises: PoolBusy if it is not free within `wait_s`."""
     folder = platformdirs.user_state_path("fairlog") / "pools"
     private_folder(folder)
-    lock = os.open(Path(folder, f"{pool}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                os.close(lock)
-                raise PoolBusy(pool) from None
-            time.sleep(_AGAIN_S)
-        else:
-            return lock
+    while (lock := try_lock(folder / f"{pool}.lock")) is None:
+        if time.monotonic() >= deadline_s:
+            raise PoolBusy(pool)
+        time.sleep(_AGAIN_S)
+    return lock
 
 
 class Running:
@@ -103,8 +95,8 @@ class Running:
         """The last line about the pool as a whole."""
         self._untidy = True
         """Whether an account may be there whose worker is not."""
-        self._open: bool | None = None
-        """Whether the cluster has no accounts, so that workers need no token."""
+        self._closed = False
+        """Whether the cluster is known to have accounts, so that workers need a token."""
 
     def stop(self) -> None:
         """End `serve` after the present round; the workers stay."""
@@ -198,9 +190,7 @@ class Running:
 
     def _invited(self, name: str) -> str:
         """A new invitation of the worker; those before it are good for nothing. "" where there are no accounts."""
-        if self._open is None or self._open:
-            self._open = not self._client.read("/v1/whoami")["accounts"]
-        if self._open:
+        if not self._has_accounts():
             return ""
         account, made, pool = f"worker/{name}", new_token(), self._pool
         terms = {"cores": pool.cores, "memory_mb": pool.memory, "resources": pool.resources}
@@ -223,9 +213,14 @@ class Running:
 
     def _leave(self, name: str, text: str) -> None:
         """Remove the worker and its account from the log, if they are there."""
-        closed = self._client.read("/v1/whoami")["accounts"]
-        self._carry_out(RemoveWorker(worker=name), *([RemoveAccount(account=f"worker/{name}")] if closed else []))
+        account = [RemoveAccount(account=f"worker/{name}")] if self._has_accounts() else []
+        self._carry_out(RemoveWorker(worker=name), *account)
         self._tell({"did": "stop", "worker": name, "text": text})
+
+    def _has_accounts(self) -> bool:
+        """Whether the cluster has accounts; once it had any, it stays closed (semantics I2)."""
+        self._closed = self._closed or self._client.read("/v1/whoami")["accounts"]
+        return self._closed
 
     def _send(self, name: str, did: str, text: str, command: Command) -> None:
         self._carry_out(command)
@@ -242,14 +237,14 @@ class Running:
         pool = self._pool
         text = f"{found.serve} of at most {pool.most} workers serve, {found.empty} of them with nothing to do"
         text += f"; {found.coming} come; what waits would fill {found.wanted}"
-        if pool.price is not None:
-            rate = (found.serve + found.coming) * pool.price
-            text += f"; {rate:.2f}{f' {pool.currency}' if pool.currency else ''} an hour"
+        told = figures(pool, found)
+        if told["costPerHour"] is not None:
+            text += f"; {told['costPerHour']:.2f}{f' {pool.currency}' if pool.currency else ''} an hour"
         if found.unfit.cores:
             text += f"; no worker of the pool holds an executor of {found.unfit}"
         if text != self._said:
             self._said = text
-            self._line(text, did="look", **figures(pool, found))
+            self._line(text, did="look", **told)
 
     def _line(self, text: str, *, did: str, **more: object) -> None:
         self._tell({"did": did, "worker": None, "text": text, **more})

@@ -504,7 +504,7 @@ class Waited(Camel, frozen=True, kw_only=True):
 
 
 class Reason(Camel, frozen=True, kw_only=True):
-    """A rule and a sentence about its outcome."""
+    """A sentence about an outcome, and the rule of it, "" if it has none."""
 
     rule: str
     text: str
@@ -747,13 +747,6 @@ class Entries(Camel, frozen=True, kw_only=True):
     before: int | None
 
 
-class RulePair(Camel, frozen=True, kw_only=True):
-    """A sentence about a placement, and the rule of it, "" if it has none."""
-
-    rule: str
-    text: str
-
-
 class Candidate(Camel, frozen=True, kw_only=True):
     """A worker with room when an executor was placed."""
 
@@ -766,7 +759,7 @@ class Candidate(Camel, frozen=True, kw_only=True):
 class DecisionReasons(Camel, frozen=True, kw_only=True):
     """The reasons for a decision, and the candidates that there were."""
 
-    why: list[RulePair]
+    why: list[Reason]
     companies: list[ContenderCompany] | None = None
     users: list[ContenderUser] | None = None
     workers: list[Candidate] | None = None
@@ -1492,12 +1485,6 @@ class PageLink(Camel, frozen=True, kw_only=True):
     key: str
     account: str
     until: int
-
-
-class PassMade(Camel, frozen=True, kw_only=True):
-    """The pass of a driver."""
-
-    value: str
 
 
 class Nothing(Camel, frozen=True, kw_only=True):

@@ -13,11 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 
-from scheduler.model.events import (
-    ClusterConfigured,
-    Computed,
-    Fixed,
-)
+from scheduler.model.events import ClusterConfigured, Computed, Fixed
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.accounts import Accounts
@@ -26,16 +22,7 @@ from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.changes import LastFilling
 from scheduler.rules.claims import Claims
 from scheduler.rules.dependents import Dependents
-from scheduler.rules.entities import (
-    Allocation,
-    App,
-    Company,
-    Election,
-    Hold,
-    LostWorker,
-    Slot,
-    Worker,
-)
+from scheduler.rules.entities import Allocation, App, Company, Election, Hold, LostWorker, Slot, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.indexes import Indexes
 from scheduler.rules.ledger import Accounts as LedgersOfUser

@@ -19,18 +19,10 @@ from msgspec import structs, to_builtins
 from scheduler.model import events
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
-from scheduler.model.events import (
-    AppRegistered,
-    CommandRefused,
-    Event,
-)
+from scheduler.model.events import AppRegistered, CommandRefused, Event
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import (
-    App,
-    Company,
-    Worker,
-)
+from scheduler.rules.entities import App, Company, Worker
 from scheduler.rules.facts import MINUTE_MS, Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold import accounts, apps, cluster, grants, workers

@@ -32,17 +32,14 @@ class _Bounds:
     def lets_in(self, app: App) -> bool:
         """Whether no limit would keep the pending app out once those before it have entered (semantics N2)."""
         spec, limit = app.spec, self._state.queue.companies[app.spec.company].limit
-        of_user, users = self._asked.get((spec.company, spec.user), (NOTHING, 0))
-        of_company, apps = self._asked.get((spec.company, ""), (NOTHING, 0))
-        if limit.limited:
-            own, standing = limit.ceilings.get(spec.user, (None, None))
-            if own is not None and standing is not None and own.broken(standing, of_user + app.requested, users + 1):
-                return False
-            everybody = self._state.claims.of(spec.company)
-            if limit.ceiling is not None and limit.ceiling.broken(everybody, of_company + app.requested, apps + 1):
-                return False
-        self._asked[spec.company, spec.user] = of_user + app.requested, users + 1
-        self._asked[spec.company, ""] = of_company + app.requested, apps + 1
+        with_it: list[tuple[Resources, int]] = []
+        for user in (spec.user, ""):
+            asked, apps = self._asked.get((spec.company, user), (NOTHING, 0))
+            with_it.append((asked + app.requested, apps + 1))
+        of_user, of_company = with_it
+        if limit.broken_by(spec.user, of_user, of_company) is not None:
+            return False
+        self._asked[spec.company, spec.user], self._asked[spec.company, ""] = of_user, of_company
         return True
 
     def cut(self, company: str, size: Resources, number: int) -> int:

@@ -295,6 +295,19 @@ class EventLog:
         found = self.stored_turn_of(seq) or next(iter(self._archived(seq - 1)), None)
         return found if found is not None and found.first <= seq <= found.last else None
 
+    def turn_at(self, time: int, to: int) -> Record | None:
+        """The last turn at or before `time` (ms) up to position `to`, which ends one; None if there is none."""
+        found: Record | None = None
+        low, high = 0, to
+        while low < high:
+            middle = (low + high + 1) // 2
+            record = self.turn_of(middle)
+            if record is not None and record.at <= time:
+                low, found = record.last, record
+            else:
+                high = (record.first if record is not None else middle) - 1
+        return found
+
     def stored_turn_of(self, seq: int) -> Record | None:
         """As `turn_of`, of what the store holds; nothing is read from archives."""
         entries: Any = InFlight(self.store, [("XRANGE", self.keys.log, f"{seq}-0", "+", "COUNT", 1)]).answers()[0]

@@ -228,7 +228,7 @@ def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fie
     What was told is remembered in a file, which only one `alerts` uses at a time. A notice whose delivery was cut off
     by a crash is sent again under the same id. With --once, exits with 1 if a notice could not be delivered.
     """
-    from workers.locks import try_lock  # noqa: PLC0415 (help needs none of it)
+    from scheduler.service.locks import try_lock  # noqa: PLC0415 (help needs none of it)
 
     target, options = ctx.ensure_object(Target), Asked(**asked)
     log_to_stderr()

@@ -112,10 +112,16 @@ class CompanyLimits:
 
         The holder is the user, or "" for the company. With 0 `apps`, the limit against more for an admitted app.
         """
+        return self.broken_by(user, (request, apps), (request, apps))
+
+    def broken_by(
+        self, user: str, of_user: tuple[Resources, int], of_company: tuple[Resources, int]
+    ) -> tuple[str, Broken] | None:
+        """As `broken`, of what so many more apps of the user, and of the whole company, request in all."""
         own = self.ceilings.get(user)
-        if own is not None and (broken := own[0].broken(own[1], request, apps)) is not None:
+        if own is not None and (broken := own[0].broken(own[1], *of_user)) is not None:
             return user, broken
-        if self.ceiling is None or (broken := self.ceiling.broken(self._standing, request, apps)) is None:
+        if self.ceiling is None or (broken := self.ceiling.broken(self._standing, *of_company)) is None:
             return None
         return "", broken
 

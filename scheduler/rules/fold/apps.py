@@ -10,14 +10,7 @@ from scheduler.model import events
 from scheduler.model.events import AppRegistered, Event
 from scheduler.model.resources import NOTHING
 from scheduler.rules.admission.queue import ask_of
-from scheduler.rules.entities import (
-    App,
-    Demand,
-    Lack,
-    Slot,
-    User,
-    shared_spec,
-)
+from scheduler.rules.entities import App, Demand, Lack, Slot, User, shared_spec
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import count_runtime, forget_if_over, reconsider, restate, set_need, set_owed, stop
 from scheduler.rules.ledger import add_request

@@ -9,10 +9,7 @@ from msgspec import structs
 
 from scheduler.model import events
 from scheduler.model.events import ClusterConfigured, CommandRefused, CompanyRegistered, Event
-from scheduler.rules.entities import (
-    Company,
-    Election,
-)
+from scheduler.rules.entities import Company, Election
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import count_apps, forget_ended, reconsider, set_need, set_quotas
 from scheduler.rules.ledger import Usage

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.model.events import (
-    Computed,
-)
+from scheduler.model.events import Computed
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.queue import Ask, ask_of
-from scheduler.rules.entities import (
-    Allocation,
-    App,
-    Worker,
-)
+from scheduler.rules.entities import Allocation, App, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.ledger import add_grant, granted

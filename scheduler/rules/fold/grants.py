@@ -8,17 +8,7 @@ from typing import Any
 from scheduler.model import events
 from scheduler.model.events import Event
 from scheduler.model.resources import Resources
-from scheduler.rules.entities import (
-    Allocation,
-    App,
-    Hold,
-    HoldReason,
-    QuickEnd,
-    Slot,
-    Suspicion,
-    Trouble,
-    Worker,
-)
+from scheduler.rules.entities import Allocation, App, Hold, HoldReason, QuickEnd, Slot, Suspicion, Trouble, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import (
     count_leaving,

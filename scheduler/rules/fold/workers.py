@@ -7,11 +7,7 @@ from typing import Any
 
 from scheduler.model import events
 from scheduler.model.events import Event
-from scheduler.rules.entities import (
-    LostWorker,
-    Suspicion,
-    Worker,
-)
+from scheduler.rules.entities import LostWorker, Suspicion, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold.effects import forget_lost, reopen, set_cluster, set_live, trust

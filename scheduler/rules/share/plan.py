@@ -32,12 +32,13 @@ class Plan(NamedTuple):
 def plan(state: ClusterState) -> Plan:
     """The workers of the filling, matched with the live ones that agree most."""
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    offers = [_offer(state, worker) for worker in live]
     by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
-    for worker in live:
-        by_offer[_offer(state, worker)].append(worker)
+    for offer, worker in zip(offers, live, strict=True):
+        by_offer[offer].append(worker)
     found: dict[str, Content] = {}
-    units: Counter[str] = Counter()
-    for offer, contents in _packed(filling(state)[1], [_offer(state, worker) for worker in live], units).items():
+    packed, units = _packed(filling(state)[1], offers)
+    for offer, contents in packed.items():
         found.update(_matched(state, contents, by_offer[offer]))
     return Plan(found, units)
 
@@ -60,9 +61,10 @@ def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
     )
 
 
-def _packed(handed: list[Handed], offers: list[Resources], units: Counter[str]) -> dict[Resources, list[Content]]:
-    """Offer -> what the filling put on each worker of that offer; counts the `units` of each app."""
+def _packed(handed: list[Handed], offers: list[Resources]) -> tuple[dict[Resources, list[Content]], Counter[str]]:
+    """Offer -> what the filling put on each worker of that offer; app -> how many units that are."""
     rooms = Rooms(Counter(offers))
+    units: Counter[str] = Counter()
     contents: list[Content] = [Counter() for _ in offers]
     free: defaultdict[Resources, list[int]] = defaultdict(list)
     for number, offer in reversed(list(enumerate(offers))):
@@ -79,7 +81,7 @@ def _packed(handed: list[Handed], offers: list[Resources], units: Counter[str]) 
     found: defaultdict[Resources, list[Content]] = defaultdict(list)
     for offer, content in zip(offers, contents, strict=True):
         found[offer].append(content)
-    return found
+    return found, units
 
 
 def size_of(state: ClusterState, executor: Allocation) -> Resources:
