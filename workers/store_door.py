@@ -122,8 +122,9 @@ class WorkerStore:
         """Report how an executor or driver of the worker ended.
 
         A failover of the store may have lost its last reports and task states. So the app's end is reported again if
-        the states of its tasks say that it is over, and `done` only if none of them is queued (semantics S6). A task
-        that waits for its next attempt is not: the executors that run tasks, or wait, stay for it (semantics W10).
+        the states of its tasks say that it is over, and `done` only if none of them is left (semantics S6). For a task
+        that waits for its next attempt, the executors that run tasks stay (semantics W10): where none runs, whoever
+        stayed for it may have ended after what the store has forgotten.
         Where all tasks are over, it reports the app's end: the executor that saw the last one may have lost its grant,
         and with it the right to say so.
         """
@@ -143,7 +144,7 @@ class WorkerStore:
             finished = self.work.has_finished(app, executor)
             gone = broken(executor) if end.reason == "failed" and not end.unstartable else executor
             came_back, tasks = self.work.put_back(app, gone), self.work.progress(app)
-            done = end.done and tasks.tasks > 0 and not (came_back or tasks.queued)
+            done = end.done and tasks.tasks > 0 and not (came_back or tasks.left)
             if done and (over := self.work.verdict(app)) is not None:
                 reports.append(commands.EndApp(app=app, reason=over.reason, detail=over.detail))
         report = commands.EndedExecutor(

@@ -44,16 +44,18 @@ nothing was sent, else 0. Sending and ringing are one atomic step."""
 DONE_LUA = (
     """
 local executor, ARGV = ARGV[#ARGV], {unpack(ARGV, 1, #ARGV - 1)}
-local counts = redis.call('HMGET', KEYS[3], 'tasks', 'succeeded', 'failed')
+local counts = redis.call('HMGET', KEYS[3], 'tasks', 'succeeded', 'failed', 'cancelled')
 if not counts[1] then return 2 end
-local over = tonumber(counts[2] or 0) + tonumber(counts[3] or 0)
-if tonumber(counts[1]) > over + redis.call('HLEN', KEYS[4]) + redis.call('ZCARD', KEYS[5]) then return 2 end
+local over = tonumber(counts[2] or 0) + tonumber(counts[3] or 0) + tonumber(counts[4] or 0)
+local running, later = redis.call('HLEN', KEYS[4]), redis.call('ZCARD', KEYS[5])
+if tonumber(counts[1]) > over + running + later or (later > 0 and running == 0) then return 2 end
 for _, holder in ipairs(redis.call('HVALS', KEYS[4])) do if holder == executor then return 2 end end
 """
     + SEND_LUA
 )
-"""As `SEND_LUA`, unless the app has a queued task or the executor holds one. KEYS: also the app's `tasks`, `begun` and
-`later`. ARGV: also the executor, the last. -> as `SEND_LUA`; 2 if nothing was sent for that reason."""
+"""As `SEND_LUA`, unless the app has a task that nobody runs or stays for (`Progress.left`) or the executor holds one.
+KEYS: also the app's `tasks`, `begun` and `later`. ARGV: also the executor, the last. -> as `SEND_LUA`; 2 if nothing was
+sent for that reason."""
 
 ASK_LUA = """
 local entry = redis.call('GET', KEYS[3])
@@ -163,7 +165,7 @@ class Client:
         self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")], by)
 
     def notify_done(self, command: EndedExecutor, app: str, *, by: By) -> bool:
-        """As `notify`, unless a task of the app is queued or is the executor's; whether it was sent.
+        """As `notify`, unless a task of the app is left (`Progress.left`) or is the executor's; whether it was sent.
 
         The store looks when it takes the message: what was read before may be of a store that has failed over since.
         """

@@ -22,6 +22,11 @@ class Progress(NamedTuple):
     output_bytes: int = 0
     cancelled: int = 0
 
+    @property
+    def left(self) -> int:
+        """How many tasks nobody runs, nor stays for: queued ones, and while none runs those that wait (W10)."""
+        return self.queued + (0 if self.running else self.later)
+
 
 class TaskState(NamedTuple):
     """The state of a task: queued, running, succeeded, failed, cancelled, or stopped: its app ended first.

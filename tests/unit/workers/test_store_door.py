@@ -113,3 +113,44 @@ def test_no_executor_is_done_in_a_store_that_has_lost_the_end_of_its_tasks(
         patch.setattr(Worklist, "progress", lambda *_: before)
         made.ended(BY, "w1", END)
     assert reported(fake) == [False, False], "they are queued"
+
+
+def retried(made: WorkerStore) -> None:
+    """Task 0 of a.0 succeeds, and task 1 waits for its next attempt."""
+    ended = [Completion(0, "succeeded", 0, attempt=1), Completion(1, "failed", 1, attempt=1)]
+    made.work.step("a", ended, worker="w1", executor="a.0", retries=1, backoff_s=60)
+
+
+def test_nobody_is_done_while_a_task_waits_for_its_next_attempt_and_none_runs(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor that ran the last attempt has ended, and the store has forgotten that attempt since."""
+    made = begun(fake)
+    retried(made)
+    made.ended(BY, "w1", replace(END, verdict="finished"))
+    assert reported(fake) == [False]
+    before = made.work.progress("a")._replace(later=0, succeeded=2)
+    monkeypatch.setattr(Worklist, "progress", lambda *_: before)
+    made.ended(BY, "w1", END)
+    assert reported(fake) == [False, False], "the store had forgotten it when it took the message"
+
+
+def test_whoever_leaves_is_done_while_another_executor_runs_a_task_and_one_waits(fake: Any) -> None:
+    """The other one stays for it (semantics W10)."""
+    made = WorkerStore(fake, KEYS.cluster, None)
+    for executor in ("a.0", "a.1"):
+        fake.hset(KEYS.grants("w1"), executor, "{}")
+    made.work.fill("a", 3, worker="w1", executor="a.0")
+    made.work.step("a", [], worker="w1", executor="a.0", want=2, slots=2)
+    made.work.step("a", [], worker="w1", executor="a.1", want=1, slots=1)
+    retried(made)
+    made.ended(BY, "w1", END)
+    assert reported(fake) == [True]
+
+
+def test_a_cancelled_task_is_left_for_nobody(fake: Any) -> None:
+    made = begun(fake)
+    fake.hset(KEYS.grants("w1"), "a.1", "{}")
+    made.work.step("a", [Completion(0, "cancelled", 143, attempt=1)], worker="w1", executor="a.0")
+    made.ended(BY, "w1", replace(END, executor="a.1"))
+    assert reported(fake) == [True]
