@@ -122,9 +122,11 @@ class ByCommand:
         return found
 
     def start(self, order: Order) -> None:
-        """As `Provider.start`; the whole command line of the worker is in FAIRLOG_WORKER."""
+        """As `Provider.start`; the whole command line of the worker is in FAIRLOG_WORKER_COMMAND."""
         line = shlex.join(["fairlog", *order.arguments])
-        self._run(self._filled(self._spec.start, order.worker), "", {**order.environment, "FAIRLOG_WORKER": line})
+        self._run(
+            self._filled(self._spec.start, order.worker), "", {**order.environment, "FAIRLOG_WORKER_COMMAND": line}
+        )
 
     def stop(self, worker: str) -> None:
         """As `Provider.stop`."""

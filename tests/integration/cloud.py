@@ -38,7 +38,7 @@ def start(folder: Path, worker: str) -> None:
         (folder / "doubles").mkdir(exist_ok=True)
         (folder / "doubles" / worker).touch()
     time.sleep(0.3)
-    program, *arguments = shlex.split(os.environ["FAIRLOG_WORKER"])
+    program, *arguments = shlex.split(os.environ["FAIRLOG_WORKER_COMMAND"])
     assert program == "fairlog"
     with (folder / f"{worker}.log").open("ab") as log:
         process = psutil.Popen(

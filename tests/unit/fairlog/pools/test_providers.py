@@ -190,7 +190,9 @@ def commands(script: str) -> dict[str, Any]:
 
 
 def test_commands_get_the_worker_and_what_it_offers(tmp_path: Path, lock: int) -> None:
-    script = f'echo "$@" "$FAIRLOG_WORKER" > {tmp_path}/said; test "$1" != list || echo "burst-1\nburst-2 leaving\n"'
+    script = (
+        f'echo "$@" "$FAIRLOG_WORKER_COMMAND" > {tmp_path}/said; test "$1" != list || echo "burst-1\nburst-2 leaving\n"'
+    )
     provider = made(lock, commands(script))
     assert provider.present() == {"burst-1": Instance(), "burst-2": Instance(leaving=True)}
     provider.start(order("burst-3"))
