@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
-from fairlog.credentials import named
+from fairlog.credentials import TWO_PLACES, named
 from fairlog.errors import JobFailed, NoCluster
 from fairlog.local.running import find_running, keyring_for
 from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
@@ -359,10 +359,13 @@ def _values(env: Mapping[str, str] | None, script: str | bytes | None) -> dict[s
 
 def _place(url: str | None, token: str | None) -> tuple[str, str | None]:
     """The URL and the token that are given, or those that the verbs of the command line use. Raises: NoCluster."""
-    url = url or os.environ.get("FAIRLOG_STORE")
-    if url is not None:
+    if url:
         return url, token
-    data = os.environ.get("FAIRLOG_DATA")
+    url, data = os.environ.get("FAIRLOG_STORE"), os.environ.get("FAIRLOG_DATA")
+    if url and data:
+        raise NoCluster(f"{TWO_PLACES}, or give a URL")
+    if url:
+        return url, token
     found = named(Path(data) if data else None)
     if found is not None:
         return found.api, token or found.token

@@ -16,6 +16,8 @@ from fairlog.local.running import find_running
 from scheduler.model.errors import NoMaster
 from scheduler.service.private import NotPrivate, drafted, private_folder, read_private
 
+TWO_PLACES = "FAIRLOG_STORE and FAIRLOG_DATA name two places; unset one of them"
+
 
 class Credentials(NamedTuple):
     """The URLs of API servers, separated by commas, and the token with which they are used, "" for none."""

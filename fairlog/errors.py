@@ -40,7 +40,7 @@ from scheduler.model.errors import (
 
 
 class NoCluster(FairlogError):
-    """No cluster is named, and no `up` runs."""
+    """No cluster is named and no `up` runs, or the environment names two."""
 
 
 class BadCredentials(FairlogError):

@@ -101,7 +101,8 @@ def around_of(session: Session) -> Around:
     if not _only_reads(session) and not session.is_served():
         serving = None
     known = serving, standing_by
-    return look_around(session.store, session.keys, known=known, standbys=standbys, others=others_than(up))
+    others = others_than(up, session.target.data)
+    return look_around(session.store, session.keys, known=known, standbys=standbys, others=others)
 
 
 def _only_reads(session: Session) -> bool:
@@ -109,8 +110,11 @@ def _only_reads(session: Session) -> bool:
     return user_of(session.store) == AUDITOR
 
 
-def around_without_store(error: str, up: Running | None) -> Around:
-    """The surroundings while the store does not answer; of an `up`, its disk and its last complaint."""
+def around_without_store(error: str, up: Running | None, named: Path | None) -> Around:
+    """The surroundings while the store does not answer; of an `up`, its disk and its last complaint.
+
+    `named` is its data folder if somebody named it.
+    """
     if up is None:
         folder = known_folder()
         return Around(now=0, serving=None, error=error, known_at=0 if folder is None else known_at(folder))
@@ -119,7 +123,8 @@ def around_without_store(error: str, up: Running | None) -> Around:
     if disk.disk_size and disk.disk_size - disk.disk_used < _ROOM and "no space" not in words.lower():
         said += "; No space left on its disk"
     known = known_at(Path(up.data) / KNOWN)
-    return Around(now=0, serving=None, error=f"{error}{said}", store=disk, others=others_than(up), known_at=known)
+    others = others_than(up, named)
+    return Around(now=0, serving=None, error=f"{error}{said}", store=disk, others=others, known_at=known)
 
 
 def _last_words(log: Path) -> str:

@@ -332,7 +332,7 @@ class Session:
         if self.api is not None:
             said = self.api.read("/v1/status", fresh="true")
             return said
-        if self._near is None or self.up is None or others_than(self.up):
+        if self._near is None or self.up is None or others_than(self.up, self.target.data):
             return None
         with suppress(FairlogError), _api_of(f"{UNIX}{self.up.socket}", "", HEARD_S) as quick:
             said = quick.read("/v1/status", fresh="true")

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def stored_log(target: Target) -> Iterator[tuple[EventLog, Keyring | None]]:
+def stored_log(target: Target, *, signs: bool = True) -> Iterator[tuple[EventLog, Keyring | None]]:
     """The log and the keys of the cluster.
 
-    Without --store and a running `up`, they are in a store started on the data of the next `up`.
+    Without --store and a running `up`, they are in a store started on the data of the next `up`. Raises: OtherKeys if
+    FAIRLOG_KEYS names others than are there, unless nothing `signs`.
     """
     from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
     from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
@@ -36,6 +37,8 @@ def stored_log(target: Target) -> Iterator[tuple[EventLog, Keyring | None]]:
             yield session.log, session.keyring
         return
     data = target.data or default_data()
+    if signs:
+        running.check_own_keys(data)
     lock = running.lock(data)
     try:
         with EmbeddedStore(data / "store") as store, connect(store.url) as connection:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
 from fairlog.cli.params import FOLDER, F, read_bound
 from fairlog.cli.times import UTC_ASKED
+from fairlog.credentials import TWO_PLACES
 from recovery.replay.bounds import Bound
 
 
@@ -46,6 +48,11 @@ class Target:
                 setattr(self, other, _NOTHING.get(other))
         setattr(self, name, value)
 
+    def check(self) -> None:
+        """Raises: click.UsageError if the environment names both a store and a data folder."""
+        if self.store is not None and self.data is not None:
+            raise click.UsageError(f"{TWO_PLACES}, or type --store or --data")
+
 
 _INSTEAD_OF: dict[str, tuple[str, ...]] = {"store": ("data",), "data": ("store", "cluster", "archive")}
 """An option that names a place, and those whose variables are about another place where it is typed."""
@@ -56,7 +63,8 @@ _NOTHING: dict[str, Any] = {"archive": ""}
 def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
     """Add the cluster options to a verb; with `from_environment`, their variables are read as well.
 
-    They can stand before or after the verb; the later one wins. What is typed counts more than any variable.
+    They can stand before or after the verb; the later one wins. What is typed counts more than any variable; two places
+    in the environment are refused once a verb runs.
     """
 
     def remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
@@ -74,7 +82,17 @@ def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
             function = click.option(name, expose_value=False, **common, **settings)(function)
         return function
 
-    return add
+    def checked(function: F) -> F:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (of any verb)
+            ctx = click.get_current_context()
+            if not isinstance(ctx.command, click.Group):  # after which more may be typed
+                ctx.ensure_object(Target).check()
+            return function(*args, **kwargs)
+
+        return add(cast("F", run))
+
+    return add if from_environment else checked
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {

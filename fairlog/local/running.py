@@ -30,6 +30,10 @@ class DataInUse(FairlogError):
     """Another `up` uses the data folder."""
 
 
+class OtherKeys(FairlogError):
+    """The environment names other keys than those that an `up` uses."""
+
+
 KNOWN = "known"
 """The folder in the data folder of an `up` in which its processes keep how far they have known the log."""
 
@@ -98,9 +102,12 @@ def find_running(data: Path | None = None) -> Running | None:
     return max(_all_running(), key=lambda running: running.started_at, default=None)
 
 
-def others_than(found: Running | None) -> dict[str, int]:
-    """The data folders of this user's further `up`s, and since when (ms) each runs; none without an `up`."""
-    if found is None:
+def others_than(found: Running | None, named: Path | None) -> dict[str, int]:
+    """The data folders of this user's further `up`s, and since when (ms) each runs, if nobody `named` the one found.
+
+    None without an `up`.
+    """
+    if found is None or named is not None:
         return {}
     return {each.data: round(each.started_at * 1000) for each in _all_running() if each.data != found.data}
 
@@ -113,6 +120,22 @@ def keyring_for(url: str, *, own: bool = False) -> Keyring | None:
         return named
     paths = [Path(running.data) / KEYS_FILE for running in _all_running() if running.url == url]
     return next((Keyring.load(path) for path in paths if path.exists()), None)
+
+
+def check_own_keys(data: Path) -> None:
+    """Raises: OtherKeys if FAIRLOG_KEYS names other keys than those in the folder `data`, which an `up` uses."""
+    from scheduler.service.keyring import KEYS_FILE, KEYS_VARIABLE  # noqa: PLC0415 (as in `keyring_for`)
+
+    path, own = os.environ.get(KEYS_VARIABLE), data / KEYS_FILE
+    if not path:
+        return
+    with suppress(OSError):
+        if Path(path).read_bytes() == own.read_bytes():
+            return
+    raise OtherKeys(
+        f"{KEYS_VARIABLE} names {path}, and an `up` uses the keys in its data folder: copy that file to {own}, or "
+        f"unset {KEYS_VARIABLE}"
+    )
 
 
 def _all_running() -> list[Running]:

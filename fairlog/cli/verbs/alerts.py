@@ -108,7 +108,7 @@ class Eyes:
             session.keys,
             watched=seen,
             standbys=standbys_wanted() if up is None else min(1, up.masters - 1),
-            others=others_than(up),
+            others=others_than(up, session.target.data),
             bounds=self._bounds,
         )
         pages = self._pages
@@ -131,7 +131,7 @@ def _away(target: Target, error: str) -> list[Found]:
     from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
 
     up = None if target.store else find_running(target.data)
-    return found(ClusterState(), around_without_store(error, up))
+    return found(ClusterState(), around_without_store(error, up, target.data))
 
 
 def _part(text: str) -> float:

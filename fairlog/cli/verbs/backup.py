@@ -100,7 +100,7 @@ def recover(target: Target, *, accept: int, as_json: bool) -> None:
     """
     from recovery.archive.accept import accept as go_on  # noqa: PLC0415 (help needs none of it)
 
-    with stored_log(target) as (log, _):
+    with stored_log(target, signs=False) as (log, _):
         found = go_on(log, accept, local(os.getuid()))
         cluster = log.keys.cluster
     if as_json:

@@ -31,7 +31,7 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.verbs.accounts import worker_invite
-from fairlog.local.running import default_data, find_running, keyring_for
+from fairlog.local.running import check_own_keys, default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError, NotAuthenticated
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels
@@ -172,6 +172,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
         metrics=asked["metrics"],
         spark_rest=asked["beside"],
     )
+    check_own_keys(plan.data)
     if note := plain_note():
         render.say(note)
     if detach:

@@ -148,7 +148,7 @@ def _print_away(error: UnsuitableStore, target: Target, *, as_json: bool) -> int
     said: dict[str, Any] = {
         "cluster": cluster,
         "head": None,
-        "health": conditions.as_json(conditions.found(ClusterState(), around_without_store(why, up))),
+        "health": conditions.as_json(conditions.found(ClusterState(), around_without_store(why, up, target.data))),
         "master": None,
         "standbys": [],
         "election": None,

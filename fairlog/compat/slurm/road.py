@@ -16,7 +16,7 @@ from fairlog.compat.slurm.words import Refused
 from fairlog.credentials import named
 from fairlog.local.running import find_running
 from scheduler.model.errors import FairlogError
-from scheduler.service.addresses import UNIX
+from scheduler.service.addresses import UNIX, URL_VARIABLE
 
 TIMEOUT_S = 30.0
 """How long a request is repeated until a server answers it."""
@@ -38,6 +38,10 @@ class Road:
 
     def __init__(self) -> None:
         folder = os.environ.get("FAIRLOG_DATA")
+        if os.environ.get("FAIRLOG_STORE") and not os.environ.get(URL_VARIABLE):
+            raise Refused(
+                f"Slurm's commands reach the cluster through its API; set {URL_VARIABLE} and unset FAIRLOG_STORE"
+            )
         try:
             from pathlib import Path  # noqa: PLC0415 (loaded by what finds the API)
 

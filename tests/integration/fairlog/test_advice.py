@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 from redis import Redis
 
 from fairlog.watch.conditions import CONDITIONS
+from scheduler.store.full_disks import KEPT_MS
+from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell
 from tests.waiting import HOPELESS_S, wait_until
 
@@ -31,18 +34,18 @@ OTHERWHERE = {
     "audit_stopped": "tests/integration/fairlog/test_watching.py starts the auditor again, and it goes on",
     "no_api": "tests/integration/fairlog/test_watching.py ends the server and lets it come back",
     "worker_unwell": "tests/integration/workers/test_agent.py mends what the check names",
+    "disk": "tests/integration/fairlog/test_advice.py frees space on a small disk, where it may mount one",
+    "worker_disk": "tests/integration/fairlog/test_advice.py does the same for a worker's",
+    "other_up": "tests/integration/fairlog/test_advice.py names one of two",
 }
 """Condition -> where its advice is carried out instead."""
 NOT_HERE = {
     "deviation": "nothing ends it: what the log says stays, and the advice is to look",
     "clock": "no test may set the clock of its machine",
-    "disk": "no test may fill a disk of its machine",
-    "worker_disk": "it ends an hour after the last loss, whatever is done",
     "worker_suspect": "it ends by itself, and the advice keeps the worker out for longer",
     "failover": "it is told for ten minutes, and the advice is to look",
     "short": "the advice is to look; it ends when others give back what is due",
     "rewound": "it is told for a day, and the advice is to look",
-    "other_up": "it is told as long as both run, and the advice is to name one",
 }
 """Condition -> why no test can carry out its advice and see it end."""
 
@@ -175,6 +178,94 @@ def test_what_a_condition_advises_ends_it(here: Here) -> None:
     for name, carried_out in CARRIED_OUT.items():
         carried_out(here)
         here.until(name, holds=False)
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Callable[[str, int], Path]]:
+    """Mounts small disks of a name and a size (MiB); skips where this user may not."""
+    mounted: list[Path] = []
+
+    def mount(name: str, size_mb: int) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=755", "fairlog-test", str(folder)]
+        done = subprocess.run(command, capture_output=True, check=False) if os.geteuid() == 0 else None
+        if done is None or done.returncode:
+            pytest.skip("only root, where it may mount, has a small disk to fill")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def filled(disk: Path, left: int) -> Path:
+    """A file on the disk that leaves so many bytes of it."""
+    file = disk / "fills-it"
+    with file.open("wb") as written:
+        os.posix_fallocate(written.fileno(), 0, shutil.disk_usage(disk).free - left)
+    return file
+
+
+@contextmanager
+def up(shell: Shell, data: Path) -> Iterator[Here]:
+    """A cluster of one master and no worker on that folder."""
+    shell.ok("up", "--detach", "--data", str(data), "--workers", "0", "--masters", "1")
+    found = Here(shell)
+    try:
+        yield found
+    finally:
+        found.store.close()
+        shell.ok("down", "--data", str(data))
+
+
+def test_space_that_is_freed_on_the_stores_disk_ends_the_condition(
+    tmp_path: Path, disks: Callable[[str, int], Path]
+) -> None:
+    disk = disks("store", 128)
+    with up(Shell(tmp_path / "home"), disk / "data") as here:
+        file = filled(disk, 8 << 20)
+        assert "free space on the store's disk" in here.until("disk")["do"]
+        file.unlink()
+        here.until("disk", holds=False)
+
+
+def test_what_a_full_disk_kept_from_starting_starts_once_there_is_space(
+    tmp_path: Path, disks: Callable[[str, int], Path]
+) -> None:
+    disk = disks("worker", 16)
+    jobs = tmp_path / "jobs"  # no worker but those of an `up` runs anything in a home
+    jobs.mkdir()
+    with up(Shell(tmp_path / "home"), tmp_path / "data") as here:
+        here.shell.ok("company", "add", "acme")
+        run = ("--id", "w1", "--cores", "4", "--memory", "4G", "--run-dir", str(disk / "run"))
+        agent = here.started("worker", *run)
+        try:
+            wait_until(lambda: "w1" in here.shell.ok("workers"), "the worker to register")
+            file = filled(disk, 0)
+            mine = ("--company", "acme", "--user", "ann", "true")
+            app = here.shell.ok("submit", *mine, folder=jobs).splitlines()[0]
+            assert "free space in the run folder of worker w1" in here.until("worker_disk")["do"]
+            file.unlink()
+            wait_until(lambda: here.shell.app(app)["state"] == "finished", "the app to run and end")
+            [(key, text)] = here.store.hgetall(Keys("default").full_disks).items()
+            since, at, *rest = json.loads(text)
+            here.store.hset(Keys("default").full_disks, key, json.dumps([since, at - KEPT_MS, *rest]))
+            here.until("worker_disk", holds=False)
+        finally:
+            agent.terminate()
+            agent.wait(HOPELESS_S)
+
+
+def test_whoever_names_one_of_two_clusters_is_not_told_of_the_other(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    with up(shell, tmp_path / "first") as first, up(shell, tmp_path / "second"):
+        found = first.until("other_up")
+        assert f"on the data in {tmp_path / 'first'}" in found["sentence"], "the one that was started last is meant"
+        assert "--data DIR" in found["do"]
+        for name in ("first", "second"):
+            assert "other_up" not in first.holding("--data", str(tmp_path / name))
 
 
 def test_the_advice_of_every_condition_is_carried_out_or_cannot_be() -> None:

@@ -73,6 +73,6 @@ def test_a_store_whose_disk_is_full_is_told_whatever_its_log_could_still_take(
     (tmp_path / "store" / "store.log").write_text(words)
     size = 1 << 40
     monkeypatch.setattr(health, "disk_of", lambda _: StoreFacts(disk_used=size - left, disk_size=size))
-    monkeypatch.setattr(health, "others_than", lambda _: {})
+    monkeypatch.setattr(health, "others_than", lambda *_: {})
     up = cast("Running", SimpleNamespace(data=str(tmp_path)))
-    assert health.around_without_store("away", up).error == expected
+    assert health.around_without_store("away", up, None).error == expected

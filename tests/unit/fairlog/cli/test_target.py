@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from fairlog.cli.main import VERBS, cli
 from fairlog.cli.target import Target, target_options
+from fairlog.client import Client
+from fairlog.compat.slurm.road import Road
+from fairlog.compat.slurm.words import Refused
+from fairlog.errors import NoCluster
+from fairlog.local.running import check_own_keys
 
 ELSEWHERE = {
     "FAIRLOG_STORE": "redis://127.0.0.1:1/0",
@@ -50,8 +57,57 @@ def test_what_else_is_typed_counts_with_the_folder() -> None:
     assert told(*asked).output == "None|mine|/d|file:///a\n"
 
 
-def test_without_anything_typed_the_environment_counts() -> None:
-    assert told("verb").output == "redis://127.0.0.1:1/0|production|/srv/production|s3://production\n"
+@pytest.mark.parametrize("left_out", ["FAIRLOG_STORE", "FAIRLOG_DATA"])
+def test_without_anything_typed_the_environment_counts(left_out: str) -> None:
+    said = {"FAIRLOG_STORE": "redis://127.0.0.1:1/0", "FAIRLOG_DATA": "/srv/production", left_out: "None"}
+    env = {name: value for name, value in ELSEWHERE.items() if name != left_out}
+    due = f"{said['FAIRLOG_STORE']}|production|{said['FAIRLOG_DATA']}|s3://production\n"
+    assert told("verb", env=env).output == due
+
+
+def test_two_places_in_the_environment_are_refused() -> None:
+    answer = told("verb")
+    assert answer.exit_code == 2
+    assert (
+        "FAIRLOG_STORE and FAIRLOG_DATA name two places; unset one of them, or type --store or --data" in answer.output
+    )
+
+
+def test_a_client_in_an_environment_of_two_places_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ELSEWHERE.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(NoCluster, match="FAIRLOG_STORE and FAIRLOG_DATA name two places; unset one of them, or give"):
+        Client()
+
+
+def test_slurms_commands_go_to_no_other_cluster_than_the_store_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLOG_STORE", "redis://127.0.0.1:1/0")
+    monkeypatch.delenv("FAIRLOG_API", raising=False)
+    with pytest.raises(Refused, match="set FAIRLOG_API and unset FAIRLOG_STORE"):
+        Road()
+
+
+@pytest.mark.parametrize("asked", [("restore", "backup.gz"), ("import", "log.jsonl"), ("up", "--detach")], ids=" ".join)
+def test_keys_that_an_up_would_not_use_are_refused(asked: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("backup.gz", "log.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    others = tmp_path / "others.json"
+    others.write_text("{}")
+    verb, file = asked
+    given = file if verb == "up" else str(tmp_path / file)
+    env = {"FAIRLOG_KEYS": str(others), "HOME": str(tmp_path)}
+    answer = CliRunner(env=env).invoke(cli, ["--data", str(tmp_path / "new"), verb, given])
+    assert answer.exit_code == 1
+    own = tmp_path / "new/keys.json"
+    assert f"FAIRLOG_KEYS names {others}, and an `up` uses the keys in its data folder" in answer.output
+    assert f"copy that file to {own}, or unset FAIRLOG_KEYS" in answer.output
+    assert not own.parent.exists()
+    own.parent.mkdir()
+    own.write_text("{}")
+    for path in (str(others), str(own)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FAIRLOG_KEYS", path)
+            check_own_keys(own.parent)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ def test_an_up_that_was_started_again_is_no_other_one(tmp_path: Path, monkeypatc
     announce(mine)
     announce(theirs)
     announce(mine._replace(pid=7))
-    assert [*others_than(mine)] == [theirs.data]
+    assert [*others_than(mine, None)] == [theirs.data]
+    assert others_than(mine, folders[0]) == {}, "nobody who names it can mean another one"
     for descriptor in locks:
         os.close(descriptor)
