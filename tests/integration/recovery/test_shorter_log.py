@@ -103,6 +103,18 @@ def test_an_emptied_store_stays_empty_until_a_backup_is_restored(shell: Shell) -
 
 
 @pytest.mark.slow
+def test_an_emptied_store_is_begun_anew_once_that_is_accepted(shell: Shell) -> None:
+    """By the newest edition of the rules: a log without settings is by none yet."""
+    emptied(Path(shell.env["FAIRLOG_DATA"]))
+    refuses(shell)
+    shell.ok("recover", "--accept", "0")
+    lost = {"rewound", "failover"}
+    wait_until(lambda: not status(shell).keys() - lost, "all to be well but for what was lost")
+    shell.ok("company", "add", "initech")
+    assert "This log follows its rules" in shell.ok("audit")
+
+
+@pytest.mark.slow
 def test_an_older_file_of_the_store_is_served_once_it_is_accepted(shell: Shell, tmp_path: Path) -> None:
     data = Path(shell.env["FAIRLOG_DATA"])
     shell.ok("down")
