@@ -163,9 +163,9 @@ class Server:
     def _carry_out(self, line: socket.socket, request: Mapping[str, Any], descriptors: list[int], peer: int) -> None:
         verb = request.get("verb")
         if verb == "list":
-            _answer(line, {"cells": sorted(self._cells())})
+            _answer(line, {"cells": sorted(self._cells(peer))})
         elif verb == "kill":
-            handler = self._cells().get(str(request.get("executor")))
+            handler = self._cells(peer).get(str(request.get("executor")))
             if handler is not None:
                 os.kill(handler, signal.SIGTERM)
             _answer(line, {"killed": handler is not None})
@@ -179,9 +179,9 @@ class Server:
         else:
             raise NoCell("the verbs are start, kill and list")
 
-    def _cells(self) -> dict[str, int]:
-        """The cells that run: executor -> the process that keeps its connection."""
-        return {about["executor"]: about["pid"] for _, about in self._records()}
+    def _cells(self, peer: int) -> dict[str, int]:
+        """The cells of the user that run: executor -> the process that keeps its connection."""
+        return {about["executor"]: about["pid"] for _, about in self._records() if about.get("peer") == peer}
 
     def sizes(self) -> Iterator[tuple[Path, int, int]]:
         """The record, the memory in MiB and the cores of each cell that runs."""

@@ -37,6 +37,8 @@ from workers.launchers import LAUNCHERS, Place
 from workers.processes import started_s
 from workers.sandbox import CellSettings, ForOthers, NoCell, why_no_cell
 
+OTHER = 54398
+"""Another user whom the helper serves."""
 ATTACK = Path(__file__).with_name("attack.py").read_text()
 as_root = pytest.mark.skipif(
     bool(os.geteuid() or why_no_cell()), reason=f"needs root and cells{': ' if why_no_cell() else ''}{why_no_cell()}"
@@ -78,8 +80,18 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     share = json.dumps([f"{folder}/shared"])
     accounts.write_text(f"[companies]\nacme = 54321\n[cells]\nshare = {share}\n")
     os.environ["FAIRLOG_LAUNCH_SOCKET"] = str(folder / "socket")
-    where = ("--map", str(accounts), "--allow", str(os.getuid()), "--state", str(folder / "state"))
+    where = (
+        "--map",
+        str(accounts),
+        "--allow",
+        str(os.getuid()),
+        "--allow",
+        str(OTHER),
+        "--state",
+        str(folder / "state"),
+    )
     process = subprocess.Popen([*with_capabilities(), sys.executable, "-m", "workers.launch_helper", *where])
+    folder.chmod(0o711)
     wait_until((folder / "socket").exists, "the helper")
     yield folder / "state"
     process.terminate()
@@ -96,10 +108,15 @@ def account_rig(own_store: EmbeddedStore, tmp_path: Path, helper: Path) -> Itera
     rig.close()
 
 
-def asked(request: dict[str, object]) -> dict[str, object]:
-    """The helper's answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.connect(os.environ["FAIRLOG_LAUNCH_SOCKET"])
+def asked(request: dict[str, object], uid: int | None = None) -> dict[str, object]:
+    """The helper's answer to this user, or to another one."""
+    name = Path(os.environ["FAIRLOG_LAUNCH_SOCKET"])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line, chdir(name.parent):
+        os.seteuid(os.geteuid() if uid is None else uid)
+        try:
+            line.connect(name.name)
+        finally:
+            os.seteuid(os.getuid())
         line.send(json.dumps(request).encode())
         answer: dict[str, object] = json.loads(line.recv(4096))
         return answer
@@ -215,6 +232,19 @@ def test_the_helper_ends_a_cell_on_request_and_with_its_executor(account_rig: Ri
 
 
 @as_root
+def test_no_user_of_the_helper_sees_or_ends_the_cells_of_another(account_rig: Rig) -> None:
+    mark = a_mark()
+    grant = account_rig.grant(("sleep", mark))
+    pid = account_rig.launch(grant)
+    wait_until(lambda: sleeping(mark), "the task")
+    assert asked({"verb": "list"}, OTHER) == {"cells": []}
+    assert asked({"verb": "kill", "executor": grant.executor}, OTHER) == {"killed": False}
+    assert asked({"verb": "list"}) == {"cells": [grant.executor]}
+    os.kill(pid, signal.SIGTERM)
+    assert account_rig.end_of(grant).reason == "killed"
+
+
+@as_root
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
@@ -233,7 +263,6 @@ def test_the_helper_waits_for_nothing_from_users_that_it_does_not_serve(helper: 
     """Each would cost it a process, for as long as they like."""
     assert helper
     name = Path(os.environ["FAIRLOG_LAUNCH_SOCKET"])
-    name.parent.chmod(0o711)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line, chdir(name.parent):
         line.settimeout(HOPELESS_S)
         os.seteuid(54399)
