@@ -42,6 +42,10 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
     chosen={"worker_selection": "cores-free-asc", "placement": "pack", "user_policy": "balanced"},
 )
 @example(history=seeded(59, 46), chosen={"app_policy": "sql-first"})
+@example(  # executors are spread over the fullest workers first
+    history=seeded(514960, 15),
+    chosen={"worker_selection": "cores-free-asc", "placement": "spread", "user_policy": "balanced"},
+)
 @given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
 @examples(80)
 def test_placement_and_usage_are_what_a_scan_over_everything_gives(history: History, chosen: dict[str, object]) -> None:
