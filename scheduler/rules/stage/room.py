@@ -226,18 +226,20 @@ class Seeking:
         for one in last_granted_first(theirs):
             if quota.covers(held, self.size):
                 break
-            if one.app != app.id and taking.take(one):
+            back = taking.back(one)
+            if one.app != app.id and taking.take(one, makes=NOTHING):
                 found.append(one)
-                held -= one.resources
+                held -= one.resources - back
         return found if quota.covers(held, self.size) else None
 
     def _made(self, worker: Worker, forced: list[Allocation], means: Means) -> Room | None:
         """How room is made on the worker by these means; None if it cannot."""
         taking = Taking(self)
-        for one in forced:
-            taking.count(one)
         room = worker.free + coming(self.state, worker)
-        room += sum((one.resources for one in forced if one.worker == worker.id), NOTHING)
+        for one in forced:
+            if one.worker == worker.id:
+                room += one.resources - taking.back(one)
+            taking.count(one)
         there = [
             one
             for one in last_granted_first(worker.executors.values())
@@ -298,30 +300,39 @@ class Taking:
         self._units[one.app] = self._units.get(one.app, 0) + units_of(app, one)
         self.taken.append(one)
 
-    def take(self, one: Allocation, *, others: bool = False) -> bool:
+    def back(self, one: Allocation) -> Resources:
+        """What its app gets back for the executor, in smaller ones: what of it is no surplus beside those taken."""
+        app = self._seeking.state.apps[one.app]
+        return app.need.executor * max(0, units_of(app, one) - max(0, self._left(app)))
+
+    def take(self, one: Allocation, *, makes: Resources | None = None, others: bool = False) -> bool:
         """Whether the executor is surplus beside those that are taken already, and so is taken.
 
+        `makes`: what must have room in its place beside what its app gets back, the unit unless it is stated.
         With `others`, also whether surplus of its side leaves after it, in the place of which its app has room again.
         """
-        may = one.status != "stopping" and (self._is_surplus(one) or (others and self._can_follow(one)))
+        unit = self._seeking.size if makes is None else makes
+        may = one.status != "stopping" and (self._is_surplus(one, unit) or (others and self._can_follow(one)))
         if may:
             self.count(one)
         return may
 
-    def _is_surplus(self, one: Allocation) -> bool:
+    def _left(self, app: App) -> int:
+        """How many units above its entitlement the app holds beside what is taken."""
+        return self._seeking.entitled.surplus(app) - self._units.get(app.id, 0)
+
+    def _is_surplus(self, one: Allocation, makes: Resources) -> bool:
         """Whether its app holds more than its entitlement.
 
         One that the scheduler made larger than what is surplus leaves, too, if its app can get the rest back in
-        smaller ones on the same worker.
+        smaller ones on the same worker, beside what it `makes` room for.
         """
-        seeking = self._seeking
-        app = seeking.state.apps[one.app]
-        left = seeking.entitled.surplus(app) - self._units.get(app.id, 0)
+        app = self._seeking.state.apps[one.app]
+        left = self._left(app)
         if app.over or left <= 0:
             return False
-        units = units_of(app, one)
-        rest = app.need.executor * max(0, units - left) + seeking.size
-        return units <= left or ((isinstance(app.sizing, Computed) or app.need.growing) and one.resources.covers(rest))
+        divides = isinstance(app.sizing, Computed) or app.need.growing
+        return units_of(app, one) <= left or (divides and one.resources.covers(self.back(one) + makes))
 
     def _can_follow(self, one: Allocation) -> bool:
         """Whether its user or company is above its entitlement without it, by what can make room for it elsewhere."""

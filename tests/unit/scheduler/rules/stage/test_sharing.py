@@ -161,6 +161,16 @@ def test_a_company_that_may_not_borrow_makes_room_below_its_cap_for_its_own() ->
     assert held(shared) == {"small": 4, "large": 4}
 
 
+def test_below_a_cap_a_larger_executor_gives_way_to_a_smaller_one_of_its_app() -> None:
+    shared = cluster("b", w0=32)
+    shared.turn(RegisterCompany(company="a", cores=12, memory_mb=1 << 20))
+    shared.turn(SubmitApp(app="sized", company="a", user="ann", command=("true",), cores=8))
+    assert [one.resources.cores for one in shared.state.executors.values()] == [8]
+    submit(shared, "large", "a", 8, 8, user="bob")
+    obey(shared)
+    assert held(shared) == {"sized": 4, "large": 8}
+
+
 def test_an_app_whose_unit_exceeds_the_cap_is_refused_and_a_larger_request_is_not() -> None:
     shared = cluster("b", w0=16)
     shared.turn(RegisterCompany(company="a", cores=8, memory_mb=1 << 20))
