@@ -8,12 +8,6 @@ from scheduler.rules.share.entitlement import entitlement, held_units
 from scheduler.rules.state import ClusterState
 
 
-def is_lawful(state: ClusterState, event: Event) -> None:
-    """Check a loss just before it is folded (semantics H6, H7)."""
-    if isinstance(event, ExecutorRevoked) and event.why is not None:
-        leaves_for_a_need(state, event)
-
-
 def leaves_for_a_need(state: ClusterState, event: ExecutorRevoked) -> None:
     """Its claimant is below; a surplus is above what its app, its user or its company is entitled to (H6, H7)."""
     entitled, claimant = entitlement(state), state.apps[event.claimant or ""]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,6 @@ from scheduler.model.events import (
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
-    ExecutorRevoked,
     MasterElected,
     RoleRevoked,
     TargetEnded,
@@ -43,8 +42,9 @@ from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact, Record, facts, record_of
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
-from tests.property.lawful import is_lawful
+from tests.property.given import rests
 from tests.simulation.allowed import sees, why_not
+from tests.simulation.sharing import RuleBroken, Sharing
 from witness.audit.audit import audit
 from witness.audit.proofs import Proofs
 
@@ -62,9 +62,9 @@ REVOKED_WITHIN_MS = 1_000
 
 
 class PromiseBroken(AssertionError):
-    """A promise of fairlog does not hold; `promise` is its number."""
+    """A promise of fairlog does not hold; `promise` is its number, or the rule by which sharing promises it."""
 
-    def __init__(self, promise: int, what: str) -> None:
+    def __init__(self, promise: int | str, what: str) -> None:
         super().__init__(f"promise {promise} is broken: {what}")
         self.promise = promise
 
@@ -117,6 +117,7 @@ class Witness:
         self.over: dict[str, AppRemoved] = {}
         self.lost: set[str] = set()
         """Executors and drivers that were lost, so that nobody heard what they did last."""
+        self._sharing = Sharing()
         self._offers: dict[str, Resources] = {}
         self._offered: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, _Slice] = {}
@@ -130,7 +131,8 @@ class Witness:
 
     def committed(self, master: str) -> None:
         """Check a commit: one writer, one chain, and grants that agree with the log."""
-        for number, fact in enumerate(self._new_facts()):
+        found = self._new_facts()
+        for number, fact in enumerate(found):
             event = self._take(fact)
             if isinstance(event, MasterElected):
                 self.elections += 1
@@ -138,6 +140,10 @@ class Witness:
                     raise PromiseBroken(4, f"{master} wrote that {event.master} was elected")
             elif self.state.master != master:
                 raise PromiseBroken(4, f"{master} wrote {fact.seq} while {self.state.master} was elected")
+        if found and not rests(
+            fact.command for fact in found if fact.turn == found[-1].turn and fact.command is not None
+        ):
+            self._check_sharing(self._sharing.after, self.state)
         self._check_grants()
 
     def tail_was_lost(self, *, promised: bool) -> None:
@@ -308,11 +314,7 @@ class Witness:
             turn = self.causes.setdefault(fact.cause, fact.turn)
             if turn != fact.turn:
                 raise PromiseBroken(6, f"{fact.cause} was carried out at {turn} and again at {fact.turn}")
-        if isinstance(fact.event, ExecutorRevoked):
-            try:
-                is_lawful(self.state, fact.event)
-            except AssertionError as error:
-                raise PromiseBroken(7, f"at {fact.seq} nothing may be taken: {error}") from error
+        self._check_sharing(self._sharing.before, self.state, fact.event, fact.at)
         try:
             event = fold(self.state, fact)
         except FairlogError as error:
@@ -328,6 +330,12 @@ class Witness:
         else:
             self._count(event, fact.seq)
         return event
+
+    def _check_sharing(self, check: Callable[..., None], *about: Any) -> None:
+        try:
+            check(*about)
+        except RuleBroken as broken:
+            raise PromiseBroken(broken.rule, f"after {self.position.seq}: {broken}") from broken
 
     def _check_sender(self, fact: Fact) -> None:
         """Check that the log names who sent a command, and that the sender might (semantics I1, I3)."""

@@ -44,7 +44,7 @@ class Failure(NamedTuple):
 
     seed: int
     reason: str
-    promise: int | None = None
+    promise: int | str | None = None
 
     def __str__(self) -> str:
         """The reason, and the command that repeats the run."""

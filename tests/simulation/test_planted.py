@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +19,10 @@ from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
+from scheduler.rules.share.fill import Leaf
 from scheduler.rules.snapshot_records import restored
+from scheduler.rules.stage.needs import _Telling
+from scheduler.rules.stage.sharing import shared
 from scheduler.rules.state import ClusterState
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.keyring import Keyring
@@ -164,6 +168,52 @@ def room_that_is_made_for_a_need_is_given_to_anybody(patch: pytest.MonkeyPatch) 
     patch.setattr(Worker, "open_to", lambda worker, _app: NOTHING if worker.shut else worker.free)
 
 
+def companies_are_lent_more_than_their_caps(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.sharing.passes_cap", lambda *_: True)
+
+
+def an_entitlement_is_kept_whatever_changes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.share.entitlement._holds_for", lambda *_: True)
+
+
+def equal_shares_go_to_who_holds_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leaf, "is_held", False)
+
+
+def who_is_entitled_does_not_enter(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.sharing._entering", lambda *_: iter(()))
+
+
+def what_is_left_is_lent_to_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.sharing._lent", lambda *_: iter(()))
+
+
+def every_worker_has_a_target_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.needs.most_targets", lambda state: state.fleet.live)
+
+
+def needs_get_no_targets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.needs._targets", lambda *_: iter(()))
+
+
+def who_is_told_to_leave_has_no_time(patch: pytest.MonkeyPatch) -> None:
+    told = _Telling.told
+    patch.setattr(
+        _Telling, "told", lambda telling, *who: structs.replace(told(telling, *who), deadline=telling._state.at)
+    )
+
+
+def a_turn_ends_before_all_is_decided(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.turn.shared", lambda state, at: islice(shared(state, at), 3))
+
+
+def slots_begin_before_their_date(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        "scheduler.rules.stage.slots._due",
+        lambda state, _: [state.apps[name] for name, slot in state.slots.items() if not slot.began],
+    )
+
+
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
     waiting = "if backoff_s > 0 then\n        task.due_at"
     assert waiting in worklist_lua.STEP
@@ -241,7 +291,7 @@ class Found(NamedTuple):
     `accounts`: the bug is in what only clusters with accounts have, so only their seeds are tried.
     """
 
-    promise: int
+    promise: int | str
     from_seed: int = 0
     accounts: bool = False
 
@@ -262,6 +312,16 @@ PLANTS: dict[Plant, Found] = {
     who_holds_which_address_is_not_looked_at: Found(5),
     what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=18),
     room_that_is_made_for_a_need_is_given_to_anybody: Found(5, from_seed=9),
+    companies_are_lent_more_than_their_caps: Found("H1", from_seed=80),
+    an_entitlement_is_kept_whatever_changes: Found("H2"),
+    equal_shares_go_to_who_holds_nothing: Found("H3", from_seed=660),
+    who_is_entitled_does_not_enter: Found("H4"),
+    what_is_left_is_lent_to_nobody: Found("H5", from_seed=20),
+    every_worker_has_a_target_at_once: Found("H6"),
+    needs_get_no_targets: Found("H6"),
+    who_is_told_to_leave_has_no_time: Found("H7"),
+    a_turn_ends_before_all_is_decided: Found("H9"),
+    slots_begin_before_their_date: Found("H10"),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),

@@ -1,0 +1,195 @@
+"""What sharing by entitlement promises, checked at every event and after every turn of a log (semantics H)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import permutations
+
+from scheduler.model.events import (
+    AppRemoved,
+    Event,
+    ExecutorRevoked,
+    NeedBegan,
+    SlotAwaited,
+    SlotBegan,
+    TargetSet,
+)
+from scheduler.model.quota import Quota
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.entities import App, Worker
+from scheduler.rules.failures import kept_from
+from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.share.entitlement import Entitlement, entitlement, filling, held_units, units_of, wanted_units
+from scheduler.rules.share.fill import Leaf
+from scheduler.rules.state import ClusterState
+from tests.property.given import decides_nothing_more
+from tests.property.lawful import leaves_for_a_need, within_cap
+
+
+class RuleBroken(AssertionError):
+    """What sharing promises does not hold; `rule` is its number."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(what)
+        self.rule = rule
+
+
+class Sharing:
+    """The dates of needs and slots, as the events tell of them."""
+
+    def __init__(self) -> None:
+        self._dates: dict[str, int] = {}
+        """App -> the date of its last need, in ms."""
+        self._slots: dict[str, int] = {}
+        """App -> when its slot may begin, in ms."""
+
+    def before(self, state: ClusterState, event: Event, at: int) -> None:
+        """Check an event at `at` (ms) just before it is folded."""
+        with _rule("H1"):
+            within_cap(state, event)
+        match event:
+            case NeedBegan():
+                self._begins(state, event, at)
+            case TargetSet():
+                most = max(1, sum(worker.status == "alive" for worker in state.workers.values()) // 4)
+                if len(state.holds) >= most:
+                    raise RuleBroken("H6", f"{len(state.holds)} targets of at most {most} are there, and one more")
+            case ExecutorRevoked(why=str()):
+                self._tells(state, event)
+            case SlotAwaited():
+                self._slots[event.app] = event.date
+                whole, rest = divmod(event.date - at, 1000 * state.settings.slot_s)
+                if whole < 1 or rest:
+                    raise RuleBroken("H10", f"{event.app} awaits a slot for {event.date - at} ms")
+            case SlotBegan() if at < self._slots[event.app]:
+                raise RuleBroken("H10", f"the slot of {event.app} begins {self._slots[event.app] - at} ms early")
+            case AppRemoved():
+                self._dates.pop(event.app, None)
+            case _:
+                pass
+
+    def _begins(self, state: ClusterState, event: NeedBegan, at: int) -> None:
+        """A date is a patience from now, or that of a need which its app had before."""
+        patience = 1000 * (state.settings.reclaim_patience_s or 0)
+        if event.date not in (at + patience, self._dates.get(event.app)):
+            raise RuleBroken("H7", f"the need of {event.app} has its date {event.date - at} ms from now")
+        self._dates[event.app] = event.date
+
+    def _tells(self, state: ClusterState, event: ExecutorRevoked) -> None:
+        with _rule("H6"):
+            leaves_for_a_need(state, event)
+        executor = state.executors[event.executor]
+        runs_until = executor.granted_at + 1000 * state.settings.min_runtime_s
+        date = 0 if 0 < executor.until <= state.at else max(runs_until, self._dates.get(event.claimant or "", 0))
+        if (event.deadline or 0) < date:
+            raise RuleBroken("H7", f"{event.executor} is to leave {date - (event.deadline or 0)} ms early")
+        if event.why == "plan":  # its app gets it back by then
+            self._dates[event.app] = event.deadline or 0
+
+    def after(self, state: ClusterState) -> None:
+        """Check the state at the end of a turn."""
+        if not state.by_entitlement:
+            return
+        entitled = entitlement(state)
+        _is_filled(state, entitled)
+        with _rule("H9"):
+            decides_nothing_more(state)
+        _stay_with_holders(state, entitled)
+        _has_entered(state, entitled)
+        _has_targets(state, entitled)
+        _is_lent(state)
+
+
+def _is_filled(state: ClusterState, entitled: Entitlement) -> None:
+    """Check that a filling from the start hands out the same, or that all is handed out (semantics H2)."""
+    again = filling(state)[0]
+    for app in state.apps.values():
+        due = entitled.units(app)
+        if app.ended is not None or due == again.units(app):
+            continue
+        if not entitled.whole or due != (wanted_units(app) if app.need.hostable and not app.over else 0):
+            raise RuleBroken("H2", f"{app.id} is entitled to {due} executors, and is handed {again.units(app)}")
+
+
+def _stay_with_holders(state: ClusterState, entitled: Entitlement) -> None:
+    """Check of companies that differ in nothing but what they hold that the one which holds it gets one more (H3)."""
+    plain: dict[tuple[Quota, Resources], list[list[Leaf]]] = {}
+    for node in entitled.companies.values():
+        leaves = [leaf for user in node.users for leaf in user.leaves]
+        if node.capped or len(node.users) != 1 or len({leaf.size for leaf in leaves}) != 1:
+            continue
+        size, units = leaves[0].size, sum(leaf.units for leaf in leaves)
+        if node.used == size * units and all(leaf.driver is NOTHING and leaf.least == leaf.most for leaf in leaves):
+            plain.setdefault((node.quota, size), []).append(leaves)
+    for alike in plain.values():
+        for one, other in permutations(alike, 2):
+            follows = next((leaf for leaf in one if leaf.units < leaf.most), None)
+            last = [leaf for leaf in other if leaf.units][-1:]
+            if not follows or not last or sum(leaf.units for leaf in one) + 1 != sum(leaf.units for leaf in other):
+                continue
+            holds, held = (held_units(state.apps[leaf.app]) for leaf in (follows, *last))
+            if holds > follows.units and held < last[0].units:
+                raise RuleBroken("H3", f"{follows.app} holds what {last[0].app} is entitled to, with equal shares")
+
+
+def _has_entered(state: ClusterState, entitled: Entitlement) -> None:
+    """Check that no app waits that is entitled to anything and may enter (semantics H4)."""
+    if not state.fleet.live:
+        return
+    for app in state.queue.arrivals.values():
+        lets_in = state.queue.companies[app.spec.company].limit.lets_in(app)
+        if app.ready and lets_in and (entitled.units(app) or entitled.is_driven(app)):
+            raise RuleBroken("H4", f"{app.id} is entitled to {entitled.units(app)} executors, and waits")
+
+
+def _is_lent(state: ClusterState) -> None:
+    """Check that no room is left that an admitted app of a company which may borrow could use (semantics Z1, H5)."""
+    one_each = PLACEMENTS[state.settings.placement].one_a_worker
+    for app in state.indexes.owed:
+        lends = state.companies[app.spec.company].spec.may_borrow
+        if not lends or app.holds or app.demand.wanted or wanted_units(app) <= held_units(app):
+            continue
+        without = {*kept_from(state, app, state.at), *(one.worker for one in app.executors.values() if one_each)}
+        for worker in state.workers.values():
+            usable = worker.status == "alive" and worker.suspicion is None and worker.id not in without
+            if usable and worker.open_to(app.id).covers(app.need.executor):
+                raise RuleBroken("H5", f"{app.id} could use what is left on {worker.id}")
+
+
+def _has_targets(state: ClusterState, entitled: Entitlement) -> None:
+    """Check that a need waits for no target where surplus makes room on a worker, unless K have targets (H6)."""
+    if len(state.holds) >= max(1, state.fleet.live // 4):
+        return
+    for app in state.indexes.needy:
+        if app.lack.units <= len(app.holds) or not state.companies[app.spec.company].spec.may_borrow:
+            continue
+        for worker in state.workers.values():
+            usable = worker.status == "alive" and not worker.holds and worker.suspicion is None
+            if usable and worker.id not in app.troubles and _surplus_makes_room(state, entitled, app, worker):
+                raise RuleBroken("H6", f"{app.id} has no target, and surplus on {worker.id} makes room for it")
+
+
+def _surplus_makes_room(state: ClusterState, entitled: Entitlement, app: App, worker: Worker) -> bool:
+    taken: Counter[str] = Counter()
+    room = worker.free
+    for one in worker.executors.values():
+        other = state.apps[one.app]
+        if one.status == "stopping" or other.over or one.app == app.id:
+            continue
+        if held_units(other) - taken[other.id] - units_of(other, one) >= entitled.units(other):
+            taken[other.id] += units_of(other, one)
+            room += one.resources
+    return room.covers(app.need.executor if app.unplaced_driver is NOTHING else app.unplaced_driver)
+
+
+@contextmanager
+def _rule(number: str) -> Iterator[None]:
+    """Whoever does not hold within breaks this rule."""
+    try:
+        yield
+    except RuleBroken:
+        raise
+    except AssertionError as error:
+        raise RuleBroken(number, str(error)) from error
