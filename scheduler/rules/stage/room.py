@@ -218,19 +218,30 @@ class Seeking:
         state, app = self.state, self.app
         if not is_capped(state, app, self.size):
             return []
-        quota = state.queue.companies[app.spec.company].tenant.quota
         theirs = [one for one in state.executors.values() if state.apps[one.app].spec.company == app.spec.company]
-        held = state.companies[app.spec.company].staying
+        in_order = last_granted_first(theirs)
+        whole = self._passing(in_order, divides=False)
+        if whole is not None:
+            return whole
+        return self._passing(sorted(in_order, key=lambda one: -units_of(state.apps[one.app], one)), divides=True)
+
+    def _passing(self, theirs: list[Allocation], *, divides: bool) -> list[Allocation] | None:
+        """The first of these that are surplus and without which the unit passes the cap; None if it does not.
+
+        Where an executor `divides`, its app gets a part of it back. The largest come first then: else a smaller one of
+        its app, no larger than that part, would have to stay.
+        """
+        state, company = self.state, self.app.spec.company
+        quota = state.queue.companies[company].tenant.quota
+        held = state.companies[company].staying
         taking = Taking(self)
-        found: list[Allocation] = []
-        for one in last_granted_first(theirs):
+        for one in theirs:
             if quota.covers(held, self.size):
                 break
             back = taking.back(one)
-            if one.app != app.id and taking.take(one, makes=NOTHING):
-                found.append(one)
+            if one.app != self.app.id and (divides or back == NOTHING) and taking.take(one, makes=NOTHING):
                 held -= one.resources - back
-        return found if quota.covers(held, self.size) else None
+        return taking.taken if quota.covers(held, self.size) else None
 
     def _made(self, worker: Worker, forced: list[Allocation], means: Means) -> Room | None:
         """How room is made on the worker by these means; None if it cannot."""
@@ -240,6 +251,7 @@ class Seeking:
             if one.worker == worker.id:
                 room += one.resources - taking.back(one)
             taking.count(one)
+        taking.forced = len(forced)
         there = [
             one
             for one in last_granted_first(worker.executors.values())
@@ -293,6 +305,8 @@ class Taking:
         self._seeking = seeking
         self._units: dict[str, int] = {}
         self.taken: list[Allocation] = []
+        self.forced = 0
+        """How many of them leave in any case."""
 
     def count(self, one: Allocation) -> None:
         """Count an executor that leaves."""
@@ -331,8 +345,12 @@ class Taking:
         left = self._left(app)
         if app.over or left <= 0:
             return False
-        divides = isinstance(app.sizing, Computed) or app.need.growing
-        return units_of(app, one) <= left or (divides and one.resources.covers(self.back(one) + makes))
+        units = units_of(app, one)
+        if units <= left:
+            return True
+        stays = any(each.app == one.app and units_of(app, each) <= units - left for each in self.taken[: self.forced])
+        divides = not stays and (isinstance(app.sizing, Computed) or app.need.growing)
+        return divides and one.resources.covers(self.back(one) + makes)
 
     def _can_follow(self, one: Allocation) -> bool:
         """Whether its user or company is above its entitlement without it, by what can make room for it elsewhere."""

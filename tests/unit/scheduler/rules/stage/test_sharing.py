@@ -171,6 +171,18 @@ def test_below_a_cap_a_larger_executor_gives_way_to_a_smaller_one_of_its_app() -
     assert held(shared) == {"sized": 4, "large": 8}
 
 
+def test_below_a_cap_no_smaller_executor_leaves_for_a_part_of_a_larger_one() -> None:
+    """It would stay since its app is entitled to that part, and be told to leave again, in a turn without an end."""
+    shared = cluster("b", w0=12)
+    shared.turn(RegisterCompany(company="a", cores=30, memory_mb=1 << 20))
+    shared.turn(SubmitApp(app="sized", company="a", user="ann", command=("true",), cores=16))
+    shared.worker("w1", 64)
+    assert sorted(one.resources.cores for one in shared.state.executors.values()) == [4, 4, 8]
+    submit(shared, "large", "a", 24, 24, user="bob")
+    obey(shared)
+    assert held(shared) == {"sized": 4, "large": 24}
+
+
 def test_an_app_whose_unit_exceeds_the_cap_is_refused_and_a_larger_request_is_not() -> None:
     shared = cluster("b", w0=16)
     shared.turn(RegisterCompany(company="a", cores=8, memory_mb=1 << 20))
