@@ -98,14 +98,29 @@ def _superfluous(app: App, target: Hold, entitled: Entitlement) -> bool:
 
 
 def _may_stay(state: ClusterState, executor: Allocation, claimant: App, entitled: Entitlement) -> bool:
-    """Whether neither its app, its user nor its company would be above its entitlement if the executor stayed."""
+    """Whether neither its app, its user nor its company would be above its entitlement if the executor stayed.
+
+    What leaves by the plan counts as there: its app gets it back, and else the two would take turns.
+    """
     app = state.apps[executor.app]
     if app.over:
         return False
-    if held_units(app) + units_of(app, executor) > entitled.units(app):
+    theirs = [
+        one
+        for other in state.holds.values()
+        if other.reason == "plan"
+        for one in other.leaving.values()
+        if state.apps[one.app].spec.company == app.spec.company
+    ]
+    there = sum([units_of(app, one) for one in (executor, *theirs) if one.app == app.id])
+    if held_units(app) + there > entitled.units(app):
         return False
     side = side_of(state, entitled, app, claimant)
-    return side is None or side[1].covers(side[0] + executor.resources)
+    if side is None:
+        return True
+    if app.spec.company == claimant.spec.company:
+        theirs = [one for one in theirs if state.apps[one.app].spec.user == app.spec.user]
+    return side[1].covers(sum([one.resources for one in theirs], side[0] + executor.resources))
 
 
 def having_needs(state: ClusterState) -> list[App]:
