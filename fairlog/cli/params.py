@@ -264,18 +264,18 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def read_offered(text: str) -> tuple[str, tuple[str, ...]]:
     """A kind of resources and its addresses, written `gpu=0,1,2,3`, or `gpu=4` for 0 to 3.
 
-    Raises: click.BadParameter for another form.
+    One number is a count, but 0, which could offer nothing: it is the address 0. Raises: click.BadParameter for another form.
     """
     kind, equals, listed = text.partition("=")
     if not kind or not equals or not listed.strip(","):
         raise click.BadParameter(f"{_short(text)} names no addresses; write it like gpu=0,1 or gpu=2 for the same")
     if listed.isascii() and listed.isdecimal():
-        if not 0 < int(listed) <= MAX_AMOUNT:
+        if int(listed) > MAX_AMOUNT:
             raise click.BadParameter(
                 f"{_short(text)} is not between 1 and {MAX_AMOUNT} addresses; a single address ends with a comma: "
                 f"{kind}={listed},"
             )
-        return read_text(kind), tuple(map(str, range(int(listed))))
+        return read_text(kind), tuple(map(str, range(max(1, int(listed)))))
     return read_text(kind), tuple(read_text(address.strip()) for address in listed.removesuffix(",").split(","))
 
 

@@ -392,7 +392,7 @@ def _spark_rest(address: tuple[str, int] | None) -> Callable[[Any], Any]:
     "resources",
     read_offered,
     metavar="KIND=ADDRESSES",
-    help="Addresses to offer of a kind of resources, such as gpu=0,1, or gpu=2 for the same. Repeatable.",
+    help="Addresses to offer of a kind of resources, such as gpu=0,1, or gpu=2 for the same; gpu=0 is one. Repeatable.",
 )
 @click.option(
     "--discover",

@@ -261,6 +261,7 @@ def test_a_setting_is_read_as_what_it_is_likely_to_be(name: str, text: str, valu
         ("gpu=4", ("gpu", ("0", "1", "2", "3"))),
         ("gpu=0,2,3", ("gpu", ("0", "2", "3"))),
         ("gpu=3,", ("gpu", ("3",))),
+        ("gpu=0", ("gpu", ("0",))),
         ("gpu.a100=GPU-5f, GPU-6a", ("gpu.a100", ("GPU-5f", "GPU-6a"))),
     ],
 )
@@ -268,7 +269,7 @@ def test_offered_addresses_are_listed_or_counted(text: str, offered: tuple[str, 
     assert read_offered(text) == offered
 
 
-@pytest.mark.parametrize("text", ["gpu", "gpu=", "=4", "gpu=,", "gpu=0", "gpu=10001"])
+@pytest.mark.parametrize("text", ["gpu", "gpu=", "=4", "gpu=,", "gpu=10001"])
 def test_what_offers_no_addresses_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"gpu=0,1 or gpu=2 for the same|not between 1 and 10000 addresses"):
         read_offered(text)
