@@ -264,7 +264,9 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def read_offered(text: str) -> tuple[str, tuple[str, ...]]:
     """A kind of resources and its addresses, written `gpu=0,1,2,3`, or `gpu=4` for 0 to 3.
 
-    One number is a count, but 0, which could offer nothing: it is the address 0. Raises: click.BadParameter for another form.
+    One number is a count, but 0, by which nothing would be offered: that is the address 0.
+
+    Raises: click.BadParameter for another form.
     """
     kind, equals, listed = text.partition("=")
     if not kind or not equals or not listed.strip(","):

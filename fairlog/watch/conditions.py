@@ -291,6 +291,12 @@ def _no_master(state: ClusterState, around: Around) -> Holds:
     yield "", f"no master is active{behind}{since}", around.log_at or 0
 
 
+def _find_master(around: Around) -> str:
+    if around.standing_by:
+        return "one serves as soon as it can: see the logs of those that stand by, which say why none does"
+    return "start one with `fairlog master`"
+
+
 def _kept_out(around: Around) -> bool:
     """Whether another condition says why no master can serve: to start a further one would not help."""
     store = around.store
@@ -616,7 +622,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "no_master",
         "critical",
         _no_master,
-        "start one with `fairlog master`, or see the logs of those that run",
+        _find_master,
         cost=_UNDECIDED,
     ),
     Condition(

@@ -45,6 +45,8 @@ _SENDS = "blpop del discard eval evalsha exec expire hset multi pexpire pttl rpu
 _WORKS = "hdel hincrby hincrbyfloat hsetnx lpop lpush ltrim persist sadd srem unwatch watch zadd zrem"
 
 AUDITOR = "fairlog-auditor"
+SEES_USERS = "acl|getuser"
+"""The command of those who may know what the store's users may do."""
 
 ROLES = (
     Role(
@@ -53,7 +55,7 @@ ROLES = (
         write="*",
         read="",
         queues=_SERVING,
-        commands=f"{_READS} {_SENDS} {_WORKS} lrem memory|usage acl|getuser rename unlink xtrim zremrangebyscore",
+        commands=f"{_READS} {_SENDS} {_WORKS} lrem memory|usage {SEES_USERS} rename unlink xtrim zremrangebyscore",
     ),
     Role(
         user="fairlog-api",

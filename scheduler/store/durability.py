@@ -8,12 +8,14 @@ do, without an error: the log is empty then. So the default user has to be turne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError, ResponseError
 
 from scheduler.model.errors import UnsuitableStore
-from scheduler.store.acl import DEFAULT_OFF
+from scheduler.store.acl import DEFAULT_OFF, ROLES, SEES_USERS
+from scheduler.store.connection import user_of
 from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.known_holes import server_of
 from scheduler.store.transient import NotDurable, passes
@@ -74,10 +76,8 @@ def check_store(store: Redis, *, unsafe: bool = False, serving: bool = True) -> 
     Raises: UnsuitableStore naming the setting, its value and the required value; redis-py's errors if the store is
     unavailable.
     """
-    name, version = server_of(cast("Any", store.info("server")))
-    lowest = (7, 2) if name == "valkey" else (7, 0)
-    if tuple(int(part) for part in version.split(".")[:2]) < lowest:
-        raise UnsuitableStore(f"the store is {name} {version}; use version {lowest[0]}.{lowest[1]} or later")
+    if old := _too_old(store):
+        raise UnsuitableStore(old)
     if unsafe:
         return
     answers = InFlight(store, QUESTIONS if serving else QUESTIONS[:1]).all()
@@ -89,9 +89,28 @@ def check_store(store: Redis, *, unsafe: bool = False, serving: bool = True) -> 
 
 
 def watched(store: Redis) -> str:
-    """What is wrong with the store's settings, "" if nothing is or nobody may ask. Raises: redis-py's errors."""
-    (configured,) = InFlight(store, QUESTIONS[:1]).all()
-    return "" if isinstance(configured, ResponseError) else weakness(configured, ())
+    """Why no master serves from the store, "" if nothing is wrong or nobody may ask. Raises: redis-py's errors."""
+    with suppress(ResponseError):
+        if old := _too_old(store):
+            return old
+    answers = InFlight(store, QUESTIONS[:: len(QUESTIONS) - 1] if _sees_users(store) else QUESTIONS[:1]).all()
+    configured, user, *_ = (() if isinstance(answer, ResponseError) else answer for answer in (*answers, ()))
+    return weakness(configured, user) if configured else ""
+
+
+def _sees_users(store: Redis) -> bool:
+    """Whether this user of the store may ask for another one: to ask in vain would stand in the store's record."""
+    role = next((each for each in ROLES if each.user == user_of(store)), None)
+    return role is None or SEES_USERS in role.commands.split()
+
+
+def _too_old(store: Redis) -> str:
+    """Which version the server has and which it needs, "" if it has one that will do. Raises: redis-py's errors."""
+    name, version = server_of(cast("Any", store.info("server")))
+    lowest = (7, 2) if name == "valkey" else (7, 0)
+    if tuple(int(part) for part in version.split(".")[:2]) >= lowest:
+        return ""
+    return f"the store is {name} {version}; use version {lowest[0]}.{lowest[1]} or later"
 
 
 def weakness(configured: Any, user: Any) -> str:  # noqa: ANN401 - the store's answers

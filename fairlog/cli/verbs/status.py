@@ -108,7 +108,7 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
     state, head = ClusterState(), session.log.head().seq
     around = around_of(session)
     try:
-        state = session.folded()
+        state = session.road.reader.state()  # also of a store from which no master serves
         head = state.head
     except (UnreadableRecord, InvariantViolated) as error:
         around = around._replace(unreadable=str(error))

@@ -344,6 +344,24 @@ def test_a_store_that_would_come_back_empty_is_refused_with_the_line_that_it_nee
         check_store(store)
 
 
+@pytest.mark.parametrize("setting", ["", "appendonly no"])
+def test_status_says_why_no_master_serves_from_a_store_that_may_lose_the_log(
+    guarded: Guarded, tmp_path: Path, setting: str
+) -> None:
+    with connect(guarded.url("fairlog-master")) as store:
+        put(EventLog(store, KEYS, durable=True), chain_of(1))
+    shell = Shell(tmp_path / "home")
+    shell.env |= {"FAIRLOG_CLUSTER": CLUSTER, "FAIRLOG_STORE": guarded.url("fairlog-master"), "FAIRLOG_STANDBYS": "0"}
+    wrong = ["CONFIG", "SET", *setting.split()] if setting else ["ACL", "SETUSER", "default", "-@all"]
+    _said(guarded, *wrong)
+    [found] = shell.status()["health"]["conditions"]
+    assert found["condition"] == "durability", "another master would not serve either"
+    [line] = re.findall("run `((?:CONFIG SET|ACL SETUSER) [^`]+)`", found["do"])
+    _said(guarded, *line.split())
+    assert [each["condition"] for each in shell.status()["health"]["conditions"]] == ["no_master"]
+    assert guarded.refused() == []
+
+
 def test_a_log_that_a_restart_has_left_out_comes_back_by_the_right_line(guarded: Guarded) -> None:
     wrong = DEFAULT_OFF.replace("~* &* +@all", "resetchannels resetkeys -@all")
     with connect(guarded.url("fairlog-master")) as store:

@@ -214,6 +214,13 @@ def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], 
     assert health(holding) == sentence
 
 
+def test_a_master_is_to_be_started_only_where_none_stands_by() -> None:
+    [one] = found(a_state(), GOOD._replace(serving=None))
+    assert "see the logs of those that stand by" in one.do
+    [none] = found(a_state(), GOOD._replace(serving=None, standing_by=(), standbys=0))
+    assert none.do == "start one with `fairlog master`"
+
+
 @pytest.mark.parametrize(
     ("changed", "condition"),
     [
