@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
-from fairlog.credentials import TWO_PLACES, named
+from fairlog.credentials import named, two_places
 from fairlog.errors import JobFailed, NoCluster
 from fairlog.local.running import find_running, keyring_for
 from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
@@ -361,9 +361,9 @@ def _place(url: str | None, token: str | None) -> tuple[str, str | None]:
     """The URL and the token that are given, or those that the verbs of the command line use. Raises: NoCluster."""
     if url:
         return url, token
+    if why := two_places():
+        raise NoCluster(f"{why}, or give a URL")
     url, data = os.environ.get("FAIRLOG_STORE"), os.environ.get("FAIRLOG_DATA")
-    if url and data:
-        raise NoCluster(f"{TWO_PLACES}, or give a URL")
     if url:
         return url, token
     found = named(Path(data) if data else None)

@@ -16,14 +16,20 @@ from fairlog.local.running import find_running
 from scheduler.model.errors import NoMaster
 from scheduler.service.private import NotPrivate, drafted, private_folder, read_private
 
-TWO_PLACES = "FAIRLOG_STORE and FAIRLOG_DATA name two places; unset one of them"
-
 
 class Credentials(NamedTuple):
     """The URLs of API servers, separated by commas, and the token with which they are used, "" for none."""
 
     api: str
     token: str
+
+
+def two_places() -> str:
+    """Why the environment does not say which cluster is meant, "" if it does: a folder stands beside another place."""
+    if not os.environ.get("FAIRLOG_DATA"):
+        return ""
+    others = [name for name in ("FAIRLOG_STORE", URL_VARIABLE) if os.environ.get(name)]
+    return f"{others[0]} and FAIRLOG_DATA name two places; unset one of them" if others else ""
 
 
 def credentials_file() -> Path:

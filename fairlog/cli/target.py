@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from fairlog.cli.params import FOLDER, F, read_bound
 from fairlog.cli.times import UTC_ASKED
-from fairlog.credentials import TWO_PLACES
+from fairlog.credentials import two_places
 from recovery.replay.bounds import Bound
 
 
@@ -49,9 +49,9 @@ class Target:
         setattr(self, name, value)
 
     def check(self) -> None:
-        """Raises: click.UsageError if the environment names both a store and a data folder."""
-        if self.store is not None and self.data is not None:
-            raise click.UsageError(f"{TWO_PLACES}, or type --store or --data")
+        """Raises: click.UsageError if nothing is typed, and the environment names a data folder and another place."""
+        if not self.typed & {"store", "data"} and (why := two_places()):
+            raise click.UsageError(f"{why}, or type --store or --data")
 
 
 _INSTEAD_OF: dict[str, tuple[str, ...]] = {"store": ("data",), "data": ("store", "cluster", "archive")}
@@ -86,7 +86,8 @@ def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (of any verb)
             ctx = click.get_current_context()
-            if not isinstance(ctx.command, click.Group):  # after which more may be typed
+            is_api_typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
+            if not is_api_typed and not isinstance(ctx.command, click.Group):  # after a group, more may be typed
                 ctx.ensure_object(Target).check()
             return function(*args, **kwargs)
 

@@ -27,7 +27,14 @@ _MOST_SAID = 300
 AGENT_MB = 256
 """What a job or a pod has beside what its worker offers, for the agent itself."""
 _OF_THE_POOL = frozenset(
-    {TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, "FAIRLOG_STORE", "FAIRLOG_STORE_PASSWORD_FILE", "FAIRLOG_KEYS"}
+    {
+        TOKEN_VARIABLE,
+        TOKEN_FILE_VARIABLE,
+        "FAIRLOG_DATA",
+        "FAIRLOG_STORE",
+        "FAIRLOG_STORE_PASSWORD_FILE",
+        "FAIRLOG_KEYS",
+    }
 )
 """Variables that no command is to see, nor a job that inherits them: by their values the pool is an operator."""
 _BETWEEN = """

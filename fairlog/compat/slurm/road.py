@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from fairlog.compat.slurm.words import Refused
-from fairlog.credentials import named
+from fairlog.credentials import named, two_places
 from fairlog.local.running import find_running
 from scheduler.model.errors import FairlogError
 from scheduler.service.addresses import UNIX, URL_VARIABLE
@@ -37,6 +37,8 @@ class Road:
     """The API that this user's programs use. Raises: Refused if there is none."""
 
     def __init__(self) -> None:
+        if why := two_places():
+            raise Refused(why)
         folder = os.environ.get("FAIRLOG_DATA")
         if os.environ.get("FAIRLOG_STORE") and not os.environ.get(URL_VARIABLE):
             raise Refused(

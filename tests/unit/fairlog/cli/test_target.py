@@ -65,12 +65,13 @@ def test_without_anything_typed_the_environment_counts(left_out: str) -> None:
     assert told("verb", env=env).output == due
 
 
-def test_two_places_in_the_environment_are_refused() -> None:
-    answer = told("verb")
+@pytest.mark.parametrize("other", ["FAIRLOG_STORE", "FAIRLOG_API"])
+def test_two_places_in_the_environment_are_refused(other: str) -> None:
+    env = {other: "redis://127.0.0.1:1/0", "FAIRLOG_DATA": "/d"}
+    answer = told("verb", env=env)
     assert answer.exit_code == 2
-    assert (
-        "FAIRLOG_STORE and FAIRLOG_DATA name two places; unset one of them, or type --store or --data" in answer.output
-    )
+    assert f"{other} and FAIRLOG_DATA name two places; unset one of them, or type --store or --data" in answer.output
+    assert told("verb", "--data", "/e", env=env).output == "None|None|/e|\n"
 
 
 def test_a_client_in_an_environment_of_two_places_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
