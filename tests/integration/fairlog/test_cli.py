@@ -514,7 +514,7 @@ def test_a_log_that_cannot_be_read_is_named_with_its_position(lone: EmbeddedStor
     assert status["health"]["sentence"].startswith("the log cannot be read: log position 1: ")
 
 
-@pytest.mark.parametrize("verb", [("status",), ("apps",), (*SUBMIT, "--", "true"), ("master",), ("worker",)])
+@pytest.mark.parametrize("verb", [("apps",), (*SUBMIT, "--", "true"), ("master",), ("worker",)])
 def test_a_store_whose_settings_break_the_promises_is_refused_with_the_setting(
     tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
@@ -523,9 +523,12 @@ def test_a_store_whose_settings_break_the_promises_is_refused_with_the_setting(
     with subprocess.Popen([str(bundled_server()), *settings], stdout=subprocess.DEVNULL) as server:
         try:
             wait_until(socket.exists, "the store")
-            answer = Shell(tmp_path / "home").run(verb[0], "--store", f"unix://{socket}", *verb[1:])
+            shell, place = Shell(tmp_path / "home"), ("--store", f"unix://{socket}")
+            answer = shell.run(verb[0], *place, *verb[1:])
+            status = shell.run("status", "--json", *place).json()
         finally:
             server.terminate()
+    assert [each["condition"] for each in status["health"]["conditions"]][:1] == ["durability"], "which is told"
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
         "Error: the store is configured with appendonly no, which can lose data; run `CONFIG SET "
