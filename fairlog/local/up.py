@@ -363,7 +363,8 @@ def start_detached(plan: Plan) -> Running:
         *(("--spark-rest", written(plan.spark_rest)) if plan.spark_rest else ()),
         *("--workers", str(plan.workers), "--cores", str(plan.cores), "--memory", str(plan.memory_mb)),
     ]
-    up = Child("up", partial(as_fairlog, ["up", *options]), logs / "up.log")
+    own_keys = {KEYS_VARIABLE: ""}  # those of the folder, which may be named from here only
+    up = Child("up", partial(as_fairlog, ["up", *options], variables=own_keys), logs / "up.log")
     up.start()
     while True:
         found = running.find_running(data)

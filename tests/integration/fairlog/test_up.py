@@ -104,6 +104,17 @@ def test_killing_up_leaves_no_process_and_the_next_up_takes_over_its_data(shell:
     run_one(shell)
 
 
+def test_keys_in_the_data_folder_may_be_named_by_any_path(shell: Shell) -> None:
+    keys = shell.home / ".local/share/fairlog/up/keys.json"
+    keys.parent.mkdir(mode=0o700, parents=True)
+    shell.ok("keys", "new", str(keys))
+    made = keys.read_bytes()
+    shell.env["FAIRLOG_KEYS"] = str(keys.relative_to(shell.home))
+    up(shell, "--workers", "0", "--masters", "1")
+    assert keys.read_bytes() == made
+    shell.ok("company", "add", "acme")
+
+
 def test_an_interrupt_stops_a_foreground_up_in_order(shell: Shell, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
