@@ -16,6 +16,7 @@ from fairlog.compat.slurm.words import Refused
 from fairlog.credentials import named, two_places
 from fairlog.local.running import find_running
 from scheduler.model.errors import FairlogError
+from scheduler.model.versions import HEADER, MESSAGES
 from scheduler.service.addresses import UNIX, URL_VARIABLE
 
 TIMEOUT_S = 30.0
@@ -115,9 +116,8 @@ class Road:
         connection, host, base = _connected(url)
         kind = "content-type: application/json\r\n" if body else ""
         token = f"authorization: Bearer {self.token}\r\n" if self.token else ""
-        head = (
-            f"{method} {base}{path} HTTP/1.0\r\nhost: {host}\r\n{token}{kind}{more}content-length: {len(body)}\r\n\r\n"
-        )
+        about = f"host: {host}\r\n{HEADER}: {MESSAGES}\r\n{token}{kind}{more}content-length: {len(body)}\r\n"
+        head = f"{method} {base}{path} HTTP/1.0\r\n{about}\r\n"
         parts: list[bytes] = []
         with connection:
             connection.sendall(head.encode("latin-1") + body)

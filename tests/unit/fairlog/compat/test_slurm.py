@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +23,7 @@ from fairlog.compat.slurm import (
     folder,
     jobs,
     nodes,
+    road,
     sacct,
     sacctmgr,
     sbatch,
@@ -34,10 +37,10 @@ from fairlog.compat.slurm import (
 )
 from fairlog.compat.slurm.start import COMMANDS, main
 from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, Refused, read
+from scheduler.model.versions import HEADER, MESSAGES
 from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
-    from fairlog.compat.slurm import road
     from fairlog.compat.slurm.road import Me
 
 TABLE = (
@@ -585,3 +588,22 @@ def test_a_signal_on_which_the_script_ends_leaves_its_exit_code(shell: str, tmp_
         (tmp_path / "pid").write_text(process.stdout.readline())
         process.send_signal(signal.SIGUSR2)
         assert process.wait(HOPELESS_S) == 7
+
+
+def test_each_request_states_the_version_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who states none is taken for one of the first version, and refused as too old by a later server."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as beside:
+        monkeypatch.setenv("FAIRLOG_API", f"http://127.0.0.1:{server.getsockname()[1]}")
+        for name in ("FAIRLOG_STORE", "FAIRLOG_DATA"):
+            monkeypatch.delenv(name, raising=False)
+
+        def answered() -> bytes:
+            line, _ = server.accept()
+            with line:
+                asked = line.recv(1 << 16)
+                line.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"value": 7}')
+                return asked
+
+        heard = beside.submit(answered)
+        assert road.Road().get("/v1/status") == 7
+        assert f"\r\n{HEADER}: {MESSAGES}\r\n".encode() in heard.result()
