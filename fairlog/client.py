@@ -23,9 +23,10 @@ from msgspec.structs import replace
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.credentials import named, two_places
+from fairlog.efficiency import Level, efficiency
 from fairlog.errors import JobFailed, NoCluster
 from fairlog.local.running import find_running, keyring_for
-from fairlog.models import App, AppDetails, Event, Explanation, Submitted, Task
+from fairlog.models import App, AppDetails, Efficiency, Event, Explanation, Submitted, Task
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.arrays import indexes
@@ -241,6 +242,12 @@ def _app(app: str) -> _Steps[AppDetails]:
 def _apps(wanted: Mapping[str, str | None], *, everything: bool) -> _Steps[list[App]]:
     found = convert((yield _Call("view", ("apps",), {"everything": everything})), list[App])
     return [app for app in found if all(each in (None, getattr(app, name)) for name, each in wanted.items())]
+
+
+def _efficiency(by: Level, wanted: Mapping[str, str | None]) -> _Steps[list[Efficiency]]:
+    apps = yield _Call("view", ("apps",), {"everything": True})
+    meant = [app for app in apps if all(each in (None, app[name]) for name, each in wanted.items())]
+    return convert(efficiency(meant, by), list[Efficiency])
 
 
 def _explain(app: str) -> _Steps[Explanation]:
@@ -704,6 +711,18 @@ class Client:
         wanted = {"company": company, "user": user, "name": name, "state": state}
         return self._do(_apps(wanted, everything=everything))
 
+    def efficiency(
+        self, by: Level = "user", *, company: str | None = None, user: str | None = None
+    ) -> list[Efficiency]:
+        """What apps used of what they were granted, as their workers say: the one that wasted most first.
+
+        >>> app = client.submit("true", company="acme", user="ann")
+        >>> _ = client.wait(app)
+        >>> [row.company for row in client.efficiency("company")]
+        ['acme']
+        """
+        return self._do(_efficiency(by, {"company": company, "user": user}))
+
     def explain(self, app: Named) -> Explanation:
         """Why the app waits, or was admitted and placed as it was, from the log.
 
@@ -982,6 +1001,19 @@ class AsyncClient:
         """
         wanted = {"company": company, "user": user, "name": name, "state": state}
         return await self._do(_apps(wanted, everything=everything))
+
+    async def efficiency(
+        self, by: Level = "user", *, company: str | None = None, user: str | None = None
+    ) -> list[Efficiency]:
+        """As `Client.efficiency`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         return [row.company for row in await client.efficiency("company")]
+        >>> asyncio.run(main())
+        ['acme']
+        """
+        return await self._do(_efficiency(by, {"company": company, "user": user}))
 
     async def explain(self, app: Named) -> Explanation:
         """As `Client.explain`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from scheduler.model.answers import AppDetails, Explanation, Waited
+from scheduler.model.answers import AppDetails, Efficiency, Explanation, Waited
 from scheduler.model.answers import AppListed as App
 from scheduler.model.answers import DriverHeld as Driver
 from scheduler.model.answers import ExecutorHeld as Executor
@@ -20,6 +20,7 @@ __all__ = [
     "App",
     "AppDetails",
     "Driver",
+    "Efficiency",
     "Event",
     "Executor",
     "Explanation",

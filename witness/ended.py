@@ -9,8 +9,9 @@ from msgspec import to_builtins
 
 from recovery.replay.rebuild import fold, unhindered
 from scheduler.model.events import AppRemoved
+from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import summary
+from scheduler.rules.views import spent, summary
 from scheduler.store.codec import Fact
 from witness.usage import Account, Accounts
 
@@ -23,22 +24,23 @@ def ended(facts: Iterable[Fact], *, since: int = 0, until: int | None = None) ->
     """
     state, accounts = ClusterState(), Accounts()
     accounts.first_at = 0
-    found: list[tuple[dict[str, Any], Account]] = []
+    found: list[tuple[App, dict[str, Any], Account]] = []
     with unhindered():
         for fact in facts:
             app = state.apps.get(fact.event.app) if isinstance(fact.event, AppRemoved) else None
             account = accounts.observe(state, fold(state, fact))
             if app is not None and account is not None and since <= fact.at <= (fact.at if until is None else until):
-                found.append((to_builtins(summary(app)), account))
+                found.append((app, to_builtins(summary(app)), account))
     for _ in accounts.accrued(state.at):
         pass
-    return [_told(app, account) for app, account in found]
+    return [_told(app, row, account) for app, row, account in found]
 
 
-def _told(app: dict[str, Any], account: Account) -> dict[str, Any]:
+def _told(ended: App, app: dict[str, Any], account: Account) -> dict[str, Any]:
     begun = app["admittedAt"] or app["endedAt"]
     return {
         **app,
+        **({} if (used := spent(ended.spent)) is None else {"spent": to_builtins(used)}),
         "startedAt": account.started_at,
         "waitedMs": begun - app["submittedAt"],
         "tookMs": app["endedAt"] - begun,

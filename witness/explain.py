@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import to_builtins
+
 from recovery.replay.rebuild import fold
 from scheduler.model.commands import KillApp
 from scheduler.model.errors import UnknownApp
@@ -24,7 +26,7 @@ from scheduler.model.events import (
 from scheduler.model.sender import NOBODY
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from scheduler.rules.views import exclusions
+from scheduler.rules.views import exclusions, spent
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
 from witness.entitled_reasons import stands, targets_of
@@ -187,4 +189,5 @@ class _Story:
             "ended": self.ended,
             "endedAt": app.ended_at or None,
             "detail": app.why,
+            "spent": to_builtins(spent(app.spent)),
         }

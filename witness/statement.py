@@ -8,12 +8,17 @@ position and digest of its last entry, so the company can verify it against the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
+
+from msgspec import to_builtins
 
 from recovery.replay.bounds import Bound
 from recovery.replay.window import Span, measure
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.resources import NOTHING
+from scheduler.rules.entities import NO_SPENT, Spent
+from scheduler.rules.views import spent
 from scheduler.store.codec import Fact
 from witness.audit.audit import Audited
 from witness.hours import AMOUNTS, hours
@@ -62,7 +67,7 @@ def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> di
 
 
 def _amounts(accounts: Iterable[Account]) -> dict[str, Any]:
-    """What these apps held, and what they lost to claims of other companies (semantics H7)."""
+    """What these apps held, what they lost to claims of others (semantics H7), and what they used of it (O5)."""
     held_by = list(accounts)
     requested = sum((account.requested_ms for account in held_by), NOTHING)
     granted = sum((account.granted_ms for account in held_by), NOTHING)
@@ -73,4 +78,6 @@ def _amounts(accounts: Iterable[Account]) -> dict[str, Any]:
         "lostCoreMs": sum(each.lost_core_ms for each in held_by),
     }
     kinds = {"requestedResourceMs": dict(requested.others), "grantedResourceMs": dict(granted.others)}
-    return {**hours(sums), **sums, **(kinds if requested.others or granted.others else {}), **lost}
+    used = spent(reduce(Spent.plus, (each.spent for each in held_by), NO_SPENT))
+    told = {} if used is None or not used.told_core_ms else {"spent": to_builtins(used)}
+    return {**hours(sums), **sums, **(kinds if requested.others or granted.others else {}), **lost, **told}

@@ -13,13 +13,14 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     CompanyRegistered,
+    DriverRemoved,
     Event,
     ExecutorRemoved,
     ExecutorRevoked,
     RevocationWithdrawn,
 )
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App
+from scheduler.rules.entities import NO_SPENT, App, Spent
 from scheduler.rules.state import ClusterState
 
 FAR_MS = 1 << 62
@@ -56,6 +57,8 @@ class Account:
     """How many of its executors were told to leave for claims (semantics H7), without those that went on."""
     lost_core_ms: int = 0
     """What those of them that were killed had run."""
+    spent: Spent = NO_SPENT
+    """What executors and drivers that ended within the span used (semantics O5)."""
 
 
 class Accounts:
@@ -94,6 +97,8 @@ class Accounts:
         else:
             account = self._latest[name]
             self._accrue(account, state.at)
+            if isinstance(event, DriverRemoved | ExecutorRemoved) and self.clip(state.at) == state.at:
+                account.spent = account.spent.plus(state.last_end)
             if isinstance(event, AppRemoved):
                 account.ended_at, account.ended = state.at, event.reason
             elif isinstance(event, ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved):

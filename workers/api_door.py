@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw
 
-from scheduler.model.commands import RegisterWorker
+from scheduler.model.commands import Measured, RegisterWorker
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
 from scheduler.model.text import of_bytes
@@ -262,7 +262,7 @@ class ApiExecutorDoor:
         self._ask("finish", Raw, door.Finish(put_back=put_back), Raw())
 
     def keep_output(
-        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: door.Used | None = None
+        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Measured | None = None
     ) -> bool:
         """As `ExecutorDoor.keep_output`."""
         granted = True

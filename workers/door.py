@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 from msgspec import structs
 
-from scheduler.model.commands import RegisterWorker
+from scheduler.model.commands import Measured, RegisterWorker
 from scheduler.model.grants import Grant
 from scheduler.store.task_queue import Completion, Step
 from scheduler.store.visits import Orders, Report, Visit
@@ -63,11 +63,12 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
     unstartable: str = ""
     disk: str = ""
+    used: Measured | None = None
 
     @classmethod
     def of(cls, executor: str, note: ExitNote) -> Ended:
         """What the note says."""
-        return cls(executor=executor, **note.model_dump(exclude={"app"}))
+        return cls(executor=executor, used=note.used, **note.model_dump(exclude={"app", "used"}))
 
 
 # What API servers are asked and answer
@@ -153,21 +154,17 @@ class Asked(msgspec.Struct, frozen=True):
     completions: list[Completion] = []
 
 
-Used = tuple[int, int]
-"""The CPU time (ms) and the peak memory (MiB) of a program that ended."""
-
-
 class Output(msgspec.Struct, frozen=True):
     """The output tails of running tasks as base64; that of a driver or a program is of task 0.
 
     `unwritten` bytes of output are not in the worker's files, as its disk does not take them; `why` is the reason.
-    `used` is what a program has used that ended: CPU time (ms), peak memory (MiB).
+    `used` is what a program has used that ended.
     """
 
     tails: list[tuple[int, bytes]] = []
     unwritten: int = 0
     why: str = ""
-    used: Used | None = None
+    used: Measured | None = None
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -273,7 +270,7 @@ class ExecutorDoor(Protocol):
         """Remove the record by which RQ's tools show it; with `put_back`, return its running tasks to the queue."""
 
     def keep_output(
-        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Used | None = None
+        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Measured | None = None
     ) -> bool:
         """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted.
 

@@ -316,7 +316,14 @@ class Executor:
         exit_code = {"exited": 0, "killed": STOPPED, "failed": UNSTARTABLE}[reason]
         unstartable = self._unstartable if reason == "failed" else ""
         done = reason == "exited"
-        note = ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=done, unstartable=unstartable)
+        note = ExitNote(
+            app=grant.app,
+            reason=reason,
+            exit_code=exit_code,
+            done=done,
+            unstartable=unstartable,
+            used=self._group.used,
+        )
         if self._verdict is None:
             return note
         return note.model_copy(update={"verdict": self._verdict.reason, "detail": self._verdict.detail})

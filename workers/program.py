@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from scheduler.model.commands import Measured
 from scheduler.model.ids import number_of
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, TaskBegun
@@ -111,24 +112,30 @@ class Program:
         self._tail = b""
 
     def _note(self, ended: Completion | None) -> ExitNote:
-        grant = self._grant
+        grant, used = self._grant, self._group.used
         if ended is None:
-            return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED)
+            return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED, used=used)
         try:
             group = self._group
             self._door.keep_output(
                 {0: ended.output},
                 unwritten=group.unwritten,
                 why=group.why_unwritten,
-                used=(ended.cpu_ms, ended.peak_mb),
+                used=Measured(ended.cpu_ms, ended.peak_mb),
             )
         except AWAY as error:
             _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
         if ended.outcome == "unstartable" and grant.program:
-            return ExitNote(app=grant.app, reason="failed", exit_code=ended.exit_code, unstartable=ended.message)
+            return ExitNote(
+                app=grant.app, reason="failed", exit_code=ended.exit_code, unstartable=ended.message, used=used
+            )
         well = ended.outcome == "succeeded"
         return ExitNote(
-            app=grant.app, reason="exited" if well else "failed", exit_code=ended.exit_code, detail=ended.message
+            app=grant.app,
+            reason="exited" if well else "failed",
+            exit_code=ended.exit_code,
+            detail=ended.message,
+            used=used,
         )
 
     def _on_term(self) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict
 
+from scheduler.model.commands import Measured
 from scheduler.model.grants import Leaving, RuntimeWarn, Sent
 from scheduler.model.ids import app_of
 from scheduler.service.locks import is_locked, try_lock
@@ -49,7 +50,8 @@ class ExitNote(BaseModel):
     """How an executor or driver ended.
 
     `done` means that the app has no tasks left. A `verdict` ends the app; `detail` is its reason. `unstartable`: why
-    the app's command cannot be started on the worker. `disk`: why the worker's disk takes nothing.
+    the app's command cannot be started on the worker. `disk`: why the worker's disk takes nothing. `used`: None = how
+    much is not known.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,6 +64,7 @@ class ExitNote(BaseModel):
     detail: str = ""
     unstartable: str = ""
     disk: str = ""
+    used: Measured | None = None
 
 
 class RunDir:

@@ -17,11 +17,13 @@ from rq.worker import SimpleWorker
 from rq.worker.base import WorkerStatus
 
 from scheduler.model import commands
+from scheduler.model.commands import Measured
 from scheduler.model.errors import NotAllowed
 from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant
 from scheduler.model.ids import app_of, is_driver, number_of
 from scheduler.model.sender import By, worker_sender
+from scheduler.rules.validate import MAX_MEMORY_MB, MAX_MOMENT
 from scheduler.service.client import Client
 from scheduler.service.grant_tokens import Claims, claims_of
 from scheduler.service.heartbeats import BEAT_LUA
@@ -33,7 +35,7 @@ from scheduler.store.full_disks import note_cut
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Worklist, broken
 from scheduler.store.visits import Orders, Report, Visit, Visits, read_awaited
-from workers.door import Backlog, Ended, Held, Registrant, Used
+from workers.door import Backlog, Ended, Held, Registrant
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -132,7 +134,7 @@ class WorkerStore:
         if end.disk:
             note_cut(self.store, self.keys, worker, 0, end.disk)
         if is_driver(executor):
-            about = {"reason": end.reason, "exit_code": end.exit_code, "detail": end.detail}
+            about = {"reason": end.reason, "exit_code": end.exit_code, "detail": end.detail, "used": _within(end.used)}
             self.client.notify(commands.EndedDriver(driver=executor, worker=worker, **cast("Any", about)), by=by)
             return
         reports: list[commands.Command] = []
@@ -156,6 +158,7 @@ class WorkerStore:
             finished=finished,
             unstartable=end.unstartable if end.reason == "failed" else "",
             detail=end.detail if end.verdict is None else "",
+            used=_within(end.used),
         )
         if done and not reports:
             if self.client.notify_done(report, app, by=by):
@@ -220,7 +223,7 @@ class WorkerStore:
         *,
         unwritten: int = 0,
         why: str = "",
-        used: Used | None = None,
+        used: Measured | None = None,
     ) -> bool:
         """As `ExecutorDoor.keep_output`."""
         if unwritten:
@@ -402,7 +405,7 @@ class StoreExecutorDoor:
         self._door.finish(self._claims, put_back=put_back)
 
     def keep_output(
-        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Used | None = None
+        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Measured | None = None
     ) -> bool:
         """As `ExecutorDoor.keep_output`."""
         return self._door.keep_output(self._claims, tails, unwritten=unwritten, why=why, used=used)
@@ -434,6 +437,13 @@ class StoreExecutorDoor:
             self._store.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
         except RedisError:
             _log.info("could not ring for the agent, which finds the end at its next tick", queue=queue)
+
+
+def _within(used: Measured | None) -> Measured | None:
+    """What an executor has used, within what a report can say: one that is refused would never end its grant."""
+    if used is None:
+        return None
+    return Measured(min(max(0, used.cpu_ms), MAX_MOMENT), min(max(0, used.peak_mb), MAX_MEMORY_MB))
 
 
 class Turns:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from scheduler.model.commands import Measured
 from scheduler.store.task_queue import Completion
 from workers.cell import Cell, Ended
-from workers.memory import excess
+from workers.memory import Peak, excess
 from workers.processes import (
     Wakeup,
     descendants,
@@ -46,6 +47,10 @@ class TaskGroup:
         self._visits = visits
         self._tasks: dict[int, Task] = {}
         self._next_check_s = 0.0
+        self._cpu_ms = 0
+        """The CPU time of the tasks that have ended."""
+        self._peak = Peak()
+        """The memory of all of them together."""
         self._may_have_left = False
         """Whether a task has ended since leftovers were looked for."""
         self._news = select.epoll()
@@ -120,6 +125,11 @@ class TaskGroup:
             if self._cell.has_more_than(len(self._tasks)):
                 self._kill_leftovers()
 
+    @property
+    def used(self) -> Measured:
+        """The CPU time of all that has ended, also of what no task waited for, and the most memory in use at once."""
+        return Measured(max(self._cpu_ms, self._cell.cpu_ms()), self._peak.mb)
+
     def enforce(self) -> None:
         """Enforce the time limit and the memory limit, and begin visits."""
         if self._visits is not None:
@@ -191,15 +201,21 @@ class TaskGroup:
         kill_until_gone(_our_descendants)
         for task in self._tasks.values():
             ended = ends.get(task.pid) or Ended(task.pid, int(signal.SIGKILL), 0, 0)
-            self.ended.append(task.end(self._measured(task, ended))._replace(outcome="stopped"))
+            self.ended.append(self._count(task.end(self._measured(task, ended)))._replace(outcome="stopped"))
         self._tasks.clear()
 
     def _end(self, task: Task, ended: Ended) -> None:
         del self._tasks[task.index]
-        self.ended.append(task.end(self._measured(task, ended)))
+        self.ended.append(self._count(task.end(self._measured(task, ended))))
         if task.output.trouble:
             self.unwritten += task.output.unwritten
             self.why_unwritten = task.output.trouble
+
+    def _count(self, done: Completion) -> Completion:
+        """Count what the task took for `used`."""
+        self._cpu_ms += done.cpu_ms
+        self._peak.least(done.peak_mb)
+        return done
 
     def _measured(self, task: Task, ended: Ended) -> Ended:
         """The end of a task with the CPU time of all processes that came from it, if that of its cell tells."""
@@ -230,15 +246,18 @@ class TaskGroup:
         sizes = {index: resident_mb(pids) for index, pids in members.items()}
         for index, task in self._tasks.items():
             if index in members:
-                task.saw(sizes[index], members[index])
-        if sum(sizes.values()) <= self._grant.memory_mb:
+                task.peak.saw(sizes[index], members[index])
+        used_mb = sum(sizes.values())
+        self._peak.saw(used_mb, [pid for pids in members.values() for pid in pids])
+        if used_mb <= self._grant.memory_mb:
             return
         found = excess(members, self._grant.memory_mb)
         if found is None:
             return
+        self._peak.least(found.used_mb)
         for index, size_mb in found.sizes.items():
             if index in self._tasks:
-                self._tasks[index].used(size_mb)
+                self._tasks[index].peak.least(size_mb)
         if found.task in self._tasks:
             self._stop(self._tasks[found.task], self._too_much_memory(found.used_mb))
         self._cell.signal(members[found.task], signal.SIGKILL)

@@ -32,8 +32,8 @@ from scheduler.store.tails import Tail
 from scheduler.store.task_queue import Completion, Outcome, TaskBegun, output_bytes
 from workers.cell import CannotStart, Cell, CellLost, Ended
 from workers.gpus import GPUS_VARIABLE, gpus_of, visible
+from workers.memory import Peak
 from workers.output import Output, open_log
-from workers.processes import proportional_mb
 from workers.rundir import RunDir
 
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
@@ -54,7 +54,6 @@ _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "TMPDIR")
 _LANG = "C.UTF-8"
 """The locale of tasks whose submitter states none: on every worker the same, however its agent was started."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_MEASURE_S = 5.0
 _PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
 """Errors that a retry on the same worker would meet again (semantics W9)."""
 
@@ -140,27 +139,11 @@ class Task:
         self.began_at_s = time.time()
         self.kill_at_s: float | None = None
         self.why = ""
-        self._stops = self._seen_mb = 0
-        self._measure_at_s = 0.0
-        self.peak_mb = 0
+        self._stops = 0
+        self.peak = Peak()
         """The most memory that was seen in use by its processes."""
         self.cpu_before_ms: int | None = None
         """The CPU time of its cell when it began, as long as no other task has run beside it."""
-
-    def saw(self, used_mb: int, pids: Sequence[int]) -> None:
-        """Note the memory in use by its processes: `used_mb`, which counts a page that they share several times.
-
-        To count it once is slow, so that is done when they use more than before, and now and then.
-        """
-        now_s = time.monotonic()
-        if used_mb <= self.peak_mb or (used_mb <= self._seen_mb and now_s < self._measure_at_s):
-            return
-        self._seen_mb, self._measure_at_s = used_mb, now_s + _MEASURE_S
-        self.used(used_mb if len(pids) == 1 else proportional_mb(pids))
-
-    def used(self, memory_mb: int) -> None:
-        """Note the memory in use by its processes, a page that they share counted once."""
-        self.peak_mb = max(self.peak_mb, memory_mb)
 
     def stop(self, why: str, again_s: float) -> int:
         """Note why it is stopped, and schedule the next SIGKILL in `again_s` seconds. Returns how often it was."""
@@ -180,7 +163,7 @@ class Task:
         elif not message and returned:
             message = f"{self.name} ended with exit code {returned}"
         tail = self.close(f"fairlog: {self.why}\n" if self.why else "")
-        took = ended.cpu_ms, max(self.peak_mb, ended.peak_mb), self.output.length
+        took = ended.cpu_ms, max(self.peak.mb, ended.peak_mb), self.output.length
         return Completion(self.index, outcome, exit_code, message, tail, self.attempt, *took)
 
     def close(self, line: str = "") -> bytes:

@@ -555,6 +555,8 @@ class Door:
             return Response(output, media_type="application/octet-stream", headers=headers)
         if route.name == "statement" and "month" not in values:
             raise BadRequest("name the month, ?month=YYYY-MM")
+        if route.name == "runs" and (missing := [each for each in ("company", "user", "name") if each not in values]):
+            raise BadRequest(f"name the {missing[0]}, ?company=C&user=U&name=NAME")
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
@@ -569,6 +571,7 @@ class Door:
             "execCall": handlers.exec_call,
             "explain": handlers.explain,
             "statement": handlers.statement,
+            "runs": board.runs,
             "fairness": board.fairness,
             "audit": handlers.audit,
             "auditFile": board.audit_file,

@@ -35,6 +35,7 @@ from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.permission import MATRIX, WITH_REASON, Subject, may_read
+from scheduler.rules.views import past_runs
 from scheduler.store.codec import lines_of, told
 from witness import board
 from witness.decision_reasons import why_admitted, why_driver, why_executors
@@ -219,6 +220,16 @@ class Board:
         counted = self._counted(app)
         used = {name: counted[name] for name in ("cpu_ms", "peak_mb")}
         return self._viewed(seen, {**_plain(body), "progress": self._progress(app), "used": used, "links": links})
+
+    def runs(self, who: By, *, company: str, user: str, name: str) -> Viewed:
+        """What the last apps of the user and of this name used that have ended.
+
+        Raises: NotAllowed unless `who` may submit for the user; NotReady.
+        """
+        now = self._handlers.now_ms()
+        self._replica.read(lambda state: may_read(state, who, "submit", Subject(company, user), now))
+        seen, found = self._replica.read(lambda state: past_runs(state, company=company, user=user, name=name))
+        return Viewed(seen, Raw(_to_json(found)))
 
     def _progress(self, app: str) -> dict[str, int] | None:
         """The numbers of the app's tasks by state; None if it has none."""

@@ -399,6 +399,21 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "/v1/runs",
+        "runs",
+        "submit",
+        "What the last apps of a user used that had this name and have ended.",
+        "value",
+        params=(
+            Param("company", _NAMED, "The company of the user."),
+            Param("user", _NAMED, "The user."),
+            Param("name", _NAMED, "The name of the apps."),
+            _FRESH,
+        ),
+        shows=answers.PastRuns,
+    ),
+    Route(
+        "GET",
         "/v1/apps/{app}/explain",
         "explain",
         "read",

@@ -14,6 +14,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import Filter, filter_options, shown_state
 from fairlog.cli.params import P, R, Whole, flag, number_option, read_time, text_option
 from fairlog.cli.times import this_month, time_of
+from fairlog.efficiency import part, percent
 from scheduler.model.errors import CommandRejected
 from scheduler.model.resources import size_text
 
@@ -52,6 +53,16 @@ def _size(name: str) -> Column:
     return Column(lambda app: app.get(name), lambda app: "-" if app.get(name) is None else size_text(app[name]))
 
 
+def _part(used: str, granted: str) -> Column:
+    """What part was used of what executors and drivers that ended were granted (semantics O5)."""
+
+    def of(app: Record) -> float | None:
+        spent = app.get("spent")
+        return None if spent is None else part(spent[used], spent[granted])
+
+    return Column(of, lambda app: percent(of(app)))
+
+
 COLUMNS: Mapping[str, Column] = {
     "app": _of("app"),
     "company": _of("company"),
@@ -85,6 +96,8 @@ COLUMNS: Mapping[str, Column] = {
     ),
     "cpu": _span("cpuMs"),
     "peak": _size("peakMemory"),
+    "cpu-used": _part("cpuMs", "toldCoreMs"),
+    "memory-used": _part("usedMemoryMs", "toldMemoryMs"),
     "detail": Column(lambda app: app.get("detail") or ""),
 }
 
@@ -252,13 +265,16 @@ def _ended(source: Source, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def _measure(source: Source, records: Iterable[dict[str, Any]]) -> None:
-    """Add what executors have measured of the tasks of each app, where the store still has it."""
+    """Add what executors have measured of each app: by the log, else of its tasks where the store still has that."""
+    for app in records:
+        if (spent := app.get("spent")) is not None and spent["toldCoreMs"]:
+            app.update(cpuMs=spent["cpuMs"], peakMemory=spent["peakMemory"])
     if source.past:
         return
     from fairlog.cli.outputs import measured, tasks_of  # noqa: PLC0415 (loads RQ)
 
     work = tasks_of(source.session)
-    for app in records:
+    for app in (each for each in records if "cpuMs" not in each):
         with suppress(CommandRejected):  # the API has forgotten it, or shows its tasks to others only
             app.update(measured(work.progress(app["app"])))
 

@@ -31,6 +31,53 @@ class Verbatim(Struct, frozen=True, kw_only=True, omit_defaults=True):
 # Apps
 
 
+class SpentShown(Camel, frozen=True, kw_only=True):
+    """What ended executors and drivers of an app were granted, and used of it as their workers say (semantics O5)."""
+
+    core_ms: int
+    """Granted to all of them."""
+    told_core_ms: int
+    """Granted to those of which their worker has said what they used."""
+    cpu_ms: int
+    """CPU time that these have used."""
+    told_memory_ms: int
+    """MiB-ms granted to these."""
+    used_memory_ms: int
+    """Their peaks, each for as long as it was granted."""
+    peak_memory: int
+    """The largest peak of one of them."""
+    peak_of_memory: int
+    """What that one was granted."""
+
+
+class Efficiency(Camel, frozen=True, kw_only=True):
+    """What an app, a user or a company used of what it was granted, as its workers say (semantics O5)."""
+
+    company: str
+    user: str | None = None
+    app: str | None = None
+    name: str | None = None
+    apps: int
+    core_ms: int
+    told_core_ms: int
+    cpu_ms: int
+    wasted_core_ms: int
+    unknown_core_ms: int
+    told_memory_ms: int
+    used_memory_ms: int
+    peak_memory: int
+    peak_of_memory: int
+    cpu_part: float | None
+    memory_part: float | None
+
+
+class PastRuns(Camel, frozen=True, kw_only=True):
+    """What the last apps of a user used that had one name and have ended: how many there are, and all together."""
+
+    runs: int
+    spent: SpentShown | None
+
+
 class AppRow(Camel, frozen=True, kw_only=True):
     """An app in a list."""
 
@@ -55,6 +102,8 @@ class AppRow(Camel, frozen=True, kw_only=True):
     admitted_at: int | None
     ended_at: int | None
     detail: str
+    spent: SpentShown | None = None
+    """None until something of it has ended."""
 
     @property
     def ended(self) -> bool:
@@ -676,6 +725,7 @@ class Explanation(Camel, frozen=True, kw_only=True):
     ended: Moment | None
     ended_at: int | None
     detail: str
+    spent: SpentShown | None = None
 
 
 class Planned(Camel, frozen=True, kw_only=True):
@@ -856,6 +906,8 @@ class Used(Camel, frozen=True, kw_only=True):
     granted_resource_ms: Further | None = None
     executors_lost: int
     lost_core_ms: int
+    spent: SpentShown | None = None
+    """Of what ended in the month."""
 
 
 class AppUse(Used, frozen=True, kw_only=True):

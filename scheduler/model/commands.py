@@ -378,6 +378,13 @@ class EndApp(_Request, frozen=True):
     detail: str = ""
 
 
+class Measured(NamedTuple):
+    """What an executor or a driver that ended has used, as its worker says: CPU time (ms), peak memory (MiB)."""
+
+    cpu_ms: int
+    peak_mb: int
+
+
 class StartedExecutor(_Request, frozen=True):
     """A worker reports that an executor's processes are up.
 
@@ -393,7 +400,7 @@ class EndedExecutor(_Request, frozen=True, kw_only=True):
     """A worker reports that an executor is gone; `done` = no task was left for it (semantics S6).
 
     `finished`: a task of its app finished in it (W7). `unstartable`: why its app's command cannot be started on the
-    worker, "" if it can (W9). `detail`: why its program failed (G2).
+    worker, "" if it can (W9). `detail`: why its program failed (G2). `used`: None = the worker does not say (O5).
     """
 
     executor: str
@@ -404,6 +411,7 @@ class EndedExecutor(_Request, frozen=True, kw_only=True):
     finished: bool = False
     unstartable: str = ""
     detail: str = ""
+    used: Measured | None = None
 
 
 class ReportBacklog(_Request, frozen=True):
@@ -422,13 +430,14 @@ class ReportBacklog(_Request, frozen=True):
 
 
 class EndedDriver(_Request, frozen=True, kw_only=True):
-    """A worker reports that an app's driver is gone (semantics D3); `detail` says why it failed."""
+    """A worker reports that an app's driver is gone (semantics D3); `detail` says why it failed, `used` as above."""
 
     driver: str
     worker: str = ""
     reason: Literal["exited", "failed", "killed"]
     exit_code: int | None = None
     detail: str = ""
+    used: Measured | None = None
 
 
 class AddAccount(_Request, frozen=True, kw_only=True):
@@ -566,8 +575,9 @@ NEVER_SENT: dict[type[Any], str] = {
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """The parts of a command that no decision depends on; `env` holds names of variables.
 
-    They are kept beside the log's events under a commitment, and may be withheld. A submission has all but two:
-    `display` is how an account is shown, `said` why an app or a worker was ended, in its sender's words.
+    They are kept beside the log's events under a commitment, and may be withheld. A submission has all but three:
+    `display` is how an account is shown, `said` why an app or a worker was ended, in its sender's words, `used` what an
+    executor or a driver has used.
     """
 
     name: str = ""
@@ -587,6 +597,7 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     script_at: int = 0
     keep_going: bool = False
     comment: str = ""
+    used: Measured | None = None
 
 
 WITHHELD = "…"
@@ -602,12 +613,13 @@ _SAID: dict[type[Any], str] = {
 WITH_REASON = KillApp, SignalApp, CancelTask
 """The commands for which operators state a reason."""
 _DISPLAY = frozenset({AddAccount, ChangeAccount})
+_ENDS = frozenset({EndedExecutor, EndedDriver})
 _NOTHING = Private()
 _OF_SUBMISSIONS: dict[str, Any] = {
-    name: getattr(_NOTHING, name) for name in Private.__struct_fields__ if name not in {"display", "said"}
+    name: getattr(_NOTHING, name) for name in Private.__struct_fields__ if name not in {"display", "said", "used"}
 }
 """The private fields of a submission, and what stands for each if it has none."""
-WITH_PRIVATE: frozenset[type[Any]] = frozenset({SubmitApp, *_SAID, *_DISPLAY})
+WITH_PRIVATE: frozenset[type[Any]] = frozenset({SubmitApp, *_SAID, *_DISPLAY, *_ENDS})
 """The commands that can have a private part."""
 
 
@@ -634,6 +646,8 @@ def private_of(command: Command) -> Private | None:
         return Private(said=said) if said.strip() else None
     if isinstance(command, AddAccount | ChangeAccount) and command.display:
         return Private(display=command.display)
+    if isinstance(command, EndedExecutor | EndedDriver) and command.used is not None:
+        return Private(used=command.used)
     return None
 
 
@@ -647,6 +661,8 @@ def without_private(command: Command) -> Command:
     kind = type(command)
     if kind in _SAID:
         return replace(command, **{_SAID[kind]: WITHHELD if kind in WITH_REASON else ""})
+    if kind in _ENDS:
+        return replace(command, used=None)
     return replace(command, display="") if isinstance(command, AddAccount | ChangeAccount) else command
 
 

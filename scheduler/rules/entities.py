@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from scheduler.model.commands import Private, read_private
+from scheduler.model.commands import Measured, Private, read_private
 from scheduler.model.events import (
     Addresses,
     AppRegistered,
@@ -371,7 +371,47 @@ class DriverTries(NamedTuple):
     driver_after: int = 0
 
 
-NO_DEMAND, NO_TRIES = Demand(), DriverTries()
+class Spent(NamedTuple):
+    """What ended executors and drivers of an app were granted, and what they used as their workers say (semantics O5).
+
+    Times are in ms, memory is in MiB. What begins with `told` is granted to those of which their worker has said what
+    they used.
+    """
+
+    core_ms: int = 0
+    told_core_ms: int = 0
+    cpu_ms: int = 0
+    told_memory_ms: int = 0
+    used_memory_ms: int = 0
+    """The peak of each for as long as it was granted."""
+    peak_mb: int = 0
+    """The largest peak, and what the one with it was granted."""
+    peak_of_mb: int = 0
+
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        peak_mb, of_mb = max((self.peak_mb, self.peak_of_mb), (other.peak_mb, other.peak_of_mb))
+        return Spent(
+            self.core_ms + other.core_ms,
+            self.told_core_ms + other.told_core_ms,
+            self.cpu_ms + other.cpu_ms,
+            self.told_memory_ms + other.told_memory_ms,
+            self.used_memory_ms + other.used_memory_ms,
+            peak_mb,
+            of_mb,
+        )
+
+
+def spent_by(granted: Resources, held_ms: int, used: Measured | None) -> Spent:
+    """What one that was granted so much for `held_ms` has used; None = its worker does not say."""
+    core_ms = granted.cores * held_ms
+    if used is None:
+        return Spent(core_ms)
+    memory_ms, used_memory_ms = granted.memory_mb * held_ms, used.peak_mb * held_ms
+    return Spent(core_ms, core_ms, used.cpu_ms, memory_ms, used_memory_ms, used.peak_mb, granted.memory_mb)
+
+
+NO_DEMAND, NO_TRIES, NO_SPENT = Demand(), DriverTries(), Spent()
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -445,6 +485,7 @@ class App:
     """Its tasks that were cancelled, by index from 0, in order (semantics X4)."""
     expired_at: int
     """When (ms) its time was over; 0 = it is not (semantics X2)."""
+    spent: Spent
     private_json: bytes
     """Its private part, b"" where that is withheld."""
     owed: bool
@@ -512,6 +553,7 @@ class App:
         self.granted = self.more = NOTHING
         self.on_hold = self.warned = self.owed = self.unserved = False
         self.ready = True
+        self.spent = NO_SPENT
         self.private_json = b""
 
     @property

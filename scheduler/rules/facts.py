@@ -22,7 +22,7 @@ from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.changes import LastFilling
 from scheduler.rules.claims import Claims
 from scheduler.rules.dependents import Dependents
-from scheduler.rules.entities import Allocation, App, Company, Election, Hold, LostWorker, Slot, Worker
+from scheduler.rules.entities import NO_SPENT, Allocation, App, Company, Election, Hold, LostWorker, Slot, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.indexes import Indexes
 from scheduler.rules.ledger import Accounts as LedgersOfUser
@@ -48,6 +48,8 @@ class Facts:
         """The time (ms) of the turn before the present one."""
         self.lost_with: dict[str, list[str]] = {}
         """Worker -> the apps of the executors and drivers that are lost in this turn; a driver's with "/"."""
+        self.last_end = NO_SPENT
+        """What the executor or driver had and used that ended last (semantics O5); it is no fact."""
         self.settings = ClusterConfigured()
         self.configured = False
         self.edition = 2

@@ -19,10 +19,10 @@ from msgspec import structs, to_builtins
 from scheduler.model import events
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
-from scheduler.model.events import AppRegistered, CommandRefused, Event
+from scheduler.model.events import AppRegistered, CommandRefused, Event, ExecutorRemoved
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import App, Company, Worker
+from scheduler.rules.entities import App, Company, Worker, spent_by
 from scheduler.rules.facts import MINUTE_MS, Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold import accounts, apps, cluster, grants, workers
@@ -53,7 +53,7 @@ class ClusterState(Facts):
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
         """
-        holds, fold, done, of_app, of_worker = _FOLDS[type(event)]
+        holds, fold, done, of_app, of_worker, ends = _FOLDS[type(event)]
         broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
@@ -69,6 +69,8 @@ class ClusterState(Facts):
             if type(event) is CommandRefused:
                 self.refusals[cause] = event.error, event.message
                 self._count_refusal(by.account)
+        if ends:
+            self._note_spent(event, private)
         fold(self, event)
         if of_app:
             self.changed.apps[event.app] = None  # type: ignore[union-attr]  # it names one
@@ -80,6 +82,13 @@ class ClusterState(Facts):
             self._keep_private(event, private)
         if done and by is not NOBODY:
             self._note_asker(event, done, by)
+
+    def _note_spent(self, event: Any, private: Private | None) -> None:  # noqa: ANN401 - an end
+        """Note what an executor or a driver that ends now was granted, and what it used as its worker says (O5)."""
+        held = self.executors[event.executor] if type(event) is ExecutorRemoved else self.drivers[event.driver]
+        app, used = self.apps[held.app], None if private is None else private.used
+        self.last_end = spent_by(held.resources, self.at - held.granted_at, used)
+        app.spent = app.spent.plus(self.last_end)
 
     def _note_asker(self, event: Any, done: str, by: By) -> None:  # noqa: ANN401 - an event of an app
         """Note who did that with the app (semantics I1)."""
@@ -262,11 +271,12 @@ _FOLDS = {
         _ASKED.get(kind, ""),
         "app" in kind.__struct_fields__,
         "worker" in kind.__struct_fields__,
+        kind in (ExecutorRemoved, events.DriverRemoved),
     )
     for kind, fold in FOLDS.items()
 }
-"""Type of event -> its precondition, what folds it, what an account did with an app by it, and whether it names an app
-and a worker."""
+"""Type of event -> its precondition, what folds it, what an account did with an app by it, whether it names an app and
+a worker, and whether it is the end of an executor or a driver."""
 
 
 def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
@@ -281,7 +291,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 _APP_LINKS = (
-    *("id", "spec", "private_json", "accounts", "usage", "executors", "driver", "holds"),
+    *("id", "spec", "private_json", "spent", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved"),
     *("demand", "tries", "moved", "moving", "leaving", "not_before", "cancelled"),
 )

@@ -207,16 +207,24 @@ def check_signal(what: str, name: str) -> None:
         raise InvalidCommand(f"{what} must be one of {', '.join(SIGNALS)}, not {shorten(name)}")
 
 
+def _check_part(private: Private) -> None:
+    """Raises: InvalidCommand unless the private part of another command than a submission is valid."""
+    if private.display:
+        check_name("the name that is shown", private.display)
+    if len(private.said) > MAX_DETAIL or not private.said.isprintable():
+        raise InvalidCommand(f"a reason or a detail must be at most {MAX_DETAIL} printable characters on one line")
+    if private.used is not None:
+        check_range("the CPU time of what ended, in ms,", private.used.cpu_ms, 0, MAX_MOMENT)
+        check_range("the peak memory of what ended, in MiB,", private.used.peak_mb, 0, MAX_MEMORY_MB)
+
+
 def check_private(private: Private) -> None:
     """Raises: InvalidCommand unless the app's name is valid and a worker could run its command.
 
     Checked when a command arrives, never by `decide`: no decision depends on private parts, which may be withheld.
     """
-    if private.display or private.said:
-        if private.display:
-            check_name("the name that is shown", private.display)
-        if len(private.said) > MAX_DETAIL or not private.said.isprintable():
-            raise InvalidCommand(f"a reason or a detail must be at most {MAX_DETAIL} printable characters on one line")
+    if private.display or private.said or private.used is not None:
+        _check_part(private)
         return
     if private.name:
         check_name("the app's name", private.name)

@@ -25,7 +25,9 @@ from scheduler.model.answers import (
     KindShown,
     Ledger,
     LimitShown,
+    PastRuns,
     SharesShown,
+    SpentShown,
     SuspicionShown,
     TokenShown,
     UnmetDemand,
@@ -39,7 +41,7 @@ from scheduler.model.events import Addresses, AppState, ClusterConfigured, Compu
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.limits import EVERYBODY, kind_of
-from scheduler.rules.entities import Allocation, App, Hold, LostWorker, Worker
+from scheduler.rules.entities import NO_SPENT, Allocation, App, Hold, LostWorker, Spent, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.ledger import Balance
 from scheduler.rules.preconditions import EDITIONS
@@ -51,6 +53,7 @@ from scheduler.rules.validate import in_force
 
 SCANNED = 10_000
 """The most apps that are looked at for one page."""
+PAST_RUNS = 5
 MOST_DIGITS = 16
 """A number of an app has fewer digits."""
 
@@ -537,7 +540,35 @@ def summary_fields(app: App) -> dict[str, Any]:
         "admitted_at": app.admitted_at or None,
         "ended_at": app.ended_at or None,
         "detail": app.why,
+        "spent": spent(app.spent),
     }
+
+
+def spent(known: Spent) -> SpentShown | None:
+    """What ended executors and drivers used, None if none has ended (semantics O5)."""
+    if known == NO_SPENT:
+        return None
+    *sums, peak_mb, of_mb = known
+    names = ("core_ms", "told_core_ms", "cpu_ms", "told_memory_ms", "used_memory_ms")
+    return SpentShown(**dict(zip(names, sums, strict=True)), peak_memory=peak_mb, peak_of_memory=of_mb)
+
+
+def past_runs(state: ClusterState, *, company: str, user: str, name: str) -> PastRuns:
+    """What the last apps used of that user and name that have ended, at most `PAST_RUNS` of which something is known.
+
+    At most `SCANNED` of the apps that ended last are looked at.
+    """
+    found: list[Spent] = []
+    for ended in islice(reversed(state.ended), SCANNED):
+        app = state.apps[ended]
+        if (app.spec.company, app.spec.user) == (company, user) and app.spent.told_core_ms and app.name == name:
+            found.append(app.spent)
+            if len(found) == PAST_RUNS:
+                break
+    total = NO_SPENT
+    for each in found:
+        total = total.plus(each)
+    return PastRuns(runs=len(found), spent=spent(total))
 
 
 def _ran_ms(app: App, at: int) -> int | None:

@@ -18,6 +18,7 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.target import in_the_past
 from fairlog.cli.times import localized
+from fairlog.efficiency import in_words
 from scheduler.model.arrays import index_of
 from scheduler.model.resources import size_text
 from witness.failing import exclusion_in_words
@@ -76,7 +77,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         return
     for name, value in found.items():
         if (
-            name not in {"executors", "driver", "excludedWorkers"}
+            name not in {"executors", "driver", "excludedWorkers", "spent"}
             and value is not False
             and value not in (None, "", [])
         ):
@@ -85,7 +86,9 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     if found["driver"] is not None:
         where, size = found["driver"], size_text(found["driver"]["memory"])
         click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {where['cores']} cores, {size}")
-    notes = [("link", f"{name}: {address}") for name, address in links.items()]
+    spent = found.get("spent")
+    notes = [("used", in_words(spent))] if spent and spent["toldCoreMs"] else []
+    notes += [("link", f"{name}: {address}") for name, address in links.items()]
     notes += [("excluded", localized(exclusion_in_words(each))) for each in found["excludedWorkers"]]
     for label, text in notes:
         click.echo(f"{label:<18} {text}")

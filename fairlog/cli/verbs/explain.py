@@ -12,6 +12,7 @@ from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json
 from fairlog.cli.target import in_the_past
 from fairlog.cli.times import localized
+from fairlog.efficiency import in_words
 from scheduler.model.errors import FairlogError, NotAllowed
 from scheduler.model.resources import size_text
 from scheduler.model.text import one_line
@@ -82,6 +83,8 @@ def _print_story(told: dict[str, Any]) -> None:
         over = told["runtime"]["expiredAt"]
         since = "(X1)" if over is None else f"and was told to stop at {render.moment(over)} (X2)"
         click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may {since}")
+    if told.get("spent") and told["spent"]["toldCoreMs"]:
+        click.echo(f"used      {in_words(told['spent'])} (O5)")
     for asked in told["askedFor"]:
         _print_sender(told, asked)
     if told["detail"]:

@@ -16,6 +16,7 @@ from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, file_option, flag, matched, read_bound, span_options
 from fairlog.cli.reached import check_reached
 from fairlog.cli.whose import company_option
+from fairlog.efficiency import in_words
 from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.text import cell
 from witness.hours import AMOUNTS, hours, kind_hours, kinds_of
@@ -182,8 +183,9 @@ def statement(source: Source, *, company: str | None, span: tuple[Bound, Bound],
     """Report a company's resource use in one month, by user and app.
 
     Figures are core-hours, GiB-hours and hours of each further kind of resources. Requested is what apps requested,
-    from admission to removal; granted is what their executors and drivers held. The report names the span of the log
-    and the digest of its last entry, so that the figures can be verified.
+    from admission to removal; granted is what their executors and drivers held. Used is what workers say that those
+    have used which ended in the month. The report names the span of the log and the digest of its last entry, so that
+    the figures can be verified.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
@@ -254,4 +256,6 @@ def _print_statement(said: dict[str, Any]) -> None:
     columns = ["USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H"]
     columns += [f"{which} {kind.upper()}-H" for kind in kinds for which in ("REQUESTED", "GRANTED")]
     render.print_table(columns, rows, empty="")
+    if (spent := said["total"].get("spent")) is not None:
+        click.echo(f"\nused      {in_words(spent)}")
     _print_lost((f"{app} of {user}", amounts) for level, user, app, amounts in _lines(said) if level == "app")

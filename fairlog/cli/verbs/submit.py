@@ -53,6 +53,7 @@ from fairlog.cli.params import (
 from fairlog.cli.printed import leave_stdout
 from fairlog.cli.times import localized
 from fairlog.cli.whose import company_option, user_option
+from fairlog.efficiency import part, peak, percent
 from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import KillApp, SubmitApp, check_variables, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
@@ -476,6 +477,8 @@ def _check_path(fields: Mapping[str, Any]) -> None:
             )
 
 
+_MUCH_MB, _MUCH_CORE_MS = 1024, 3_600_000
+"""What runs must have left of their memory, and of their cores' time, to be worth a hint."""
 _DESCRIBING = {param.name for param in _described(lambda: None).__click_params__}
 """The names of the values that describe an app."""
 _submits = partial(click.command, cls=JobCommand, context_settings={"allow_interspersed_args": False})
@@ -532,6 +535,8 @@ def submit(
         write_receipts(receipt, [])  # fails before anything is submitted
     answer = _send(session, request, job.secrets, receipt)
     _print_id(session, request.app, as_number=parsable, goes_on=wait)
+    if not parsable:
+        _hint(session, request)
     return _wait(session, request, answer.seq) if wait else 0
 
 
@@ -688,6 +693,26 @@ def _script_again(request: SubmitApp, named: Path | None) -> str:
             f"{file} is not the script that was submitted; give that with --script FILE, or submit this one anew"
         )
     return script_value(content, str(file))
+
+
+def _hint(session: Session, request: SubmitApp) -> None:
+    """Say on stderr what the last runs of this name used, if they left much of what is asked for again."""
+    query = {"company": request.company, "user": request.user, "name": request.name}
+    past = session.worked_out("/v1/runs", view="app", **query) if request.name else None
+    if past is None or not past["runs"]:
+        return
+    spent, runs = past["spent"], past["runs"]
+    left_mb = spent["peakOfMemory"] - spent["peakMemory"]
+    left_core_ms = spent["toldCoreMs"] - spent["cpuMs"]
+    said = []
+    states_memory = request.memory_per_task_mb is not None or request.executor_memory_mb is not None
+    if states_memory and 0 < spent["peakMemory"] <= left_mb and left_mb >= _MUCH_MB:
+        said.append(f"at most {peak(spent)}")
+    if left_core_ms >= max(_MUCH_CORE_MS, spent["cpuMs"]):
+        said.append(f"{percent(part(spent['cpuMs'], spent['toldCoreMs']))} of their cores' time")
+    if said:
+        who = "the last run" if runs == 1 else f"the last {runs} runs"
+        render.say(f"note: {who} of this name used {', and '.join(said)}; `fairlog efficiency` shows what is wasted")
 
 
 def _show_plan(said: dict[str, Any], *, as_json: bool) -> int:

@@ -34,6 +34,7 @@ import {
   progress,
   table,
   unlessGone,
+  used,
   words,
 } from "/page/parts.js";
 
@@ -135,6 +136,7 @@ export const app = {
               ? [plural(card.tasks, "task"), ` of ${plural(card.coresPerTask, "core")} each`]
               : "none of its own",
           ],
+          card.spent ? ["Used", used(card.spent)] : null,
           ["Priority", number(card.priority)],
           card.maxRuntime ? ["May run", duration(card.maxRuntime * 1000)] : null,
           card.after

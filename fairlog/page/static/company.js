@@ -31,6 +31,7 @@ import {
   path,
   table,
   unlessGone,
+  used,
   waiter,
 } from "/page/parts.js";
 
@@ -284,6 +285,7 @@ function statementPart(card, statement, context) {
                 "Requested",
                 `${decimal(statement.value.total.requestedCoreHours)} core-hours, ${decimal(statement.value.total.requestedGiBHours)} GiB-hours`,
               ],
+              statement.value.total.spent ? ["Used", used(statement.value.total.spent)] : null,
               ["Lost to claims", plural(statement.value.total.executorsLost, "executor")],
             ]),
             digest("Digest", `${statement.value.log.to}:${statement.value.log.digest}`),

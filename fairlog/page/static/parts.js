@@ -8,6 +8,7 @@ import {
   duration,
   link,
   may,
+  memory,
   name,
   now,
   number,
@@ -251,6 +252,17 @@ export const words = (text) =>
   text
     .replace(/([a-z])([A-Z])/g, (_, before, after) => `${before} ${after.toLowerCase()}`)
     .replace(/^./, (first) => first.toUpperCase());
+
+/** What ended executors used of what they were granted, as their workers say (semantics O5). */
+export function used(spent) {
+  const hours = (ms) => `${(ms / 3.6e6).toFixed(3)}`;
+  const unknown = spent.coreMs - spent.toldCoreMs;
+  if (!spent.toldCoreMs) return `not known of ${hours(unknown)} core-hours`;
+  const part = Math.round((100 * spent.cpuMs) / spent.toldCoreMs);
+  const peak = `${memory(spent.peakMemory)} of ${memory(spent.peakOfMemory)}`;
+  const more = unknown ? `; not known of ${hours(unknown)} core-hours more` : "";
+  return `${hours(spent.cpuMs)} of ${hours(spent.toldCoreMs)} core-hours (${part}%), at most ${peak} of an executor, as their workers say${more}`;
+}
 
 export function download(file, value) {
   const url = URL.createObjectURL(new Blob([JSON.stringify(value, null, 2)], { type: "application/json" }));

@@ -68,6 +68,7 @@ READING = (
     "fairness",
     "fairness --by user",
     "statement --company acme --month {month}",
+    "efficiency",
     "whoami",
     "status",
     "status --json",
@@ -269,3 +270,37 @@ def test_the_environment_names_the_company_of_a_statement(shell: Shell) -> None:
     finally:
         del shell.env["FAIRLOG_COMPANY"]
     assert (named.code, named.err) == (1, "Error: the log has no entry in 2026-03\n")
+
+
+_BURN = "import time\nblock = bytearray(60 << 20)\nwhile time.process_time() < 0.5: pass"
+
+
+def test_what_an_app_used_is_in_the_log_and_a_hint_to_who_submits_its_like(shell: Shell) -> None:
+    job = "--company", "acme", "--user", "una", "--name", "burn", "--cores", "1", "--memory-per-task", "2G"
+    first = shell.run("submit", *job, "--wait", "--", sys.executable, "-c", _BURN)
+    assert "note: the last" not in first.err
+    app = first.out.split()[0]
+    (row,) = json.loads(shell.ok("efficiency", "--by", "app", "--name", "burn", "--json"))
+    assert (row["app"], row["user"], row["peakOfMemory"]) == (app, "una", 2048)
+    assert row["cpuMs"] >= 500
+    assert 60 <= row["peakMemory"] < 1024
+    assert row["coreMs"] == row["toldCoreMs"] > 0
+    assert f"{row['peakMemory']} MiB" in shell.ok("efficiency", "--user", "una")
+    assert re.search(
+        r"^used +0\.\d{3} of 0\.\d{3} core-h, .* as their workers say \(O5\)$", shell.ok("explain", app), re.MULTILINE
+    )
+    month = f"{datetime.now(UTC):%Y-%m}"
+    assert "\nused      " in shell.ok("statement", "--company", "acme", "--month", month)
+    cells = shell.ok("apps", "--all", "--user", "una", "-o", "app,cpu-used,memory-used", "--no-header").split()
+    assert cells[0] == app
+    assert all(re.fullmatch(r"\d+%", cell) for cell in cells[1:])
+    hinted = shell.run("submit", *job, "--", "true")
+    assert f"note: the last run of this name used at most {row['peakMemory']} MiB of 2 GiB; `fairlog" in hinted.err
+    assert "note: the last" not in shell.run("submit", *job[:4], "--name", "other", "--", "true").err
+    assert "note: the last" not in shell.run("submit", *job, "--parsable", "--", "true").err
+
+
+def test_efficiency_refuses_a_span_that_ends_before_it_begins(shell: Shell) -> None:
+    refused = shell.run("efficiency", "--since", "2026-03-02", "--until", "2026-03-01")
+    assert refused.code == 2
+    assert "--until comes before --since" in refused.err

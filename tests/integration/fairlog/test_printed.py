@@ -53,6 +53,7 @@ SHOWN = {
     "replay",
     "fairness",
     "statement",
+    "efficiency",
     "account",
     "token",
 }
@@ -181,6 +182,7 @@ CALLS: dict[str, list[list[str]]] = {
     "replay": [[], ["--json"]],
     "fairness": [[], ["--json"], ["--by", "user"]],
     "statement": [["--company", TYPED, "--month", "1970-01"], ["--company", TYPED, "--month", "1970-01", "--csv"]],
+    "efficiency": [[], ["--json"], ["--by", "app"], ["--name", TYPED], ["--by", "company", "--user", TYPED]],
     "whatif": [["--set", "placement=pack"], ["--set", "placement=pack", "--json"]],
     "simulate": [[TYPED]],
     "help": [[], ["company", "add"], [TYPED], ["apps", TYPED]],

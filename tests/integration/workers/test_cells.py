@@ -758,10 +758,13 @@ def test_files_are_private_whatever_the_umask(own_store: EmbeddedStore, tmp_path
 def test_what_a_task_took_is_measured(rig: Rig, launcher: str) -> None:
     """CPU time and memory of the task and of what it waited for, and the length of its output."""
     child = "import sys; block = bytearray(60 << 20); sum(i * i for i in range(3_000_000)); print('x' * 99_999)"
-    rig.run(rig.grant(shell(f'{sys.executable} -c "{child}"; echo')), launcher=launcher)
+    note = rig.run(rig.grant(shell(f'{sys.executable} -c "{child}"; echo')), launcher=launcher)
     state = rig.work.states(rig.app)[0]
     assert state.cpu_ms > 50
     assert 60 <= state.peak_mb < 300
+    assert note.used is not None
+    assert note.used.cpu_ms >= state.cpu_ms
+    assert state.peak_mb <= note.used.peak_mb < 300
     assert state.output_bytes == 100_001
 
 
@@ -810,10 +813,13 @@ def test_what_a_task_took_is_measured_if_its_app_is_killed(rig: Rig, launcher: s
     rig.connection.hset(rig.keys.grants(WORKER), grant.executor, "")
     rig.work.forget({rig.app: grant.company})
     os.kill(pid, signal.SIGTERM)
-    assert rig.end_of(grant).reason == "killed"
+    note = rig.end_of(grant)
+    assert note.reason == "killed"
     state = rig.work.states(rig.app)[0]
     assert state.state == "stopped"
     assert state.cpu_ms > 20
+    assert note.used is not None
+    assert note.used.cpu_ms >= state.cpu_ms
     assert state.output_bytes >= len("worked\n")
 
 

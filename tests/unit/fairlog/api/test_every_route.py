@@ -227,6 +227,10 @@ CASES: list[Case] = [
         Case("plan", "submit", whose, body={**submission(*whose.split("/")), "type": "SubmitApp"})
         for whose in ("acme/ann", "globex/bob")
     ),
+    *(
+        Case("runs", "submit", f"{company}/{user}", query={"company": company, "user": user, "name": "train"})
+        for company, user in (("acme", "ann"), ("globex", "bob"))
+    ),
     Case("whatif", "cluster-read", "", body={"settings": {"placement": "pack"}}),
     *(each._replace(query={"month": f"{datetime.now(UTC):%Y-%m}"}) for each in of_company("statement", "statement")),
     *of_app("appEvents", verb="read"),

@@ -50,7 +50,8 @@ def test_a_verb_shows_the_state_of_a_file_at_a_position_without_a_store(verb: st
 def test_without_a_position_it_is_the_end_of_the_file(tmp_path: Path) -> None:
     answer = run("apps", exported(tmp_path, LOG), "--all", "--json")
     expected = seen("apps", len(LOG), everything=True)
-    assert [{name: each[name] for name in expected[0]} for each in json.loads(answer.output)] == expected
+    found = zip(json.loads(answer.output), expected, strict=True)
+    assert [{name: told[name] for name in each} for told, each in found] == expected
 
 
 def test_what_a_file_does_not_hold_is_refused_in_a_sentence(tmp_path: Path) -> None:
