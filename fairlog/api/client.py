@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from fairlog.api import questions
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE, VIEWS
 from fairlog.api.connections import Answer, Connections, Lost, Request
-from fairlog.api.questions import MANY
 from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotAuthenticated, refusal_of
@@ -150,29 +150,37 @@ class _Talk:
         return outcomes
 
     def view(self, name: str, arguments: Mapping[str, Any], at: int | None) -> Steps[Any]:
+        return (yield from self.read(*self.place_of(name, arguments, at)))
+
+    def place_of(self, name: str, arguments: Mapping[str, Any], at: int | None) -> tuple[str, dict[str, str]]:
+        """The path and the query of a view. Raises: InvalidCommand."""
         if name not in VIEWS:
             raise errors.InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
         path = VIEWS[name]
         inside = {key: quote(str(arguments[key]), safe="") for key in arguments if f"{{{key}}}" in path}
         query = {key: _text(value) for key, value in arguments.items() if key not in inside}
         query |= {"fresh": "true"} if at is None else {"at": str(at)}
-        query |= {"limit": str(MANY)} if name == "apps" else {}
-        return (yield from self.read(path.format(**inside), query))
+        query |= {"limit": str(questions.MANY)} if name == "apps" else {}
+        return path.format(**inside), query
 
     def read(self, path: str, query: Mapping[str, str]) -> Steps[Any]:
         """A value, or all pages of a list."""
         found: list[Any] = []
         cursor: str | None = None
         while True:
-            page = {"cursor": cursor} if cursor else {}
-            answer = yield from self.ask(Request("GET", path, {**query, **page}))
-            said = msgspec.json.decode(answer.content)
+            said = yield from self.page(path, query, cursor)
             if "value" in said:
                 return said["value"]
             found += said["items"]
             cursor = said["next"]
             if cursor is None:
                 return found
+
+    def page(self, path: str, query: Mapping[str, str], cursor: str | None) -> Steps[Any]:
+        """What is answered: a value, or a page of a list and the cursor of the next one."""
+        page = {"cursor": cursor} if cursor else {}
+        answer = yield from self.ask(Request("GET", path, {**query, **page}))
+        return msgspec.json.decode(answer.content)
 
     def question(self, path: str, asked: object, query: Mapping[str, str] | None = None) -> Steps[Any]:
         headers = {"content-type": "application/json"}
@@ -295,6 +303,17 @@ class ApiClient(Base):
     def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
         """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""
         return self._do(self._talk.view(name, arguments, at))
+
+    def parts(self, name: str, *, at: int | None = None, **arguments: Any) -> Iterator[list[Any]]:  # noqa: ANN401 (likewise)
+        """As `view` of a list, page by page as they come."""
+        path, query = self._talk.place_of(name, arguments, at)
+        cursor: str | None = None
+        while True:
+            said = self._do(self._talk.page(path, query, cursor))
+            yield said["items"]
+            cursor = said["next"]
+            if cursor is None:
+                return
 
     def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
         """The value, or all items, that GET `path` answers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import wraps
@@ -27,6 +27,8 @@ WATCH_S = 2.0
 USUAL = ("app", "company", "user", "name", "state", "reason", "wait", "cores", "memory", "submitted")
 SPARE = ("memory", "submitted", "core-h", "cores", "company", "name")
 """What is left out on a narrow terminal, unless `-o` asks for it."""
+MEASURED = {"cpu", "peak"}
+"""What is asked of the store for each app."""
 USUAL_ENDED = ("app", "company", "user", "name", "state", "submitted", "wait", "took", "core-h", "cpu", "peak")
 
 
@@ -211,49 +213,63 @@ def show_apps(source: Source, wanted: Wanted, columns: Columns, *, as_json: bool
             raise click.UsageError("--watch shows the present in a table; leave out --json, --ended, --at and FILE")
         render.watch(lambda: table(columns, found(source, wanted, columns)), every_s=WATCH_S)
         return
-    records = found(source, wanted, columns)
     if as_json:
-        render.print_json(records)
+        render.print_json(found(source, wanted, columns))
         return
     empty = "No app is pending, waiting or running."
     if wanted._replace(everything=False) != Wanted(Filter()):
         empty = "No app matches."
     elif wanted.everything:
         empty = "No app is known."
-    if columns.for_program and not records:
-        render.say(empty)
-        return
+    listed = found_in_parts(source, wanted, columns)
     headings = [name.upper() for name in columns.names]
     spare = [name.upper() for name in SPARE] if columns.names in (USUAL, USUAL_ENDED) else ()
-    render.print_table(headings, rows(columns, records), empty=empty, spare=spare, bare=columns.bare)
+    shown = (rows(columns, records) for records in listed if records)
+    if not render.print_parts(headings, shown, spare=spare, bare=columns.bare):
+        render.say(empty) if columns.for_program else click.echo(empty)
 
 
-def found(source: Source, wanted: Wanted, columns: Columns) -> list[dict[str, Any]]:
-    """The records of the apps that are wanted, in the order that is wanted."""
-    if wanted.ended:
-        records = _ended(source, wanted)
-    else:
-        _check_reason(wanted.reason)
-        everything = wanted.everything or bool(
-            set(wanted.filter.state) - {"not-ready", "pending", "waiting", "running"}
-        )
-        now = source.now_ms() or source.ask("cluster")["at"]
+def found_in_parts(source: Source, wanted: Wanted, columns: Columns) -> Iterator[list[dict[str, Any]]]:
+    """As `found`, as they come unless all have to be known for their order or their number."""
+    if columns.sort or columns.limit is not None or wanted.ended:
+        yield found(source, wanted, columns)
+        return
+    for records in _listed(source, wanted):
+        if MEASURED & set(columns.names):
+            _measure(source, records)
+        yield records
+
+
+def _listed(source: Source, wanted: Wanted) -> Iterator[list[dict[str, Any]]]:
+    """The apps that the cluster knows and that are wanted, in parts as they come."""
+    _check_reason(wanted.reason)
+    everything = wanted.everything or bool(set(wanted.filter.state) - {"not-ready", "pending", "waiting", "running"})
+    now = source.now_ms() or source.ask("cluster")["at"]
+    for page in source.parts("apps", everything=everything):
         records = [
             {
                 **app,
                 "waitedMs": (app["admittedAt"] or app["endedAt"] or max(now, app["submittedAt"])) - app["submittedAt"],
             }
-            for app in source.ask("apps", everything=everything)
+            for app in page
             if _within(app["submittedAt"], wanted) and wanted.reason in (None, app.get("reason"))
         ]
-    records = [app for app in records if wanted.filter.takes(app)]
+        yield [app for app in records if wanted.filter.takes(app)]
+
+
+def found(source: Source, wanted: Wanted, columns: Columns) -> list[dict[str, Any]]:
+    """The records of the apps that are wanted, in the order that is wanted."""
+    if wanted.ended:
+        records = [app for app in _ended(source, wanted) if wanted.filter.takes(app)]
+    else:
+        records = [app for page in _listed(source, wanted) for app in page]
     if columns.sort:
         name, falling = columns.sort.lstrip("-"), columns.sort.startswith("-")
         key = COLUMNS[name].key
         known = sorted((app for app in records if key(app) is not None), key=key, reverse=falling)
         records = known + [app for app in records if key(app) is None]
     records = records if columns.limit is None else records[: columns.limit]
-    if wanted.ended or {"cpu", "peak"} & set(columns.names):
+    if wanted.ended or MEASURED & set(columns.names):
         _measure(source, records)
     return records
 

@@ -91,8 +91,40 @@ def print_table(
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), file=console.file)
 
 
-def _print_plain(columns: Sequence[str], lines: Sequence[Sequence[object]], file: TextIO, *, bare: bool) -> None:
-    """Print the table for a program, which needs whole lines: nothing wraps, nothing is coloured."""
+def print_parts(
+    columns: Sequence[str], parts: Iterable[Sequence[Sequence[object]]], *, spare: Sequence[str], bare: bool
+) -> bool:
+    """Print a table whose rows come in parts, each as it comes. Whether there was any row.
+
+    On a terminal, which may be too narrow for some columns, all rows are waited for.
+    """
+    if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
+        rows = [row for part in parts for row in part]
+        if rows:
+            print_table(columns, rows, empty="", spare=spare, bare=bare)
+        return bool(rows)
+    widths = [0] * len(columns)
+    some = False
+    for part in parts:
+        lines = [tuple("-" if cell is None else _shown(cell) for cell in row) for row in part]
+        _print_plain(columns, lines, sys.stdout, bare=bare or some, widths=widths)
+        sys.stdout.flush()
+        some = True
+    return some
+
+
+def _print_plain(
+    columns: Sequence[str],
+    lines: Sequence[Sequence[object]],
+    file: TextIO,
+    *,
+    bare: bool,
+    widths: list[int] | None = None,
+) -> None:
+    """Print the table for a program, which needs whole lines: nothing wraps, nothing is coloured.
+
+    No column is narrower than the `widths`, which become what they are.
+    """
     cells = [
         ["" if bare else name, *(one_line(str(line[number])) for line in lines)] for number, name in enumerate(columns)
     ]
@@ -100,6 +132,8 @@ def _print_plain(columns: Sequence[str], lines: Sequence[Sequence[object]], file
     padded = []
     for number, column in enumerate(cells):
         width = max(map(width_of, column))
+        if widths is not None:
+            widths[number] = width = max(width, widths[number])
         right = all(isinstance(line[number], int) for line in lines)
         spaces = (" " * (width - width_of(cell)) for cell in column)
         padded.append([space + cell if right else cell + space for cell, space in zip(column, spaces, strict=True)])

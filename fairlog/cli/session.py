@@ -254,6 +254,13 @@ class Session:
 
         return seen(self.folded(), view, arguments)
 
+    def parts(self, view: str, **arguments: object) -> Iterator[list[Any]]:
+        """As `ask` of a view that is a list, in parts as they come."""
+        if self.at is None and (server := self._server_for(view)) is not None:
+            yield from server.parts(view, at=None, **arguments)
+        else:
+            yield self.ask(view, **arguments)
+
     def check_company(self, company: str) -> None:
         """Raises: UnknownCompany unless it is registered."""
         if all(each["company"] != company for each in self.ask("companies")):

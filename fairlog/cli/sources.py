@@ -59,6 +59,13 @@ class Source:
 
         return seen(self._state, view, arguments)
 
+    def parts(self, view: str, **arguments: object) -> Iterator[list[Any]]:
+        """As `ask` of a view that is a list, in parts as they come."""
+        if self._file is None:
+            yield from self.session.parts(view, **arguments)
+        else:
+            yield self.ask(view, **arguments)
+
     @cached_property
     def _state(self) -> ClusterState:
         """The state of the file, which can be read once."""

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import fairlog
+from fairlog.api import questions
 from fairlog.api.async_client import AsyncApiClient
 from fairlog.api.client import ApiClient
 from fairlog.client import StoreClient
@@ -84,6 +85,23 @@ def test_many_commands_are_answered_in_order(client: ApiClient) -> None:
     assert len([app for app in client.view("apps") if app["app"].startswith("many-")]) == 1200
     killed = client.send_many([KillApp(app=each.app) for each in apps[:-1]])
     assert not [each for each in killed if isinstance(each, CommandRejected)]
+
+
+def test_a_long_list_is_printed_page_by_page_as_it_comes(
+    up: dict[str, Any], client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "MANY", 2)
+    shell: Shell = up["shell"]
+    names = [f"page-{number}" for number in range(5)]
+    client.send_many([submission(name, hold=True) for name in names])
+    whole = client.view("apps")
+    parts = list(client.parts("apps"))
+    assert ([len(part) for part in parts[:2]], [app for part in parts for app in part]) == ([2, 2], whole)
+    monkeypatch.undo()
+    shown = shell.ok("apps", "-o", "app,company").splitlines()
+    assert shown[0].split() == ["APP", "COMPANY"]
+    assert [line.split()[0] for line in shown[1:]] == [app["app"] for app in whole]
+    client.send_many([KillApp(app=name) for name in names])
 
 
 def test_the_asyncio_twin_does_the_same(up: dict[str, Any]) -> None:
