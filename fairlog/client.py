@@ -30,7 +30,7 @@ from fairlog.models import App, AppDetails, Efficiency, Event, Explanation, Subm
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.arrays import indexes
-from scheduler.model.commands import CancelTask, Command, KillApp, SignalApp, SubmitApp, needs_all
+from scheduler.model.commands import CancelTask, Command, KillApp, RequeueApp, SignalApp, SubmitApp, needs_all
 from scheduler.model.errors import AppEnded, CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
@@ -651,6 +651,20 @@ class Client:
         """
         return self._do(_signal(_id(app), signal, task, whole=whole, reason=reason))
 
+    def requeue(self, app: Named, *, reason: str = "") -> Receipt:
+        """Put an app back into its queue under its own id; an operator states the `reason` where there are accounts.
+
+        What runs of it is stopped and runs again; tasks that have succeeded do not.
+
+        >>> import time
+        >>> app = client.submit("sh -c 'test $FAIRLOG_ATTEMPT = 2 || sleep 600'", company="acme", user="ann")
+        >>> while not client.tasks(app): time.sleep(0.1)
+        >>> receipt = client.requeue(app)
+        >>> client.wait(app).state, client.view("app", app=app.app)["restarts"]
+        ('finished', 1)
+        """
+        return self._do(_requeue(_id(app), reason))
+
     def logs(
         self,
         app: Named,
@@ -790,6 +804,11 @@ class Client:
 def _kill(app: str, task: int | None, reason: str) -> _Steps[Receipt]:
     command = KillApp(app=app, reason=reason) if task is None else CancelTask(app=app, task=task, reason=reason)
     receipt: Receipt = yield _Call("send", (command,))
+    return receipt
+
+
+def _requeue(app: str, reason: str) -> _Steps[Receipt]:
+    receipt: Receipt = yield _Call("send", (RequeueApp(app=app, reason=reason),))
     return receipt
 
 

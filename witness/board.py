@@ -55,6 +55,7 @@ HELP: dict[str, str] = {
     "dependency": "It starts when the apps that it names have ended as it asks; kill it if they never will.",
     "hold": "Release it.",
     "begin": "It starts after the time that it names.",
+    "ending": "Nothing: it is ready once what ran of it is gone.",
     "no-live-worker": "Start a worker, or return a draining one to service.",
     "beyond-limit": "Wait until apps under the same limit end, or have the limit raised.",
     "queue": "An earlier app of the same user goes first; a higher priority changes their order.",

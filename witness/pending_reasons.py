@@ -32,6 +32,7 @@ CAUSES = (
     "dependency",
     "hold",
     "begin",
+    "ending",
     "no-live-worker",
     "beyond-limit",
     "queue",
@@ -72,7 +73,7 @@ class Wait(NamedTuple):
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
     """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either (semantics Z2)."""
-    if app.ended is not None or app.executors:
+    if app.ended is not None or (app.executors and app.admitted):
         return None
     if app.admitted:
         return _for_executors(state, app)
@@ -125,7 +126,15 @@ def _until_ready(app: App) -> Wait:
     if app.not_before:
         at = app.not_before
         return Wait("begin", "J4", lambda: (f"it is not to begin before {moment(at)}", {"beginAt": at}))
+    if app.ending:
+        return Wait("ending", "X6", partial(_ending, app))
     return Wait("next-turn", "J2", lambda: ("it will be ready in the next turn", {}))
+
+
+def _ending(app: App) -> Told:
+    held = [one.id for one in app.allocations()]
+    more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+    return f"it was put back, and {', '.join(held[:_NAMED])}{more} of it must end first", {"ending": held[:100]}
 
 
 def _dependent(app: App) -> Told:

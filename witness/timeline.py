@@ -32,6 +32,7 @@ _MARKS = (
     | events.AppWarned
     | events.AppSignalled
     | events.TaskCancelled
+    | events.AppRequeued
     | events.AppExpired
     | events.AppExtended
     | events.AppRemoved
@@ -52,6 +53,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppExtended: "it may run longer",
     events.AppSignalled: "its tasks get a signal",
     events.TaskCancelled: "one of its tasks is cancelled",
+    events.AppRequeued: "it is put back into its queue",
     events.NeedBegan: "it is below its entitlement",
     events.NeedEnded: "it is not below its entitlement any more",
     events.SlotAwaited: "it is larger than its share and awaits a slot",

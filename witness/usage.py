@@ -152,8 +152,8 @@ def _update(account: Account, app: App | None, at: int) -> None:
     account.ready_at = app.readied_at or app.submitted_at
     account.granted = app.granted
     account.asked_cores = max(account.asked_cores, app.requested.cores)
+    account.requested = account.demand if app.admitted else NOTHING
     if app.admitted:
-        account.requested = account.demand
         account.admitted_at = app.admitted_at
     if account.started_at is None and app.granted.cores:
         account.started_at = at

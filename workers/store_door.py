@@ -33,7 +33,7 @@ from scheduler.store.doorbell import RING_LUA, DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
 from scheduler.store.full_disks import note_cut
 from scheduler.store.keys import Keys, bell_id, queue_key
-from scheduler.store.task_queue import Completion, Step, Worklist, broken
+from scheduler.store.task_queue import Completion, Step, Verdict, Worklist, broken
 from scheduler.store.visits import Orders, Report, Visit, Visits, read_awaited
 from workers.door import Backlog, Ended, Held, Registrant
 
@@ -140,7 +140,7 @@ class WorkerStore:
         reports: list[commands.Command] = []
         finished = False
         if end.verdict is not None and (over := self.work.verdict(app)) is not None:
-            reports.append(commands.EndApp(app=app, reason=over.reason, detail=over.detail))
+            reports.append(_end_of(app, over, executor))
             done = end.done
         else:
             finished = self.work.has_finished(app, executor)
@@ -148,7 +148,7 @@ class WorkerStore:
             came_back, tasks = self.work.put_back(app, gone), self.work.progress(app)
             done = end.done and tasks.tasks > 0 and not (came_back or tasks.left)
             if done and (over := self.work.verdict(app)) is not None:
-                reports.append(commands.EndApp(app=app, reason=over.reason, detail=over.detail))
+                reports.append(_end_of(app, over, executor))
         report = commands.EndedExecutor(
             executor=executor,
             worker=worker,
@@ -182,9 +182,9 @@ class WorkerStore:
             return self.work.is_granted(claims.worker, claims.executor)
         about: dict[str, Any] = {"worker": claims.worker, "executor": claims.executor}
         stored = cast("bytes | None", self.store.hget(self.keys.grants(claims.worker), claims.executor))
-        if stored and b'"near"' in stored:
+        if stored and (b'"near"' in stored or b'"restarts"' in stored):
             grant = Grant.model_validate_json(stored)
-            about |= {"near": grant.near, "array": grant.array}
+            about |= {"near": grant.near, "array": grant.array, "again": grant.restarts > 0}
         return self.work.fill(claims.app, claims.tasks, **about)
 
     def secrets(self, claims: Claims) -> dict[str, str]:
@@ -259,7 +259,7 @@ class WorkerStore:
                 "an executor's end of its app is not what its tasks say", executor=claims.executor, said=reason
             )
             return
-        self.client.notify(commands.EndApp(app=claims.app, reason=over.reason, detail=over.detail), by=by)
+        self.client.notify(_end_of(claims.app, over, claims.executor), by=by)
 
     def show_life(self, claims: Claims) -> None:
         """As `ExecutorDoor.show_life`."""
@@ -268,6 +268,10 @@ class WorkerStore:
 
     def _record(self, claims: Claims) -> _RqRecord:
         return _RqRecord(self.store, self.keys.app_queue(claims.app), claims.rq_name)
+
+
+def _end_of(app: str, verdict: Verdict, executor: str) -> commands.EndApp:
+    return commands.EndApp(app=app, reason=verdict.reason, detail=verdict.detail, executor=executor)
 
 
 class _RqRecord(SimpleWorker):

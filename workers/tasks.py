@@ -37,6 +37,8 @@ from workers.output import Output, open_log
 from workers.rundir import RunDir
 
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
+ATTEMPT_VARIABLE = "FAIRLOG_ATTEMPT"
+"""How often the task has begun, this time included."""
 LOCK_VARIABLE = "FAIRLOG_EXECUTOR_LOCK"
 """The executor's lock file: ids alone are not unique on a machine with several clusters."""
 CORES_VARIABLE = "FAIRLOG_TASK_CORES"
@@ -260,7 +262,7 @@ class TaskStarter:
         tasks = [begun for begun, _ in slots]
         shown = [self._index(begun) for begun in tasks]
         starts = [
-            (begun.task, ({INDEX_VARIABLE: index} if index else {}) | self._resources(slot), output.inside)
+            (begun.task, self._own(begun, index) | self._resources(slot), output.inside)
             for (begun, slot), index, output in zip(slots, shown, outputs, strict=True)
         ]
         try:
@@ -291,6 +293,11 @@ class TaskStarter:
         if self._is_driver:
             return ""
         return str(self._grant.rank if self._grant.program else index_of(self._grant.array, begun.task))
+
+    def _own(self, begun: TaskBegun, index: str) -> dict[str, str]:
+        """The variables that tell a task which one it is, and which attempt."""
+        attempt = {} if self._is_driver or self._grant.program else {ATTEMPT_VARIABLE: str(begun.attempt)}
+        return ({INDEX_VARIABLE: index} if index else {}) | attempt
 
     def _resources(self, slot: int) -> dict[str, str]:
         return self._resources_told(task_addresses(self._grant, slot)) if self._grant.addresses else {}

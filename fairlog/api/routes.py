@@ -228,6 +228,7 @@ ROUTES: tuple[Route, ...] = (
     _do("POST", "/v1/apps/{app}/kill", commands.KillApp, "kill", "Kill an app."),
     _do("POST", "/v1/apps/{app}/signal", commands.SignalApp, "kill", "Send a signal to the tasks of an app that run."),
     _do("POST", "/v1/apps/{app}/cancel", commands.CancelTask, "kill", "Cancel one task of an app."),
+    _do("POST", "/v1/apps/{app}/requeue", commands.RequeueApp, "kill", "Put an app back into its queue."),
     _do("POST", "/v1/apps/{app}/scale", commands.ScaleApp, "submit", "Change an app's demand."),
     _do("POST", "/v1/apps/{app}/hold", commands.HoldApp, "submit", "Keep a pending app from starting."),
     _do("POST", "/v1/apps/{app}/release", commands.ReleaseApp, "submit", "Let an app on hold start."),

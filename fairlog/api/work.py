@@ -392,7 +392,14 @@ class Bells:
                     rung.set_result(None)
 
 
-_OF_ALL_IT_HOLDS = events.AppRemoved | events.AppExpired | events.AppWarned | events.AppSignalled | events.TaskCancelled
+_OF_ALL_IT_HOLDS = (
+    events.AppRemoved
+    | events.AppExpired
+    | events.AppWarned
+    | events.AppSignalled
+    | events.TaskCancelled
+    | events.AppRequeued
+)
 """Events that change the grants of all that an app holds."""
 
 

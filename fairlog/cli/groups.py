@@ -34,7 +34,6 @@ ELSEWHERE = {
     "batch": "`fairlog submit SCRIPT` submits a script",
     "salloc": "`fairlog run -- CMD` runs a command and prints its output",
     "srun": "`fairlog run -- CMD` runs a command and prints its output",
-    "requeue": "`fairlog resubmit APP` submits an app again",
     "retry": "`fairlog resubmit APP --failed` runs failed tasks again",
     "nodes": "`fairlog workers` lists the workers",
     "node": "`fairlog workers` lists the workers",

@@ -60,6 +60,7 @@ VERBS = {
     "finish": ("changes", "End apps of executor programs, as their owner."),
     "extend": ("changes", "Let apps run longer than their maximum runtime."),
     "reprioritize": ("changes", "Change an app's priority among its user's apps."),
+    "requeue": ("changes", "Put apps back into their queue, under their own id."),
     "hold": ("changes", "Keep pending apps from starting until they are released."),
     "release": ("changes", "Let apps on hold start."),
     "rq": ("engines", "Run RQ workers on executors, as many as queues have jobs."),

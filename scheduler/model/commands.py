@@ -257,6 +257,7 @@ class SubmitApp(_Request, frozen=True):
     keep_going: bool = False
     comment: str = ""
     network: Literal["", "none", "app", "host"] = ""
+    requeue: bool = True
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:
@@ -328,6 +329,16 @@ class CancelTask(_Request, frozen=True):
     reason: str = ""
 
 
+class RequeueApp(_Request, frozen=True):
+    """Put an app that was admitted back into its user's queue, under its own id (semantics X6).
+
+    Operators state a `reason` as for `KillApp`.
+    """
+
+    app: str
+    reason: str = ""
+
+
 class FinishApp(_Request, frozen=True):
     """The owner of an app without a driver, whose executors run a program, ends it (semantics G4)."""
 
@@ -371,11 +382,15 @@ class ReleaseApp(_Request, frozen=True):
 
 
 class EndApp(_Request, frozen=True):
-    """A worker reports the end of the app: every task succeeded, or one failed permanently."""
+    """A worker reports the end of the app: every task succeeded, or one failed permanently.
+
+    `executor` is the one that saw it, "" in older logs.
+    """
 
     app: str
     reason: Literal["finished", "failed"]
     detail: str = ""
+    executor: str = ""
 
 
 class Measured(NamedTuple):
@@ -543,7 +558,18 @@ AccountCommand = (
 )
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
-AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp | SignalApp | CancelTask | FinishApp | LoseOwner
+AppCommand = (
+    SubmitApp
+    | ScaleApp
+    | ExtendApp
+    | KillExecutors
+    | KillApp
+    | SignalApp
+    | CancelTask
+    | RequeueApp
+    | FinishApp
+    | LoseOwner
+)
 OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
@@ -606,11 +632,12 @@ _SAID: dict[type[Any], str] = {
     KillApp: "reason",
     SignalApp: "reason",
     CancelTask: "reason",
+    RequeueApp: "reason",
     FinishApp: "detail",
     DrainWorker: "reason",
 }
 """Command -> its field in which people say why."""
-WITH_REASON = KillApp, SignalApp, CancelTask
+WITH_REASON = KillApp, SignalApp, CancelTask, RequeueApp
 """The commands for which operators state a reason."""
 _DISPLAY = frozenset({AddAccount, ChangeAccount})
 _ENDS = frozenset({EndedExecutor, EndedDriver})

@@ -145,6 +145,15 @@ class NotPending(CommandRejected):
         super().__init__(f"app {app!r} is not pending; only a pending app can be put on hold or released")
 
 
+class NotAdmitted(CommandRejected):
+    """The app is pending, so there is nothing of it that could be put back into its queue (semantics X6)."""
+
+    def __init__(self, app: str) -> None:
+        super().__init__(
+            f"app {app!r} is pending already; only an app that waits for executors or runs can be put back"
+        )
+
+
 class QuotaExceeded(CommandRejected):
     """One request alone is larger than its company's quota (semantics C4)."""
 

@@ -374,6 +374,8 @@ class AppRegistered(_Fact, frozen=True):
     owner_timeout_s: int | None = None
     network: Literal["", "none", "app"] = ""
     """What its tasks find; "" = that of the machine (semantics W12)."""
+    requeue: bool = True
+    """Whether it may be put back into its queue (semantics X6)."""
 
 
 class RoomReserved(_Fact, frozen=True):
@@ -683,6 +685,12 @@ class TaskCancelled(_Fact, frozen=True):
     task: int
 
 
+class AppRequeued(_Fact, frozen=True):
+    """The app left waitingApps for its user's queue; what runs of it is to stop (semantics X6)."""
+
+    app: str
+
+
 class AppExpired(_Fact, frozen=True):
     """The app has run for as long as it may; its executors and driver must stop (semantics X2)."""
 
@@ -850,7 +858,7 @@ WorkerEvent = (
 )
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased | AppDelayed | AppDue
-RuntimeEvent = AppWarned | AppSignalled | TaskCancelled | AppExpired | AppExtended
+RuntimeEvent = AppWarned | AppSignalled | TaskCancelled | AppRequeued | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded | NeedBegan | NeedEnded | TargetSet | TargetEnded

@@ -134,6 +134,8 @@ class Grant(BaseModel):
     script_at: int = 0
     network: Literal["none", "app", "host"] = "host"
     """What its tasks find (semantics W12)."""
+    restarts: int = 0
+    """How often its app was put back into its queue (semantics X6)."""
 
     @property
     def tasks_at_once(self) -> int:

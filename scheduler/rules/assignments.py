@@ -79,6 +79,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["near"] = _nearness(state, held, private.near)
     if spec.network:
         grant["network"] = spec.network
+    if app.restarts:
+        grant["restarts"] = app.restarts
     if spec.retries:
         grant |= {"retries": spec.retries, "retry_backoff_s": spec.retry_backoff_s}
     if spec.time_limit_s is not None:
@@ -163,6 +165,7 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
                 | facts.AppWarned()
                 | facts.AppSignalled()
                 | facts.TaskCancelled()
+                | facts.AppRequeued()
             ) if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, _grant(state, held, settled_at))

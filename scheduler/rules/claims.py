@@ -198,7 +198,8 @@ class Claims:
 
     def admit(self, app: App) -> None:
         """Count an app that was admitted just now."""
-        self.await_grant(app)
+        if not app.began:
+            self.await_grant(app)
         need = app.need
         number = need.multiples.get(app.requested, 0)
         if 0 < number <= need.most and app.executor_limit is None:  # most apps: it can use all that it requests
@@ -207,6 +208,15 @@ class Claims:
             _count(app, app.more)
         else:
             self.update(app)
+
+    def withdraw(self, app: App) -> None:
+        """The app leaves waitingApps and stays pending: it claims what it holds, and can use no more."""
+        if app.unserved:
+            self.serve(app)
+        app.need.owed.pop(app.admitted, None)
+        if app.more != NOTHING:
+            _count(app, -app.more)
+        app.usable, app.more = 0, NOTHING
 
     def await_grant(self, app: App) -> None:
         """The app was granted nothing yet (semantics C5)."""

@@ -38,7 +38,7 @@ from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.programs import abandoned, finished
-from scheduler.rules.readiness import delayed, put_on_hold, reprioritized
+from scheduler.rules.readiness import delayed, put_on_hold, reprioritized, requeued
 from scheduler.rules.runtime import LONGEST_S, timed
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import preferred, registration
@@ -82,6 +82,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return scaled(state, _living(state, command.app), command)
         case commands.SignalApp() | commands.CancelTask() | commands.ExtendApp():
             return timed(state, _living(state, command.app), command)
+        case commands.RequeueApp():
+            return requeued(_living(state, command.app), command)
         case commands.ReprioritizeApp():
             return reprioritized(_living(state, command.app), command.priority)
         case commands.HoldApp() | commands.ReleaseApp():
@@ -341,7 +343,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
 
     An executor that was stopped has not failed, and leaves what is done as it is. A program that ended well lowers the
     demand (G2). An app ends as well if no other worker is left to start its tasks (W9). None of this holds for an app
-    whose time is over (X2).
+    whose time is over (X2) or that was put back (X6).
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -353,7 +355,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
-    done = command.done and not app.spec.programs
+    done = command.done and not app.spec.programs and app.admitted > 0
     unstartable = reason == "failed" and command.unstartable != ""
     events: list[Event] = [
         facts.ExecutorRemoved(
@@ -368,9 +370,9 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
             detail=command.detail,
         )
     ]
-    if app.spec.programs and reason == "exited" and not revoked and app.ended is None and not app.expired_at:
+    if app.spec.programs and reason == "exited" and not revoked and app.goes_on:
         events += gave_back(app)
-    elif app.ended is None and not done and not app.expired_at:
+    elif app.goes_on and not done:
         events += after_removal(state, {app.id: [executor]})
         failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
@@ -386,7 +388,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
 def _driver_ended(state: ClusterState, command: commands.EndedDriver) -> list[Event]:
     """The app ends with its driver: finished on exit code 0, else failed unless supervised (semantics D3).
 
-    One whose time is over ends otherwise (X2).
+    One whose time is over ends otherwise (X2), one that was put back not at all (X6).
     """
     driver = _driver(state, command.driver)
     if not _is_its_worker(driver, command.worker):
@@ -401,7 +403,7 @@ def _driver_ended(state: ClusterState, command: commands.EndedDriver) -> list[Ev
             exit_code=command.exit_code,
         )
     ]
-    if app.ended is None and not app.expired_at:
+    if app.goes_on:
         if command.reason == "exited" and command.exit_code == 0:
             events.append(facts.AppRemoved(app=driver.app, reason="finished"))
         elif not app.spec.supervise:
@@ -436,10 +438,12 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
 def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
     """The app ends because its tasks are over (semantics A5); an app with a driver ends with it instead (D3).
 
-    If its time was over first, it ends because of that (X2).
+    If its time was over first, it ends because of that (X2). Of one that was put back, what runs again says so (X6).
     """
     app = _app(state, command.app)
-    if app.ended is not None or app.expired_at:
+    if app.over or (app.restarts and not app.admitted):
+        return []
+    if app.restarts and command.executor and command.executor not in app.executors:
         return []
     if app.spec.driver is not None:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
@@ -566,7 +570,7 @@ def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
     for driver in worker.drivers.values():
         events.append(facts.DriverRemoved(app=driver.app, driver=driver.id, worker=worker.id, reason="lost"))
         app = state.apps[driver.app]
-        if app.ended is None and not app.spec.supervise and not app.expired_at:
+        if app.goes_on and not app.spec.supervise:
             detail = f"its driver was lost with worker {worker.id}"
             events.append(facts.AppRemoved(app=driver.app, reason="failed", detail=detail))
     return events
@@ -604,7 +608,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         for executor in worker.executors.values()
     ]
     ended: dict[str, list[Allocation]] = {
-        executor.app: [] for executor in worker.executors.values() if not state.apps[executor.app].over
+        executor.app: [] for executor in worker.executors.values() if state.apps[executor.app].goes_on
     }
     for executor in worker.executors.values():
         if executor.app in ended:

@@ -485,6 +485,8 @@ class App:
     """Its tasks that were cancelled, by index from 0, in order (semantics X4)."""
     expired_at: int
     """When (ms) its time was over; 0 = it is not (semantics X2)."""
+    restarts: int
+    """How often it was put back into its queue (semantics X6)."""
     spent: Spent
     private_json: bytes
     """Its private part, b"" where that is withheld."""
@@ -540,7 +542,7 @@ class App:
         self.admitted = self.admitted_at = self.ended_at = self.readied = self.readied_at = self.expired_at = 0
         self.owed_since = self.next_executor = 0
         self.done_cores = self.returned_at = self.running = self.started = self.failures = self.usable = 0
-        self.ran_ms = self.not_before = 0
+        self.ran_ms = self.not_before = self.restarts = 0
         self.demand = NO_DEMAND
         self.tries = NO_TRIES
         self.troubles = self.asked = self.awaits = self.executors = self.holds = EMPTY
@@ -608,7 +610,7 @@ class App:
         return (
             self.ended is None
             and not self.ready
-            and (bool(self.unmet) or not (self.awaits or self.on_hold or self.not_before))
+            and (bool(self.unmet) or not (self.awaits or self.on_hold or self.not_before or self.ending))
         )
 
     @property
@@ -654,9 +656,19 @@ class App:
         return self.ended is not None or self.expired_at > 0
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it is in waitingApps, and its time is not over: what ends of it may end or change it."""
+        return self.admitted > 0 and not self.over
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was put back and something of it is not gone yet (semantics X6)."""
+        return not self.admitted and (bool(self.executors) or self.driver is not None)
+
+    @property
     def runs(self) -> bool:
         """Whether the time that it may run passes now (semantics X1)."""
-        return (self.started > 0 or self.driver is not None) and self.ended is None
+        return (self.started > 0 or self.driver is not None) and self.admitted > 0 and self.ended is None
 
     @property
     def left_executors(self) -> int:

@@ -157,7 +157,9 @@ class Indexes:
             waits = waits or app.tries.driver_after > 0
         if not (waits or app.not_before or name in self._slots or timers.waits(name)):  # most apps
             return False
-        moved = app.admitted > 0 and timers.set(name, app.admitted, timers_of(app, settings, at) if waits else ())
+        moved = app.restarts > 0 and timers.forget_admissions(name, app.admitted)
+        if app.admitted:
+            moved = timers.set(name, app.admitted, timers_of(app, settings, at) if waits else ()) or moved
         begin: list[tuple[int, What]] = [(app.not_before, "begin")] if app.not_before and app.ended is None else []
         moved = timers.set(name, -5, begin) or moved
         slot = self._slots.get(name)

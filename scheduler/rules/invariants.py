@@ -205,8 +205,8 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
         yield f"the clock of app {name!r} runs or not, against its executors"
     if (name in state.waiting) != bool(app.admitted and app.ended is None):
         yield f"app {name!r} in state {app.state} is wrongly in or missing from waitingApps"
-    if app.executors and not app.admitted:
-        yield f"app {name!r} has executors but was never admitted"
+    if not app.admitted and any(held.status != "stopping" or not app.restarts for held in app.allocations()):
+        yield f"app {name!r} has executors but is not admitted"
     if app.owed != state.wants_executors(app):
         yield f"app {name!r} is owed {app.left_cores} cores, but its flag `owed` is {app.owed}"
 

@@ -55,7 +55,7 @@ WITH_REASON: frozenset[tuple[Verb, Role]] = frozenset({("kill", "operator"), ("p
 """What must be given a reason."""
 MEANING: Mapping[Verb, str] = {
     "submit": "submit, scale, extend, hold, release, reprioritize and finish apps, and kill executors",
-    "kill": "kill and signal apps",
+    "kill": "kill, signal and requeue apps",
     "read": "see apps",
     "private": "see logs and private parts of apps",
     "cluster-read": "see shares and the public log, audit, replay and compare",
@@ -80,6 +80,7 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.KillApp: "kill",
     commands.SignalApp: "kill",
     commands.CancelTask: "kill",
+    commands.RequeueApp: "kill",
     commands.AddAccount: "users",
     commands.ChangeAccount: "users",
     commands.RemoveAccount: "users",
@@ -126,7 +127,7 @@ def permit(state: ClusterState, command: Command, by: By, at: int) -> None:
         return
     verb, subject = asked(state, command, by)
     _allow(state, by, verb, subject, at, joining=_joins(command, by))
-    if isinstance(command, commands.KillApp | commands.SignalApp | commands.CancelTask):
+    if isinstance(command, commands.WITH_REASON):
         check_reason(by, verb, command.reason)
     elif isinstance(command, commands.SubmitApp):
         if f"{command.company}/{command.user}" not in state.accounts.known:

@@ -687,6 +687,13 @@ def _task_cancelled(state: Facts, event: events.TaskCancelled) -> Broken:
     return None
 
 
+def _app_requeued(state: Facts, event: events.AppRequeued) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or not app.admitted or app.over:
+        return "X6", f"app {event.app!r} is not in waitingApps, or its time is over"
+    return None if app.spec.requeue else ("X6", f"app {event.app!r} is not to be put back")
+
+
 def _app_expired(state: Facts, event: events.AppExpired) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.ended is not None or app.expired_at:
@@ -843,6 +850,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppWarned: _app_warned,
     events.AppSignalled: _app_signalled,
     events.TaskCancelled: _task_cancelled,
+    events.AppRequeued: _app_requeued,
     events.AppExpired: _app_expired,
     events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,

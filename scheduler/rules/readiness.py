@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec.json import Encoder
 from msgspec.structs import replace
 
-from scheduler.model.commands import SubmitApp
-from scheduler.model.errors import InvalidCommand, NotPending, UnknownDependency
+from scheduler.model.commands import RequeueApp, SubmitApp
+from scheduler.model.errors import InvalidCommand, NotAdmitted, NotPending, UnknownDependency
 from scheduler.model.events import (
     AppDelayed,
     AppDue,
@@ -22,11 +22,12 @@ from scheduler.model.events import (
     AppReleased,
     AppRemoved,
     AppReprioritized,
+    AppRequeued,
     Condition,
     Dependency,
     Event,
 )
-from scheduler.rules.validate import MAX_DEPENDENCIES, MAX_MOMENT, MAX_PRIORITY, check_range
+from scheduler.rules.validate import MAX_DEPENDENCIES, MAX_MOMENT, MAX_PRIORITY, check_range, check_said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,6 +106,19 @@ def put_on_hold(app: App, *, hold: bool) -> list[Event]:
     if app.on_hold == hold:
         return []
     return [AppHeld(app=app.id) if hold else AppReleased(app=app.id)]
+
+
+def requeued(app: App, command: RequeueApp) -> list[Event]:
+    """The app goes back into its user's queue (semantics X6). Raises: InvalidCommand, NotAdmitted."""
+    check_said(command.reason)
+    if not app.spec.requeue:
+        raise InvalidCommand(
+            f"app {app.id!r} was submitted with --no-requeue; `fairlog kill {app.id}` ends it, and `fairlog resubmit "
+            f"{app.id}` submits it again"
+        )
+    if not app.admitted:
+        raise NotAdmitted(app.id)
+    return [AppRequeued(app=app.id)]
 
 
 def delayed(app: str, begin: int | None, at: int) -> list[Event]:

@@ -46,6 +46,7 @@ _OPERATIONS = {
     "kill": "KillApp",
     "signal": "SignalApp",
     "cancel": "CancelTask",
+    "requeue": "RequeueApp",
     "extend": "ExtendApp",
     "limit": "SetLimit",
     "scale": "ScaleApp",

@@ -261,6 +261,7 @@ _ASKED: dict[type[Event], str] = {
     events.ExecutorRevoked: "executors killed",
     events.AppSignalled: "signalled",
     events.TaskCancelled: "task cancelled",
+    events.AppRequeued: "requeued",
     events.AppRemoved: "killed",
 }
 """What an account did with an app, by the first event of its command (semantics I1)."""
@@ -293,14 +294,14 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 _APP_LINKS = (
     *("id", "spec", "private_json", "spent", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved"),
-    *("demand", "tries", "moved", "moving", "leaving", "not_before", "cancelled"),
+    *("demand", "tries", "moved", "moving", "leaving", "not_before", "cancelled", "restarts"),
 )
 
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
     facts |= to_builtins({**app.demand._asdict(), **app.tries._asdict()})
-    for name in ("not_before", "cancelled"):
+    for name in ("not_before", "cancelled", "restarts"):
         if value := getattr(app, name):  # few have one
             facts[name] = to_builtins(value)
     return {**facts, "spec": to_builtins(app.registered), "executors": list(app.executors), "driver": driver}

@@ -79,6 +79,13 @@ class Timers:
                 del self._of[whom]
         return True
 
+    def forget_admissions(self, whom: str, but: int) -> bool:
+        """An app waits for nothing by a position of admission other than `but` any more (X6); whether it did."""
+        others = [order for order in self._of.get(whom, ()) if order > 0 and order != but]
+        for order in others:
+            self.set(whom, order, ())
+        return bool(others)
+
     def waits(self, whom: str) -> bool:
         """Whether anything is due for `whom`."""
         return whom in self._of

@@ -141,6 +141,8 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         executors_granted=found.next_executor,
         grace=spec.grace_s,
         network=spec.network or "host",
+        requeue=spec.requeue,
+        restarts=found.restarts,
         owner_timeout=spec.owner_timeout_s,
         expires_at=_expires_at(found),
         expired_at=found.expired_at or None,

@@ -11,7 +11,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduler.model.errors import NotReplicated, StaleLog
-from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved, LogSealed
+from scheduler.model.events import AppRegistered, AppRemoved, AppRequeued, DriverRemoved, ExecutorRemoved, LogSealed
 from scheduler.rules.assignments import changed_grants
 from scheduler.service.inbox import Message, answer_commands, dead_letters
 from scheduler.service.keyring import Keyring
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ASLEEP_S = 1.0
 """After a commit confirmed this late, the log's end is checked: another master may have been elected meanwhile."""
-_FOLLOWED = {AppRegistered, ExecutorRemoved, AppRemoved, DriverRemoved, LogSealed}
+_FOLLOWED = {AppRegistered, AppRequeued, ExecutorRemoved, AppRemoved, DriverRemoved, LogSealed}
 """The events that more follows from than a change of grants."""
 _log = structlog.get_logger()
 
@@ -147,6 +147,9 @@ class Commits:
                         failed = event.reason == "failed" and not event.unstartable
                         gone = broken(event.executor) if failed else event.executor
                         put_back.setdefault(event.app, []).append(gone)
+                case AppRequeued():
+                    held = state.apps[event.app].executors if event.app in state.apps else ()
+                    put_back.setdefault(event.app, []).extend(held)
                 case AppRemoved() | DriverRemoved():
                     touched[event.app] = None
                 case LogSealed():

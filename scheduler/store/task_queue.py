@@ -153,6 +153,7 @@ class Worklist:
         self._secret_key = secret_key
         self._keys = Keys(cluster)
         self._fill = connection.register_script(task_queue_lua.FILL)
+        self._restart = connection.register_script(task_queue_lua.RESTART)
         self._step = connection.register_script(task_queue_lua.STEP)
         self._keep_output = connection.register_script(task_queue_lua.KEEP_OUTPUT)
         self._sweep = connection.register_script(task_queue_lua.SWEEP)
@@ -167,15 +168,23 @@ class Worklist:
         chunk: int = _CHUNK,
         near: Nearness | None = None,
         array: str = "",
+        again: bool = False,
     ) -> bool:
         """Create the jobs of all `tasks`, `chunk` per script call. Repeated and concurrent calls create none twice.
 
-        With `near`, tasks prefer hosts, by the indexes of the `array` (semantics L7). Returns False, and creates no
-        more, if `executor` is not granted on `worker` or the app is over.
+        With `near`, tasks prefer hosts, by the indexes of the `array` (semantics L7). `again`: the app was put back, so
+        tasks that failed before run again (X6). Returns False, and creates no more, if `executor` is not granted on
+        `worker` or the app is over.
         """
         keys = self._keys
         head, tail = json.dumps([FUNCTION, None, [app, 0], {}]).split(" 0]", 1)
         job = (self._id(app), f"{head} ", f"]{tail}", keys.app_queue(app), _rq_now())
+        left = 1 if again else 0
+        while left > 0:
+            failed = [self._queue(app), keys.tasks(app), keys.grants(worker)]
+            left = cast("int", self._restart(failed, [executor, chunk, *job]))
+        if left < 0:
+            return False
         places = [self._queue(app), keys.tasks(app), keys.grants(worker), Queue.redis_queues_keys]
         if near is not None:
             return self._fill_near(places, (executor, tasks, job), chunk, near, array)

@@ -39,6 +39,7 @@ from scheduler.model.commands import (
     RemoveWorker,
     ReportBacklog,
     ReprioritizeApp,
+    RequeueApp,
     ScaleApp,
     SetLimit,
     SignalApp,
@@ -238,6 +239,8 @@ def _extended(state: ClusterState, whom: int, how: int) -> Command:
         return SignalApp(app=_one_of(list(state.waiting), whom), signal=("USR1", "KILL")[how % 2], task=task)
     if how % 7 == 1:
         return CancelTask(app=_one_of(list(state.apps), whom), task=whom % 3)
+    if how % 11 == 5:
+        return RequeueApp(app=_one_of(list(state.waiting), whom))
     return ExtendApp(app=_one_of(timed, whom), by_s=how % 5, beyond_maximum=how % 2 > 0)
 
 

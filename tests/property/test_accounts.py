@@ -99,10 +99,13 @@ class Book:
                 return (command.company, command.user) == (company, name)
             case commands.SubmitApp(), "admin":
                 return command.company == company and f"{company}/{command.user}" in self.roles
-            case ((commands.HoldApp() | commands.ReleaseApp() | commands.KillApp()), ("user" | "admin")):
+            case (
+                (commands.HoldApp() | commands.ReleaseApp() | commands.KillApp() | commands.RequeueApp()),
+                ("user" | "admin"),
+            ):
                 app = state.apps.get(command.app)
                 return app is not None and app.spec.company == company and role_reaches(role, app.spec.user == name)
-            case commands.KillApp(), "operator":
+            case ((commands.KillApp() | commands.RequeueApp()), "operator"):
                 return command.reason != ""
             case ((commands.IssueToken() | commands.RevokeToken()), _):
                 return self._manages(by, role, self._whose(command, by), own=True)
@@ -221,7 +224,7 @@ def _verb(command: Command, by: By, book: Book) -> str:  # noqa: PLR0911 - a cas
     match command:
         case commands.SubmitApp() | commands.HoldApp() | commands.ReleaseApp():
             return "submit"
-        case commands.KillApp():
+        case commands.KillApp() | commands.RequeueApp():
             return "kill"
         case commands.RegisterWorker():
             return "work"
@@ -338,7 +341,7 @@ def command_for(cluster: Asked, step: Step) -> Command:
         commands.SubmitApp(app=app, company=company, user=user, cores=2, command=("true",)),
         commands.KillApp(app=app, reason="why" if how % 2 else ""),
         commands.HoldApp(app=app),
-        commands.ReleaseApp(app=app),
+        commands.ReleaseApp(app=app) if how % 4 else commands.RequeueApp(app=app, reason="why" if how % 8 else ""),
         commands.AddAccount(account=account, role=role if how % 3 else None),  # type: ignore[arg-type]
         commands.ChangeAccount(account=account, display=f"A{how}"),
         commands.RemoveAccount(account=account),

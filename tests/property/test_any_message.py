@@ -77,6 +77,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "KillApp": {"app": "a"},
     "SignalApp": {"app": "a", "signal": "USR1", "task": 0, "whole": True, "reason": "x"},
     "CancelTask": {"app": "a", "task": 0, "reason": "x"},
+    "RequeueApp": {"app": "a", "reason": "x"},
     "ExtendApp": {"app": "a", "by_s": 5},
     "ReprioritizeApp": {"app": "a", "priority": 1},
     "HoldApp": {"app": "a"},

@@ -15,10 +15,13 @@ from scheduler.model.events import (
     AppRegistered,
     AppReleased,
     AppRemoved,
+    AppRequeued,
     Condition,
     DriverAllocated,
+    DriverRemoved,
     Event,
     ExecutorAllocated,
+    ExecutorRemoved,
 )
 from tests.property.given import examples
 from tests.property.histories import HISTORIES, History, played, seeded
@@ -42,8 +45,11 @@ class Known:
     began: bool = False
     admitted: bool = False
     ended: str = ""
+    holds: int = 0
 
     def may_start(self) -> bool:
+        if self.began and not self.admitted and self.holds:
+            return False
         met = [other.ended in MEETS[how] or (how == "began" and other.began) for other, how in self.after]
         return not self.on_hold and not self.delayed and all(met)
 
@@ -58,13 +64,14 @@ class Reader:
     apps: dict[str, Known] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
 
-    def hear(self, event: Event, cause: str) -> None:
+    def hear(self, event: Event, cause: str) -> None:  # noqa: C901 - a case a kind of event
         match event:
             case AppRegistered(app=name):
                 after = [(self.apps[other], how) for other, how in event.after]
                 self.apps[name] = Known(after, event.on_hold, not after and not event.on_hold)
             case ExecutorAllocated(app=name) | DriverAllocated(app=name):
                 self.apps[name].began = True
+                self.apps[name].holds += 1
             case AppReady(app=name):
                 assert self.apps[name].may_start(), f"{name} still waits"
                 assert not self.apps[name].ready
@@ -80,6 +87,12 @@ class Reader:
             case AppAdmitted(app=name):
                 assert self.apps[name].ready, f"{name} is admitted, but not ready"
                 self.apps[name].admitted = True
+            case AppRequeued(app=name):
+                assert self.apps[name].admitted
+                assert not self.apps[name].ended
+                self.apps[name].admitted = self.apps[name].ready = False
+            case ExecutorRemoved(app=name) | DriverRemoved(app=name):
+                self.apps[name].holds -= 1
             case AppRemoved(app=name):
                 assert (event.reason == "unmet") <= self.apps[name].waits_in_vain(), f"{name} may still start"
                 assert cause or event.reason in ("unmet", "expired"), f"{name} is removed without a command"

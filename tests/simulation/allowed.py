@@ -22,6 +22,7 @@ OF_AN_APP = (
     commands.KillApp,
     commands.SignalApp,
     commands.CancelTask,
+    commands.RequeueApp,
 )
 OF_AN_ACCOUNT = (
     commands.AddAccount,
@@ -102,7 +103,7 @@ def why_not(  # noqa: C901, PLR0911, PLR0912 - one reason after the other
         return ""
     match by.role:
         case "operator":
-            if isinstance(command, commands.KillApp | commands.SignalApp | commands.CancelTask):
+            if isinstance(command, commands.KillApp | commands.SignalApp | commands.CancelTask | commands.RequeueApp):
                 return "" if command.reason else "it has no reason"
             beyond = isinstance(command, commands.ExtendApp) and command.beyond_maximum
             tenants = isinstance(command, (commands.SubmitApp, *OF_AN_APP)) and not beyond

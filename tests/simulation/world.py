@@ -41,6 +41,7 @@ from scheduler.model.commands import (
     ReleaseApp,
     RemoveWorker,
     ReprioritizeApp,
+    RequeueApp,
     ScaleApp,
     SetLimit,
     SignalApp,
@@ -737,6 +738,7 @@ def _order(world: World) -> None:
     priority, task = random.choice((0, 7, -7)), random.choice((None, 0))
     orders: list[Command] = [ReprioritizeApp(app=name, priority=priority), HoldApp(app=name), ReleaseApp(app=name)]
     orders.append(SignalApp(app=name, signal="USR1", task=task))
+    orders += [RequeueApp(app=name)] * 2
     world._ask(random.choice(orders), fault=random.random() < 0.1)
 
 

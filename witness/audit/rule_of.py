@@ -161,6 +161,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "N1": (commands.SetLimit,),
     "X1": (commands.ExtendApp,),
     "X4": (commands.SignalApp, commands.CancelTask),
+    "X6": (commands.RequeueApp,),
     "G4": (commands.FinishApp, commands.LoseOwner),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),

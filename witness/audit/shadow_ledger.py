@@ -115,6 +115,13 @@ class ShadowLedger:
         add_request(app.accounts, app.requested)
         return self._of_app(app, state)
 
+    def _app_requeued(self, event: events.AppRequeued, state: ClusterState) -> str | None:
+        app = self._apps[event.app]
+        if app.waits:
+            add_request(app.accounts, -app.requested)
+        app.waits = False
+        return self._of_app(app, state)
+
     def _app_changed(self, event: events.AppChanged, state: ClusterState) -> str | None:
         app, requested = self._apps[event.app], event.requested
         if app.waits:
@@ -201,6 +208,7 @@ class ShadowLedger:
             AppRegistered: cls._app_registered,
             events.AppAdmitted: cls._app_admitted,
             events.AppChanged: cls._app_changed,
+            events.AppRequeued: cls._app_requeued,
             events.AppRemoved: cls._app_removed,
             events.DriverAllocated: cls._allocated,
             events.DriverRemoved: cls._driver_removed,

@@ -1,4 +1,4 @@
-"""The verbs that change apps which were submitted: kill, signal, scale, finish, extend, reprioritize, hold, release."""
+"""The verbs that change apps which were submitted: kill, requeue, scale, extend and others."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from scheduler.model.commands import (
     KillExecutors,
     ReleaseApp,
     ReprioritizeApp,
+    RequeueApp,
     ScaleApp,
     SignalApp,
 )
@@ -220,6 +221,24 @@ def reprioritize(session: Session, *, app: str, priority: int) -> int:
         lambda name: ReprioritizeApp(app=name, priority=priority),
         f"has priority {priority}",
     )
+
+
+@click.command()
+@text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
+@chosen_apps()
+@on_cluster
+def requeue(session: Session, *, chosen: Choice, reason: str) -> int:
+    """Put apps back into their queue, under their own id.
+
+    What runs of an app is stopped as by `fairlog kill`. Once that is gone, the app is in its user's queue as if it had
+    been submitted then, and its maximum runtime counts anew. Tasks that have succeeded or were cancelled do not run
+    again; FAIRLOG_ATTEMPT tells the others how often they have begun. An app that was submitted with --no-requeue, is
+    pending or has ended is refused; `fairlog resubmit` submits one again.
+
+    Apps that are chosen by a filter are shown first, and put back after a yes or with --yes.
+    """
+    names = picked(session, _only(chosen, "waiting", "running"), "requeue")
+    return send_each(session, names, lambda name: RequeueApp(app=name, reason=reason), "is put back into its queue")
 
 
 @click.command()

@@ -143,6 +143,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Kind of app. With the setting app_policy=sql-first, sql apps go first.",
     ),
     flag("--keep-going", help="Let the other tasks run when one has failed for good; the app fails at their end."),
+    flag("--no-requeue", help="Refuse `fairlog requeue`, which would stop the app and run it again."),
     text_option("--comment", default="", metavar="TEXT", help="Note about the app, for people."),
     number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task."),
     click.option(
@@ -412,6 +413,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         places |= {"script": digest_of(found.content), "script_at": found.at}
     _check_variables(secrets)
     asked["small"] = asked["tasks"] == 1
+    asked["requeue"] = not asked.pop("no_requeue")
     fitting = asked.pop("as_many_as_fit")
     if fitting and not asked["executor_program"]:
         raise click.UsageError("--as-many-as-fit is for --executor-program; add it")

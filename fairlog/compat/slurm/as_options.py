@@ -201,6 +201,7 @@ _TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.Asked], list[str]]] = {
     ("begin",): _begin,
     ("export",): _export,
     ("hold",): lambda _: ["--hold"],
+    ("requeue", "no-requeue"): lambda asked: [] if sbatch.may_requeue(asked) else ["--no-requeue"],
     ("nice",): _priority,
     ("wait",): lambda _: ["--wait"],
     ("parsable",): lambda _: ["--parsable"],

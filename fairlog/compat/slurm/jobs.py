@@ -39,7 +39,7 @@ STATES = {
     "STOPPED": "ST",
 }
 """Slurm's states and their short names."""
-_READY = {"dependency": "Dependency", "begin": "BeginTime"}
+_READY = {"dependency": "Dependency", "begin": "BeginTime", "ending": "Cleaning"}
 _LIMITS = ("beyond-limit", "limit", "drivers")
 _QUOTAS = ("cap", "larger-than-share", "not-entitled")
 _TURNS = ("queue", "next-turn")

@@ -24,9 +24,11 @@ _VARIABLES = {
     "SBATCH_JOB_NAME": "job-name",
     "SBATCH_MEM_PER_CPU": "mem-per-cpu",
     "SBATCH_MEM_PER_NODE": "mem",
+    "SBATCH_NO_REQUEUE": "no-requeue",
     "SBATCH_OPEN_MODE": "open-mode",
     "SBATCH_PARTITION": "partition",
     "SBATCH_QOS": "qos",
+    "SBATCH_REQUEUE": "requeue",
     "SBATCH_SIGNAL": "signal",
     "SBATCH_TIMELIMIT": "time",
     "SBATCH_WCKEY": "wckey",
@@ -173,6 +175,7 @@ def submission(
         "cores_per_task": cores,
         "cwd": cwd,
         "hold": "hold" in asked,
+        "requeue": may_requeue(asked),
         "priority": -read_nice(asked.get("nice")),
         **read_dependencies(asked.get("dependency")),
     }
@@ -205,6 +208,11 @@ def submission(
     fields |= {"script": blake2b(script, digest_size=32).hexdigest(), "script_at": batch.PLACE}
     fields["env"] = sorted(secrets)
     return fields, secrets
+
+
+def may_requeue(asked: Asked) -> bool:
+    """Whether the job may be put back into its queue; of several options the last one says so."""
+    return [option.name for option, _ in asked.given if option.name in ("requeue", "no-requeue")][-1:] != ["no-requeue"]
 
 
 def one_by_one(cores: int, memory_mb: int | None, at_once: int, kinds: dict[str, str]) -> dict[str, Any]:

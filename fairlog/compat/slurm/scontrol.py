@@ -37,6 +37,8 @@ def run(words: list[str]) -> int:
         "hold": lambda: change(arguments, "HoldApp"),
         "uhold": lambda: change(arguments, "HoldApp"),
         "release": lambda: change(arguments, "ReleaseApp"),
+        "requeue": lambda: change(arguments, "RequeueApp"),
+        "requeuehold": lambda: change(arguments, "RequeueApp", "HoldApp"),
         "update": lambda: update(arguments),
         "ping": ping,
         "version": version,
@@ -130,7 +132,7 @@ def _job_lines(job: Job, detail: dict[str, Any]) -> list[str]:
         f"UserId={app['user']}({os.getuid()}) GroupId={app['company']}({os.getgid()}) MCS_label=N/A",
         f"Priority={app['priority'] + 1000} Nice={-app['priority']} Account={app['company']} QOS=normal",
         f"JobState={job.state} Reason={job.reason} Dependency={jobs.after_of(app) or '(null)'}",
-        f"Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code[0]}:{code[1]}",
+        f"Requeue={int(detail['requeue'])} Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code[0]}:{code[1]}",
         f"RunTime={times.elapsed(job.ran_s)} TimeLimit={times.elapsed(job.limit_s)} TimeMin=N/A",
         f"SubmitTime={submitted} EligibleTime={at(job.eligible, 'Unknown')}",
         f"StartTime={at(job.start or app['beginAt'], 'Unknown')} EndTime={at(end, 'Unknown')} Deadline=N/A",
@@ -236,19 +238,28 @@ def _show_config() -> int:
     return _print([f"Configuration data as of {now}", *(f"{name:<23} = {value}" for name, value in known.items())])
 
 
-def change(words: list[str], command: str) -> int:
-    """Hold or release jobs, which are named by ids or `name=NAME`. Raises: Refused if there is none."""
+def change(words: list[str], *commands: str) -> int:
+    """Hold, release or requeue jobs, which are named by ids or `name=NAME`. Raises: Refused if there is none."""
     road = Road()
     code = 0
+    again = commands[0] == "RequeueApp"
+    if again and words and (words[0].lower() == "incomplete" or words[0].lower().startswith("state=")):
+        words = words[1:]
     named = [part.removeprefix("JobId=").removeprefix("jobid=") for each in words for part in jobs.split(each)]
     if not named:
         raise Refused("too few arguments: name jobs by their ids")
     for each in named:
         name = each.lower().startswith("name=") and each[5:]
+        if again and "_" in each:
+            raise Refused(f"a task of an array cannot be put back alone: {each[:40]}; the whole array can")
         found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each.partition("_")[0]]
         for app in found:
-            code = _send(road, {"type": command, "app": app}, each) or code
+            code = next((1 for command in commands if _send(road, _about(command, app), each)), code)
     return code
+
+
+def _about(command: str, app: str) -> dict[str, Any]:
+    return {"type": command, "app": app, **({"reason": "scontrol"} if command == "RequeueApp" else {})}
 
 
 def _send(road: Road, command: dict[str, Any], job: str) -> int:

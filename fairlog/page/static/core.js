@@ -246,6 +246,7 @@ const CAUSES = {
   dependency: "waits for other apps",
   hold: "is on hold",
   begin: "is not to begin yet",
+  ending: "ends before it runs again",
   "no-live-worker": "no worker is live",
   "beyond-limit": "a limit is reached",
   queue: "an earlier app of the user",

@@ -102,11 +102,12 @@ export function path(text, thing) {
   return text + encodeURIComponent(thing);
 }
 
-export async function kill(context, app) {
+/** Ask for a reason, which operators must give, and do that with the app. */
+async function endWhatRuns(context, app, verb, [title, text, name, done]) {
   const needed = page.session.reasons.includes("kill");
   const answer = await question(
-    `Kill ${app}?`,
-    "Its executors are stopped; this cannot be undone.",
+    title,
+    text,
     [
       {
         name: "reason",
@@ -114,15 +115,23 @@ export async function kill(context, app) {
         input: { maxlength: 200, required: needed },
       },
     ],
-    "Kill",
+    name,
   );
-  if (answer)
-    await change(
-      context,
-      `${path("/v1/apps/", app)}/kill`,
-      answer.reason ? { reason: answer.reason } : {},
-      `${app} is killed`,
-    );
+  if (answer) {
+    const body = answer.reason ? { reason: answer.reason } : {};
+    await change(context, `${path("/v1/apps/", app)}/${verb}`, body, done);
+  }
+}
+
+export async function kill(context, app) {
+  const text = "Its executors are stopped; this cannot be undone.";
+  await endWhatRuns(context, app, "kill", [`Kill ${app}?`, text, "Kill", `${app} is killed`]);
+}
+
+async function requeue(context, app) {
+  const text = "What runs of it is stopped, and runs again from its queue.";
+  const done = `${app} is put back into its queue`;
+  await endWhatRuns(context, app, "requeue", [`Put ${app} back?`, text, "Requeue", done]);
 }
 
 export async function reprioritize(context, app, priority) {
@@ -163,6 +172,7 @@ export function actions(context, app) {
         ? button("Release", () => change(context, `${at}/release`, {}, `${app.app} is released`))
         : button("Hold", () => change(context, `${at}/hold`, {}, `${app.app} is on hold`))),
     pending && may("submit", ...whose) && button("Priority", () => reprioritize(context, app.app, app.priority)),
+    !pending && may("kill", ...whose) && button("Requeue", () => requeue(context, app.app)),
     may("kill", ...whose) && button("Kill", () => kill(context, app.app)),
   ].filter(Boolean);
   return found.length ? h("span", { class: "actions" }, found) : null;

@@ -10,7 +10,7 @@ from scheduler.model import events
 from scheduler.model.events import AppRegistered, Event
 from scheduler.model.resources import NOTHING
 from scheduler.rules.admission.queue import ask_of
-from scheduler.rules.entities import App, Demand, Lack, Slot, User, shared_spec
+from scheduler.rules.entities import NO_LACK, App, Demand, Lack, Slot, User, shared_spec
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import count_runtime, forget_if_over, reconsider, restate, set_need, set_owed, stop
 from scheduler.rules.ledger import add_request
@@ -201,6 +201,27 @@ def _task_cancelled(facts: Facts, event: events.TaskCancelled) -> None:
     app.cancelled = tuple(sorted((*app.cancelled, event.task)))
 
 
+def _app_requeued(facts: Facts, event: events.AppRequeued) -> None:
+    """The app is pending as if it had never been admitted; it keeps its demand, and what it holds must stop (X6)."""
+    app = facts.apps[event.app]
+    for held in app.allocations():
+        if held.claim in facts.holds:
+            facts.holds[held.claim].leaving.pop(held.id, None)
+        held.revoked, held.claim, held.deadline, held.firm = "killed", 0, 0, False
+    stop(facts, app)
+    facts.slots.pop(event.app, None)
+    del facts.waiting[event.app]
+    if facts.claims.counts_apps:
+        facts.claims.count(app, pending=1, admitted=-1)
+    add_request(app.accounts, -app.requested)
+    facts.claims.withdraw(app)
+    app.restarts += 1
+    app.admitted = app.admitted_at = app.done_cores = app.returned_at = app.failures = app.ran_ms = app.owed_since = 0
+    app.running_since, app.warned, app.ready, app.owed = None, False, False, False
+    app.lack = NO_LACK
+    app.tries = app.tries._replace(driver_ends=0, driver_after=0)
+
+
 def _app_expired(facts: Facts, event: events.AppExpired) -> None:
     """The app is owed nothing more; what it holds must stop, and it stays until that is gone (semantics X2)."""
     app = facts.apps[event.app]
@@ -258,6 +279,7 @@ FOLDS: dict[type[Event], Callable[[Facts, Any], None]] = {
     events.AppWarned: _app_warned,
     events.AppSignalled: _app_signalled,
     events.TaskCancelled: _task_cancelled,
+    events.AppRequeued: _app_requeued,
     events.AppExpired: _app_expired,
     events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,

@@ -53,7 +53,12 @@ def _driver_removed(facts: Facts, event: events.DriverRemoved) -> None:
         count_leaving(facts, driver, -driver.resources)
     app.driver = None
     if app.ended is None:
-        if app.spec.supervise and facts.settings.admission == "fair" and event.reason in ("exited", "failed"):
+        if (
+            app.admitted
+            and app.spec.supervise
+            and facts.settings.admission == "fair"
+            and event.reason in ("exited", "failed")
+        ):
             ends = app.tries.driver_ends + 1 if is_quick(driver.granted_at, facts.at) else 0
             app.tries = app.tries._replace(driver_ends=ends, driver_after=restart_after(ends, facts.at))
         set_need(facts, app)

@@ -62,7 +62,7 @@ def test_whoever_leaves_an_app_without_tasks_reports_its_end(fake: Any, outcome:
     ended = [Completion(task, outcome, 0, "it is bad" * (outcome == "failed"), attempt=1) for task in range(2)]
     made.work.step("a", ended, worker="w1", executor="a.0")
     made.ended(BY, "w1", replace(END, executor="a.1"))
-    assert commands(fake)[0] == {"type": "EndApp", "app": "a", **end}
+    assert commands(fake)[0] == {"type": "EndApp", "app": "a", "executor": "a.1", **end}
 
 
 def test_no_app_ends_while_one_of_its_tasks_runs(fake: Any) -> None:
@@ -94,7 +94,7 @@ def test_the_tasks_say_how_their_app_ended(fake: Any) -> None:
     made.end_app(BY, CLAIMS, "failed")
     made.ended(BY, "w1", replace(END, verdict="failed", detail="I say so"))
     ends = [command for command in commands(fake) if command["type"] == "EndApp"]
-    assert ends == [{"type": "EndApp", "app": "a", "reason": "finished"}] * 2
+    assert ends == [{"type": "EndApp", "app": "a", "reason": "finished", "executor": "a.0"}] * 2
 
 
 def test_no_executor_is_done_in_a_store_that_has_lost_the_end_of_its_tasks(

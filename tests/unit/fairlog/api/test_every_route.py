@@ -139,6 +139,7 @@ CASES: list[Case] = [
     *of_app("signalApp", {"signal": "USR1"}, "kill"),
     *of_app("cancelTask", {"task": 0, "reason": "it hangs"}, "kill"),
     *of_app("cancelTask", {"task": 0}, "kill"),
+    *of_app("requeueApp", {"reason": "it hangs"}, "kill"),
     *of_app("scaleApp", {"executors": 1}),
     *of_app("holdApp", {}),
     *of_app("releaseApp", {}),

@@ -87,6 +87,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "script",
         "script_at",
         "network",
+        "restarts",
     ]
 
 

@@ -24,6 +24,7 @@ from scheduler.model.events import (
     AppReleased,
     AppRemoved,
     AppReprioritized,
+    AppRequeued,
     AppSignalled,
     AppsShown,
     AppWarned,
@@ -591,6 +592,12 @@ CASES = [
     Case([], AppDelayed(app="a2", until=0), "J4", "the time 0 is over"),
     Case([AppDelayed(app="a2", until=1 << 50)], entered("a2"), "J2", "app 'a2' is not ready"),
     Case([AppDelayed(app="a2", until=1 << 50)], AppReady(app="a2"), "J2", "app 'a2' is ready, waits, or is on hold"),
+    Case([], AppRequeued(app="nobody"), "X6", "app 'nobody' is not in waitingApps"),
+    Case([], AppRequeued(app="a2"), "X6", "app 'a2' is not in waitingApps"),
+    Case([], AppRequeued(app="over"), "X6", "app 'over' is not in waitingApps"),
+    Case(
+        [replace(queued("n1"), requeue=False), entered("n1")], AppRequeued(app="n1"), "X6", "'n1' is not to be put back"
+    ),
     Case([], AppDue(app="a2"), "J4", "app 'a2' is not known, has ended, or waits for no time"),
     Case([AppDelayed(app="a2", until=1 << 50)], AppReleased(app="a2"), "J3", "app 'a2' is not on hold"),
 ]

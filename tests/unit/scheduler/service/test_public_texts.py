@@ -55,6 +55,7 @@ PRIVATE = {
     "KillApp.reason",
     "SignalApp.reason",
     "CancelTask.reason",
+    "RequeueApp.reason",
     "FinishApp.detail",
     "DrainWorker.reason",
     "AddAccount.display",
@@ -126,6 +127,7 @@ COMMANDS: list[Command] = [
     asked.ChangeAccount(account="op/olga", display=f"O. {MARK}"),
     asked.SignalApp(app="app-1", signal="USR1", reason=f"for {MARK}"),
     asked.CancelTask(app="app-3", task=0, reason=f"for {MARK}"),
+    asked.RequeueApp(app="app-1", reason=f"for {MARK}"),
     asked.KillApp(app="app-1", reason=f"for {MARK}"),
     asked.DrainWorker(worker="w1", reason=f"by {MARK}"),
 ]

@@ -29,6 +29,7 @@ from scheduler.model.events import (
     AppReleased,
     AppRemoved,
     AppReprioritized,
+    AppRequeued,
     AppSignalled,
     AppsShown,
     AppWarned,
@@ -312,6 +313,7 @@ EVENTS: list[Event] = [
     AppDelayed(app="a3", until=1735689900000),
     AppDue(app="a3"),
     TaskCancelled(app="a3", task=2),
+    AppRequeued(app="a3"),
 ]
 """An event of every type, in the order of the file."""
 

@@ -23,6 +23,7 @@ from scheduler.model.commands import (
     GrantRole,
     HoldApp,
     IssueToken,
+    KillApp,
     LoseWorker,
     Private,
     RegisterCompany,
@@ -32,6 +33,7 @@ from scheduler.model.commands import (
     RemoveCompany,
     RemoveWorker,
     ReprioritizeApp,
+    RequeueApp,
     RestoreLog,
     RevokeRole,
     RevokeToken,
@@ -144,6 +146,11 @@ def timed() -> list[Fact]:
     cluster.turn(after_s=20)
     cluster.turn(after_s=20)
     cluster.ended("t1.0")
+    cluster.turn(SubmitApp(app="t2", company="acme", user="ann", cores=4, command=("true",)))
+    cluster.turn(RequeueApp(app="t2"))
+    cluster.ended("t2.0")
+    cluster.turn(KillApp(app="t2"))
+    cluster.ended("t2.1")
     return facts(cluster)
 
 
