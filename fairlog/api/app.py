@@ -271,7 +271,11 @@ class Door:
             text, media = await self.read(who, partial(self.handlers.metrics, who, accept))
             return Response(text, media_type=media)
         if route.answer == "events":
-            again = partial(self.who, request) if driver is None else lambda: cast("Pass", self.driver(request)).who
+            again = (
+                partial(self.who, request)
+                if driver is None
+                else lambda: cast("Pass", self.driver(request)).who(route.name)
+            )
             return await self._events(route, request, again, values)
         if values.pop("fresh", False):
             await self.reach(await self.head())
@@ -309,7 +313,7 @@ class Door:
             await self._hear_of(claimed.app)
             await self._learn_of(claimed)
         driver = self.driver(request)
-        who = self._charged(request) if driver is None else driver.who
+        who = self._charged(request) if driver is None else driver.who(route.name)
         of = request.path_params.get("app")
         if of is not None and of.isdecimal():
             of = await to_thread.run_sync(self.handlers.app_named, of, limiter=self._heads)
@@ -355,14 +359,15 @@ class Door:
         return _json({} if told is None else told)
 
     def _with_mailbox(self, request: Request, begun: structs.Begun, caller: Caller) -> structs.Begun:
-        """What a program is told, with the way to its app's mailbox where it can reach this server."""
+        """What runs is told, with the way to its app's mailbox where it can reach this server."""
         app, url = caller.grant.app, self.url if request.app.state.at_home else str(request.base_url).rstrip("/")
-        if caller.grant.runs == "tasks" or not (begun.granted and url):
+        if not (begun.granted and url):
             return begun
         known = self.handlers.replica.peek(lambda state: state.apps.get(app))
         if known is None:
             return begun
-        given = self.passes.make_for_mail(known.spec.company, known.spec.user, app, known.submitted_at)
+        spec, worker = known.spec, caller.worker
+        given = self.passes.make_for_mail(spec.company, spec.user, app, known.submitted_at, worker)
         told = {"FAIRLOG_MAILBOX": url, "FAIRLOG_MAILBOX_TOKEN": given}
         pairs = [(name.encode(), text.encode()) for name, text in told.items()]
         return msgspec.structs.replace(begun, secrets=[*begun.secrets, *pairs])

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scheduler.model.commands import FinishApp, ScaleApp, SubmitApp
+from scheduler.model.commands import FinishApp, RequeueApp, ScaleApp, SubmitApp
 from scheduler.model.errors import NotAllowed, NotAuthenticated
-from scheduler.model.sender import By, Role
+from scheduler.model.sender import By, Role, worker_sender
 from scheduler.service.grant_tokens import parts_of, signed_text
 from scheduler.store.framing import framed
 
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 PREFIX = "fp_"
 MAIL_ROUTES = frozenset({"publish", "message"})
-"""What a program in an executor may ask for."""
+"""Those of the mailbox of an app."""
+OWN_ROUTES = MAIL_ROUTES | {"requeueApp"}
+"""What runs in an executor may ask for, of its own app."""
 ROUTES = MAIL_ROUTES | {
     "commands",
     "submitApp",
@@ -63,10 +65,13 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     """Whether it is good for the app's mailbox only; then it names no submitter."""
     after: int = 0
     """A log position before that of its app; 0 = a server of an earlier version made it, or it is for the mailbox."""
+    worker: str = ""
+    """Of a pass for the mailbox: where the program runs; "" = a server of an earlier version made it."""
 
-    @property
-    def who(self) -> By:
-        """In whose name the driver acts."""
+    def who(self, route: str) -> By:
+        """In whose name the driver acts; what runs in an executor asks its worker to put its app back."""
+        if self.mail and route not in MAIL_ROUTES:
+            return worker_sender(self.worker)
         if self.mail:
             return By(f"{self.company}/{self.user}", "", "user")
         return By(self.account, self.token, self.role)
@@ -74,8 +79,10 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     def check(self, state: ClusterState, route: str, app: str | None) -> None:
         """Raises: NotAllowed unless the driver may ask that, of that app if it is of one."""
         if self.mail:
-            if route not in MAIL_ROUTES or app != self.app:
-                raise NotAllowed(f"a program of app {self.app} may use the mailbox of its app, no more")
+            if route not in OWN_ROUTES or app != self.app or not (self.worker or route in MAIL_ROUTES):
+                raise NotAllowed(
+                    f"a program of app {self.app} may use the mailbox of its app and put its app back, no more"
+                )
             return
         if route not in ROUTES:
             raise NotAllowed(f"the driver of app {self.app} may submit, scale and follow apps of its user, no more")
@@ -96,6 +103,8 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
             self._check_user(command.company, command.user)
         elif isinstance(command, ScaleApp | FinishApp):
             self.check(state, "commands", command.app)
+        elif isinstance(command, RequeueApp) and self.mail:
+            self.check(state, "requeueApp", command.app)
         else:
             self.check(state, type(command).__name__, None)
 
@@ -124,9 +133,10 @@ class Passes:
         role = who.role or "user"
         return self._signed(Pass(self._cluster, who.account, who.token, role, company, user, app, now, after=after))
 
-    def make_for_mail(self, company: str, user: str, app: str, submitted: int) -> str:
-        """A pass for what runs of the app that was `submitted` then (ms), good for its mailbox."""
-        return self._signed(Pass(self._cluster, "", "", "user", company, user, app, submitted, mail=True))
+    def make_for_mail(self, company: str, user: str, app: str, submitted: int, worker: str = "") -> str:
+        """A pass for what runs on the worker of the app that was `submitted` then (ms): for its mailbox, and X6."""
+        claims = Pass(self._cluster, "", "", "user", company, user, app, submitted, mail=True, worker=worker)
+        return self._signed(claims)
 
     def _signed(self, claims: Pass) -> str:
         said = msgspec.json.encode(claims)

@@ -84,6 +84,7 @@ STATUS: dict[type[Exception], int] = {
     errors.OfferTooSmall: 409,
     errors.AddressGranted: 409,
     errors.AppEnded: 409,
+    errors.NotAdmitted: 409,
     errors.NotPending: 409,
     errors.LimitExceeded: 409,
     errors.MessageTooOld: 409,

@@ -252,9 +252,9 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     grace: int | None
     network: Literal["none", "app", "host"] = "host"
     """What its tasks find (semantics W12)."""
-    requeue: bool = True
+    requeue: bool
     """Whether it may be put back into its queue (semantics X6)."""
-    restarts: int = 0
+    restarts: int
     """How often it was."""
     owner_timeout: int | None
     expires_at: int | None

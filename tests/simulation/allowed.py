@@ -88,9 +88,9 @@ def why_not(  # noqa: C901, PLR0911, PLR0912 - one reason after the other
         if token.once and not (isinstance(command, commands.IssueToken) and command.account == by.account):
             return "it is sent by an invitation"
     elif kind == "worker" or by.role == "worker":
-        mine = isinstance(command, (*OF_A_WORKER, commands.DrainWorker, commands.RemoveWorker)) or (
-            isinstance(command, commands.UndrainWorker) and command.unwell
-        )
+        mine = isinstance(
+            command, (*OF_A_WORKER, commands.DrainWorker, commands.RemoveWorker, commands.RequeueApp)
+        ) or (isinstance(command, commands.UndrainWorker) and command.unwell)
         return "" if mine and getattr(command, "worker", name) == name else "it is not that worker's"
     elif (kind, by.role) != ("local", "operator"):
         return "it has no token"

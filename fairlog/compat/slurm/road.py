@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlog.compat.slurm.words import Refused
 from fairlog.credentials import named, two_places
@@ -19,10 +19,17 @@ from scheduler.model.errors import FairlogError
 from scheduler.model.versions import HEADER, MESSAGES
 from scheduler.service.addresses import UNIX, URL_VARIABLE
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fairlog.local.running import Running
+
 TIMEOUT_S = 30.0
 """How long a request is repeated until a server answers it."""
 _PAUSE_S = 0.2
 _MOST_BYTES = 1 << 30
+_OF_THE_APP = ("FAIRLOG_MAILBOX", "FAIRLOG_MAILBOX_TOKEN")
+"""What runs in a job finds an API by, and a pass for its own app, where it finds no other."""
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~,")
 
 
@@ -50,8 +57,11 @@ class Road:
 
             data = Path(folder) if folder else None
             found = named(data)
-            if found is None and (up := find_running(data)) is not None:
+            if found is None and (up := _running(data)) is not None:
                 self.urls, self.token = [f"{UNIX}{up.socket}"], ""
+            elif found is None and all(name in os.environ for name in _OF_THE_APP):
+                url, self.token = [os.environ[name] for name in _OF_THE_APP]
+                self.urls = [url]
             elif found is None:
                 raise Refused(
                     "no cluster found: start one with `fairlog up`, log in with `fairlog login --api URL`, or set "
@@ -128,6 +138,16 @@ class Road:
         if not blank or not status or not status[0].isdigit():
             raise ValueError("the connection ended in the middle of an answer")
         return int(status[0]), json.loads(content or b"{}")
+
+
+def _running(data: Path | None) -> Running | None:
+    """As `find_running`; in a cell the folders may be hidden."""
+    try:
+        return find_running(data)
+    except OSError:
+        if not all(name in os.environ for name in _OF_THE_APP):
+            raise
+        return None
 
 
 def _connected(url: str) -> tuple[socket.socket, str, str]:

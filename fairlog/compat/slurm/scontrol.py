@@ -254,17 +254,16 @@ def change(words: list[str], *commands: str) -> int:
             raise Refused(f"a task of an array cannot be put back alone: {each[:40]}; the whole array can")
         found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each.partition("_")[0]]
         for app in found:
-            code = next((1 for command in commands if _send(road, _about(command, app), each)), code)
+            code = next((1 for command in commands if _send(road, {"type": command, "app": app}, each)), code)
     return code
-
-
-def _about(command: str, app: str) -> dict[str, Any]:
-    return {"type": command, "app": app, **({"reason": "scontrol"} if command == "RequeueApp" else {})}
 
 
 def _send(road: Road, command: dict[str, Any], job: str) -> int:
     try:
-        road.send(command)
+        if command["type"] == "RequeueApp":  # by the way of what runs in a job as well
+            road.post(f"/v1/apps/{command['app']}/requeue", {"reason": "scontrol"})
+        else:
+            road.send(command)
     except Problem as problem:
         why = _UNKNOWN if problem.title == "UnknownApp" else str(problem)
         sys.stderr.write(f"scontrol: error: {why} for job {job}\n")

@@ -307,6 +307,42 @@ def test_scontrol_shows_and_changes_jobs(slurm: Slurm) -> None:
     assert slurm.ok("scontrol", "ping") == "Slurmctld(primary) at fairlog is UP\n"
 
 
+AGAIN = """#!/bin/bash
+#SBATCH -c 2 -o again-%j --open-mode append --requeue
+echo "run ${SLURM_RESTART_COUNT:-0} of $SLURM_JOB_ID"
+[ -n "$SLURM_RESTART_COUNT" ] || { scontrol requeue "$SLURM_JOB_ID" && exit 255; }
+"""
+
+
+def test_a_job_that_puts_itself_back_runs_again_under_its_id(slurm: Slurm) -> None:
+    """As one does that was warned, has written a checkpoint and ends: how it ended counts no more."""
+    job = slurm.ok("sbatch", "--parsable", text=AGAIN).strip()
+    wait_until(lambda: slurm.state(job) == "COMPLETED", "its second end")
+    assert (slurm.shell.home / f"again-{job}").read_text() == f"run 0 of {job}\nrun 1 of {job}\n"
+    assert slurm.shell.app(job)["restarts"] == 1
+    late = slurm.run("scontrol", "requeue", job)
+    assert (late.code, late.err.count("\n"), "already ended: finished" in late.err) == (1, 1, True)
+
+
+def test_scontrol_requeues_what_runs_and_says_what_it_does_not(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "--wrap", "sleep 600").strip()
+    kept = slurm.ok("sbatch", "--parsable", "--no-requeue", "--wrap", "sleep 600").strip()
+    wait_until(lambda: [slurm.state(each) for each in (job, kept)] == ["RUNNING"] * 2, "their beginning")
+    assert " Requeue=0 " in slurm.ok("scontrol", "-o", "show", "job", kept)
+    refused = slurm.run("scontrol", "requeue", kept)
+    assert (refused.code, refused.err.count("\n"), "--no-requeue" in refused.err) == (1, 1, True)
+    assert slurm.ok("scontrol", "requeuehold", job) == ""
+    assert slurm.shell.app(job)["onHold"] is True
+    assert slurm.ok("squeue", "-h", "-j", job, "-o", "%t").strip() == "PD"
+    wait_until(lambda: not slurm.shell.app(job)["executors"], "the end of what ran")
+    slurm.ok("scontrol", "release", job)
+    wait_until(lambda: slurm.state(job) == "RUNNING", "its beginning")
+    assert " Requeue=1 Restarts=1 " in slurm.ok("scontrol", "-o", "show", "job", job)
+    alone = slurm.run("scontrol", "requeue", f"{job}_1")
+    assert (alone.code, alone.err.count("\n"), "of an array" in alone.err) == (1, 1, True)
+    slurm.ok("scancel", job, kept)
+
+
 def test_nodes_and_accounts_are_listed(slurm: Slurm) -> None:
     assert slurm.ok("sinfo", "-o", "%P") == "PARTITION\nmain*\n"
     assert slurm.ok("sinfo", "-h", "-N", "-o", "%N %c %m").splitlines() == ["worker-1 4 4096", "worker-2 4 4096"]

@@ -229,6 +229,30 @@ def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_els
     run(api, story)
 
 
+def test_what_runs_of_an_app_may_put_it_back_and_no_other_one(api: Handlers) -> None:
+    """Semantics X6: in the name of the worker on which it runs."""
+
+    async def story(ask: Ask, _: str) -> None:
+        if api.keyring is None:
+            pytest.skip("without keys each server signs by a key of its own")
+        for name in ("e", "f"):
+            sent = await ask("POST", "/v1/apps", json=owned(name))
+        api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
+        held = api.replica.state.apps["e"]
+        passes = Passes(api.keys.cluster, api.keyring)
+        given = passes.make_for_mail("acme", "ann", "e", held.submitted_at, "w1")
+        assert (await ask("POST", "/v1/apps/f/requeue", given=given, json={})).status_code == 403
+        assert (await ask("POST", "/v1/apps/e/kill", given=given, json={})).status_code == 403
+        earlier = passes.make_for_mail("acme", "ann", "e", held.submitted_at)  # of a server that named no worker
+        assert (await ask("POST", "/v1/apps/e/requeue", given=earlier, json={})).status_code == 403
+        answer = await ask("POST", "/v1/apps/e/requeue", given=given, json={"reason": "a checkpoint"})
+        assert answer.status_code == 200, answer.text
+        api.replica.wait_for(answer.json()["seq"], HOPELESS_S)
+        assert api.replica.state.apps["e"].restarts == 1
+
+    run(api, story)
+
+
 def test_a_pass_is_good_while_its_app_goes_on_then_to_end_apps_and_cannot_be_altered(api: Handlers) -> None:
     async def story(ask: Ask, given: str) -> None:
         claims, _, rest = given.removeprefix("fp_").partition(".")

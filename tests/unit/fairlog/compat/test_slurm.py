@@ -354,7 +354,15 @@ def test_the_copy_of_a_script_is_the_one_that_workers_look_for() -> None:
 def test_every_cause_of_waiting_has_a_reason_that_slurm_knows() -> None:
     from witness.pending_reasons import CAUSES
 
-    known = {"Priority", "Resources", "Dependency", "BeginTime", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit"}
+    known = {
+        "Priority",
+        "Resources",
+        "Dependency",
+        "BeginTime",
+        "Cleaning",
+        "QOSMaxJobsPerUserLimit",
+        "AssocGrpCpuLimit",
+    }
     assert {jobs.reason_of(app(state="pending", reason=cause)) for cause in CAUSES} == known
     named = {*jobs._LIMITS, *jobs._QUOTAS, *jobs._TURNS}
     assert named <= set(CAUSES)
@@ -500,6 +508,8 @@ REFUSED = {
     ("scontrol", "update", "TimeLimit=5"): 1,
     ("scontrol", "update", "JobId=17", "NumNodes=2"): 1,
     ("scontrol", "hold"): 1,
+    ("scontrol", "requeue"): 1,
+    ("scontrol", "requeue", "17_3"): 1,
     ("sinfo", "--foo"): 1,
     ("sinfo", "-o", "%!"): 1,
     ("sacctmgr", "add", "user", "ann"): 1,

@@ -364,6 +364,58 @@ def test_an_app_that_keeps_going_ends_with_the_last_of_its_tasks(fake: fakeredis
     assert [task.state for task in work.states(APP)] == ["failed", "succeeded", "succeeded", "failed"]
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 500])
+def test_tasks_that_failed_before_their_app_was_put_back_run_again(
+    fake: fakeredis.FakeRedis, work: Worklist, chunk: int
+) -> None:
+    """Semantics X6: those that have succeeded or were cancelled do not, and each begins once."""
+    fake.hset(KEYS.grants(WORKER), "e", '{"executor":"e","keep_going":true}')
+    fill(work, 5)
+    assert take(work, 4) == [0, 1, 2, 3]
+    end(work, 0, "failed", message="no luck")
+    end(work, 1, "succeeded")
+    end(work, 2, "cancelled")
+    end(work, 3, "failed", retries=1)
+    assert take(work, 9) == [4, 3]
+    work.put_back(APP, "e")
+    for executor in ("f", "g"):
+        fake.hset(KEYS.grants(WORKER), executor, '{"executor":"f","keep_going":true,"restarts":1}')
+    assert fill(work, 5, "f", chunk=chunk, again=True)
+    assert fill(work, 5, "g", chunk=chunk, again=True)
+    assert sorted(take(work, 9, "f")) == [0, 3, 4]
+    assert [(task.state, task.attempts) for task in work.states(APP)] == [
+        ("running", 2),
+        ("succeeded", 1),
+        ("cancelled", 1),
+        ("running", 3),
+        ("running", 2),
+    ]
+    assert work.progress(APP) == Progress(tasks=5, running=3, succeeded=1, cancelled=1)
+    assert fill(work, 5, "f", again=True)
+    for task in (0, 3):
+        assert end(work, task, "succeeded", "f").verdict is None
+    assert end(work, 4, "failed", "f", message="again").verdict == Verdict("failed", "again")
+
+
+def test_a_failure_of_an_old_executor_counts_no_more_once_its_tasks_are_put_back(work: Worklist) -> None:
+    """Semantics X6: the commit that puts an app back returns its tasks."""
+    fill(work, 1)
+    assert take(work, 1) == [0]
+    work.put_back(APP, "e")
+    step = end(work, 0, "failed", message="exit code 255")
+    assert (step.verdict, work.verdict(APP)) == (None, None)
+    assert take(work, 1, "f") == [0]
+
+
+def test_nobody_without_a_grant_has_tasks_run_again(fake: fakeredis.FakeRedis, work: Worklist) -> None:
+    fill(work, 1)
+    take(work, 1)
+    end(work, 0, "failed")
+    fake.hset(KEYS.grants(WORKER), "f", "")
+    assert not fill(work, 1, "f", again=True)
+    assert work.verdict(APP) == Verdict("failed", "")
+
+
 def test_being_put_back_is_no_retry_and_comes_first(work: Worklist) -> None:
     fill(work, 4)
     take(work, 2)
