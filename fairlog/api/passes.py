@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PREFIX = "fp_"
 MAIL_ROUTES = frozenset({"publish", "message"})
-"""Those of the mailbox of an app."""
+"""Routes of the mailbox of an app."""
 OWN_ROUTES = MAIL_ROUTES | {"requeueApp"}
 """What runs in an executor may ask for, of its own app."""
 ROUTES = MAIL_ROUTES | {
