@@ -252,10 +252,10 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     grace: int | None
     network: Literal["none", "app", "host"] = "host"
     """What its tasks find (semantics W12)."""
-    requeue: bool
-    """Whether it may be put back into its queue (semantics X6)."""
-    restarts: int
-    """How often it was."""
+    no_requeue: bool
+    """Whether it may never be put back into its queue (semantics X6)."""
+    restarts: int | None
+    """How often it was put back, if it was."""
     owner_timeout: int | None
     expires_at: int | None
     expired_at: int | None

@@ -257,7 +257,7 @@ class SubmitApp(_Request, frozen=True):
     keep_going: bool = False
     comment: str = ""
     network: Literal["", "none", "app", "host"] = ""
-    requeue: bool = True
+    no_requeue: bool = False
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

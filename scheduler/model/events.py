@@ -374,8 +374,8 @@ class AppRegistered(_Fact, frozen=True):
     owner_timeout_s: int | None = None
     network: Literal["", "none", "app"] = ""
     """What its tasks find; "" = that of the machine (semantics W12)."""
-    requeue: bool = True
-    """Whether it may be put back into its queue (semantics X6)."""
+    no_requeue: bool = False
+    """Whether it may never be put back into its queue (semantics X6)."""
 
 
 class RoomReserved(_Fact, frozen=True):

@@ -691,7 +691,7 @@ def _app_requeued(state: Facts, event: events.AppRequeued) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.over:
         return "X6", f"app {event.app!r} is not in waitingApps, or its time is over"
-    return None if app.spec.requeue else ("X6", f"app {event.app!r} is not to be put back")
+    return ("X6", f"app {event.app!r} is not to be put back") if app.spec.no_requeue else None
 
 
 def _app_expired(state: Facts, event: events.AppExpired) -> Broken:

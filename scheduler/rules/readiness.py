@@ -111,7 +111,7 @@ def put_on_hold(app: App, *, hold: bool) -> list[Event]:
 def requeued(app: App, command: RequeueApp) -> list[Event]:
     """The app goes back into its user's queue (semantics X6). Raises: InvalidCommand, NotAdmitted."""
     check_said(command.reason)
-    if not app.spec.requeue:
+    if app.spec.no_requeue:
         raise InvalidCommand(
             f"app {app.id!r} was submitted with --no-requeue; `fairlog kill {app.id}` ends it, and `fairlog resubmit "
             f"{app.id}` submits it again"

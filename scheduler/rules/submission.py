@@ -82,7 +82,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         grace_s=command.grace_s,
         owner_timeout_s=command.owner_timeout_s,
         network=network_of(command.network),
-        requeue=command.requeue,
+        no_requeue=command.no_requeue,
     )
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:

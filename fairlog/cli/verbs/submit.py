@@ -413,7 +413,6 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         places |= {"script": digest_of(found.content), "script_at": found.at}
     _check_variables(secrets)
     asked["small"] = asked["tasks"] == 1
-    asked["requeue"] = not asked.pop("no_requeue")
     fitting = asked.pop("as_many_as_fit")
     if fitting and not asked["executor_program"]:
         raise click.UsageError("--as-many-as-fit is for --executor-program; add it")

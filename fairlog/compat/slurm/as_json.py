@@ -115,7 +115,7 @@ def of_queue(job: Job) -> dict[str, Any]:
         "partition": PARTITION,
         "priority": app["priority"] + 1000,
         "qos": "normal",
-        "requeue": app.get("requeue", True),
+        "requeue": not app.get("noRequeue"),
         "restart_cnt": restarts,
         "start_time": _seconds(job.start or app["beginAt"]),
         "state_description": "",

@@ -175,7 +175,7 @@ def submission(
         "cores_per_task": cores,
         "cwd": cwd,
         "hold": "hold" in asked,
-        "requeue": may_requeue(asked),
+        "no_requeue": not may_requeue(asked),
         "priority": -read_nice(asked.get("nice")),
         **read_dependencies(asked.get("dependency")),
     }

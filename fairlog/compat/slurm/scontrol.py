@@ -132,7 +132,7 @@ def _job_lines(job: Job, detail: dict[str, Any]) -> list[str]:
         f"UserId={app['user']}({os.getuid()}) GroupId={app['company']}({os.getgid()}) MCS_label=N/A",
         f"Priority={app['priority'] + 1000} Nice={-app['priority']} Account={app['company']} QOS=normal",
         f"JobState={job.state} Reason={job.reason} Dependency={jobs.after_of(app) or '(null)'}",
-        f"Requeue={int(detail['requeue'])} Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code[0]}:{code[1]}",
+        f"Requeue={int(not detail['noRequeue'])} Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code[0]}:{code[1]}",
         f"RunTime={times.elapsed(job.ran_s)} TimeLimit={times.elapsed(job.limit_s)} TimeMin=N/A",
         f"SubmitTime={submitted} EligibleTime={at(job.eligible, 'Unknown')}",
         f"StartTime={at(job.start or app['beginAt'], 'Unknown')} EndTime={at(end, 'Unknown')} Deadline=N/A",

@@ -596,7 +596,10 @@ CASES = [
     Case([], AppRequeued(app="a2"), "X6", "app 'a2' is not in waitingApps"),
     Case([], AppRequeued(app="over"), "X6", "app 'over' is not in waitingApps"),
     Case(
-        [replace(queued("n1"), requeue=False), entered("n1")], AppRequeued(app="n1"), "X6", "'n1' is not to be put back"
+        [replace(queued("n1"), no_requeue=True), entered("n1")],
+        AppRequeued(app="n1"),
+        "X6",
+        "'n1' is not to be put back",
     ),
     Case([], AppDue(app="a2"), "J4", "app 'a2' is not known, has ended, or waits for no time"),
     Case([AppDelayed(app="a2", until=1 << 50)], AppReleased(app="a2"), "J3", "app 'a2' is not on hold"),

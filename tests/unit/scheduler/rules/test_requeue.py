@@ -121,7 +121,7 @@ def test_what_its_old_executors_say_of_its_end_counts_no_more() -> None:
         ((RequeueApp(app="a1"),), "a1", NotAdmitted, "app 'a1' is pending already"),
         ((KillApp(app="a1"),), "a1", AppEnded, "app 'a1' has already ended: killed"),
         (
-            (fixed("n1", 4, requeue=False),),
+            (fixed("n1", 4, no_requeue=True),),
             "n1",
             InvalidCommand,
             "'n1' was submitted with --no-requeue; `fairlog kill n1`",
@@ -286,7 +286,7 @@ def test_it_waits_for_its_own_end_and_says_so() -> None:
     assert (wait.cause, wait.rule) == ("ending", "X6")
     assert wait.tell() == ("it was put back, and a1.0, a1.1 of it must end first", {"ending": ["a1.0", "a1.1"]})
     shown = view_of(cluster.state, app="a1")
-    assert (shown.restarts, shown.requeue) == (1, True)
+    assert (shown.restarts, shown.no_requeue) == (1, False)
 
 
 @pytest.mark.parametrize("company_policy", ["dominant-share", "pay-as-you-go"])
@@ -320,6 +320,6 @@ def test_who_put_it_back_is_noted() -> None:
 
 
 def test_the_registration_says_whether_it_may_be_put_back() -> None:
-    (event, *_) = shared(w1=8).turn(fixed(requeue=False))
+    (event, *_) = shared(w1=8).turn(fixed(no_requeue=True))
     assert isinstance(event, AppRegistered)
-    assert not event.requeue
+    assert event.no_requeue
