@@ -954,6 +954,19 @@ class AsyncClient:
         """
         return await self._do(_signal(_id(app), signal, task, whole=whole, reason=reason))
 
+    async def requeue(self, app: Named, *, reason: str = "") -> Receipt:
+        """As `Client.requeue`.
+
+        >>> async def main():
+        ...     async with fairlog.AsyncClient() as client:
+        ...         app = await client.submit(["true"], company="acme", user="ann", hold=True)
+        ...         await client.requeue(app)
+        >>> asyncio.run(main())  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        fairlog.errors.NotAdmitted: app is pending already; only an app that waits for executors or runs can be put back
+        """
+        return await self._do(_requeue(_id(app), reason))
+
     async def logs(
         self,
         app: Named,

@@ -160,6 +160,7 @@ CALLS: dict[str, list[list[str]]] = {
     "slurm": [["path"]],
     "hold": [["a"]],
     "release": [["a"]],
+    "requeue": [["a"]],
     "apps": [[], ["--all"], ["--all", "--json"]],
     "app": [["a"], ["b"], ["c"], ["a", "--json"], [TYPED]],
     "workers": [[], ["--json"]],
