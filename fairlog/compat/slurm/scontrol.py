@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -253,6 +254,8 @@ def change(words: list[str], *commands: str) -> int:
         if again and "_" in each:
             raise Refused(f"a task of an array cannot be put back alone: {each[:40]}; the whole array can")
         found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each.partition("_")[0]]
+        if again and os.environ.get("SLURM_JOB_ID") in found:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the job gets before this process has its answer
         for app in found:
             code = next((1 for command in commands if _send(road, {"type": command, "app": app}, each)), code)
     return code
