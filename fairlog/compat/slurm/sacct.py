@@ -162,13 +162,20 @@ def read_fields(text: str) -> list[tuple[str, int]]:
     return found
 
 
+_LISTS = ("accounts", "format", "jobs", "name", "nodelist", "state", "uid", "user")
+"""Options that add up if they are given several times, as Slurm's sacct has it."""
+
+
 def run(words: list[str]) -> int:
     """List the jobs that are wanted, each with its step."""
     given, rest = read(SACCT, words)
     if rest:
         raise Refused(f"unrecognized argument {rest[0][:40]!r}; name jobs with --jobs")
     without_effect("sacct", given)
-    asked = {option.name: value for option, value in given}
+    asked: dict[str, str] = {}
+    for option, value in given:
+        more = option.name in _LISTS and option.name in asked
+        asked[option.name] = f"{asked[option.name]},{value}" if more else value
     if "helpformat" in asked:
         names = list(FIELDS)
         for start in range(0, len(names), 4):

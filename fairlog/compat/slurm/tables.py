@@ -177,7 +177,7 @@ SACCT: Table = (
     Option("-E --endtime", "TIME", ACTS, "jobs that had begun then"),
     Option("-o --format", "FIELDS", ACTS, "fields by their names, NAME%WIDTH"),
     Option("-e --helpformat", "", ACTS, "prints the names of the fields"),
-    Option("-j --jobs", "IDS", ACTS, "these jobs"),
+    Option("-j --jobs", "IDS", ACTS, "these jobs; several lists add up"),
     Option("-l --long", "", ACTS, "all fields"),
     Option("-L --allclusters", "", IDLE, "there is one cluster"),
     Option("--name", "NAMES", ACTS, "jobs of these names"),

@@ -340,6 +340,8 @@ def test_scontrol_requeues_what_runs_and_says_what_it_does_not(slurm: Slurm) -> 
     assert " Requeue=1 Restarts=1 " in slurm.ok("scontrol", "-o", "show", "job", job)
     alone = slurm.run("scontrol", "requeue", f"{job}_1")
     assert (alone.code, alone.err.count("\n"), "of an array" in alone.err) == (1, 1, True)
+    both = slurm.ok("sacct", "-X", "-n", "-P", "-o", "JobID", "-o", "State", "-j", kept, "-j", job).split()
+    assert both == [f"{each}|RUNNING" for each in sorted((job, kept), key=int)]
     slurm.ok("scancel", job, kept)
 
 
