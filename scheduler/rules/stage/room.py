@@ -339,7 +339,7 @@ class Taking:
         """Whether its app holds more than its entitlement.
 
         One that the scheduler made larger than what is surplus leaves, too, if its app can get the rest back in
-        smaller ones on the same worker, beside what it `makes` room for.
+        smaller ones on the same worker, beside what this `makes` room for.
         """
         app = self._seeking.state.apps[one.app]
         left = self._left(app)
@@ -350,7 +350,8 @@ class Taking:
             return True
         stays = any(each.app == one.app and units_of(app, each) <= units - left for each in self.taken[: self.forced])
         divides = not stays and (isinstance(app.sizing, Computed) or app.need.growing)
-        return divides and one.resources.covers(self.back(one) + makes)
+        room = self._seeking.state.workers[one.worker].open_to(app.id) + one.resources
+        return divides and room.covers(self.back(one) + makes)
 
     def _can_follow(self, one: Allocation) -> bool:
         """Whether its user or company is above its entitlement without it, by what can make room for it elsewhere."""

@@ -31,6 +31,7 @@ from scheduler.model.events import (
     TargetEnded,
     TargetSet,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.share.entitlement import entitlement, held_units
 from tests.property.given import Cluster, worker
 
@@ -181,6 +182,16 @@ def test_below_a_cap_no_smaller_executor_leaves_for_a_part_of_a_larger_one() -> 
     submit(shared, "large", "a", 24, 24, user="bob")
     obey(shared)
     assert held(shared) == {"sized": 4, "large": 24}
+
+
+def test_a_larger_executor_leaves_where_memory_is_free_for_smaller_ones() -> None:
+    """One of 16 cores has 16 tasks of 256 MiB, four of 4 cores the least memory of an executor each."""
+    shared = cluster("a", "b", w0=24)
+    shared.turn(SubmitApp(app="sized", company="a", user="ann", command=("true",), cores=16, memory_per_task_mb=256))
+    assert [one.resources for one in shared.state.executors.values()] == [Resources(16, 4096)]
+    shared.turn(SubmitApp(app="other", company="b", user="bob", command=("true",), cores=12))
+    obey(shared)
+    assert held(shared) == {"sized": 12, "other": 12}
 
 
 def test_an_app_whose_unit_exceeds_the_cap_is_refused_and_a_larger_request_is_not() -> None:
