@@ -43,6 +43,8 @@ _OF_SIGNALS = 128
 """The exit code of a task that a signal has ended is more than this by the number of the signal."""
 _CORE_MB = 512
 """The memory for each core of a task that names none."""
+_LEAST_MB = 32
+"""Memory of less is what nobody means: Slurm itself bounds no job to less than 30 MiB (MinRAMSpace)."""
 _MEMORY = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 _SIGNALS = (
     "HUP",
@@ -337,8 +339,11 @@ def memory_of(asked: Asked, cores: int) -> int | None:
     if not both:
         return None
     name = next(option.name for option, _ in reversed(asked.given) if option.name in both)
-    mb = read_memory(asked.get(name) or "", name)
-    return mb * cores if name == "mem-per-cpu" else mb
+    mb = read_memory(asked.get(name) or "", name) * (cores if name == "mem-per-cpu" else 1)
+    if mb < _LEAST_MB:
+        say(f"sbatch: note: no program starts in {mb} MiB; the job has {_CORE_MB} MiB for each core, as without --mem")
+        return None
+    return mb
 
 
 def read_memory(text: str, name: str) -> int:

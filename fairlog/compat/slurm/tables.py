@@ -58,7 +58,7 @@ _JOB = (
     Option("--gres", "LIST", ACTS, "resources of kinds, such as gpu:2"),
     Option("-i --input", "FILE", ACTS, "file of stdin"),
     Option("-J --job-name", "NAME", ACTS, "the name"),
-    Option("--mem", "SIZE", ACTS, "memory of the job"),
+    Option("--mem", "SIZE", ACTS, "memory of the job; less than 32M counts as not given"),
     Option("--mem-per-cpu", "SIZE", ACTS, "memory for each of its cores"),
     Option("-N --nodes", "N", ACTS, "one"),
     Option("-n --ntasks", "N", ACTS, "processes that srun starts in the job, which has the cores of all"),

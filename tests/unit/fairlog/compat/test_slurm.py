@@ -212,6 +212,8 @@ def asked(*words: str) -> sbatch.Asked:
 
 def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
     assert sbatch.memory_of(asked("--mem-per-cpu=100"), 6) == 600
+    assert sbatch.memory_of(asked("--mem-per-cpu=6"), 6) == 36
+    assert sbatch.memory_of(asked("--mem=31"), 6) is None
     assert sbatch.memory_of(asked("--mem-per-cpu=100", "--mem=1G"), 6) == 1024
     assert sbatch.gpus_of(asked("--gres=gpu:a100:2,fpga"), 1) == {"gpu": 2, "fpga": 1}
     assert sbatch.gpus_of(asked("--gpus-per-task=2"), 3) == {"gpu": 6}
