@@ -99,17 +99,32 @@ def standing_on(state: ClusterState, worker: Worker) -> Content:
 
 
 def _matched(state: ClusterState, contents: list[Content], workers: list[Worker]) -> dict[str, Content]:
-    """Each worker with one of the contents: the pair that agrees in most cores first, then by the worker's name."""
-    there = {worker.id: standing_on(state, worker) for worker in workers}
-    pairs = sorted(
-        (-sum(min(units, content[size]) * size.cores for size, units in there[worker.id].items()), worker.id, number_)
-        for worker in workers
-        for number_, content in enumerate(contents)
-    )
+    """Each worker with one of the contents: the pair that agrees in most cores first, then by the worker's name.
+
+    Of contents that agree as much, the first: equal ones are compared with a worker once.
+    """
+    alike: defaultdict[frozenset[tuple[Resources, int]], list[int]] = defaultdict(list)
+    for number in range(len(contents) - 1, -1, -1):
+        alike[frozenset(contents[number].items())].append(number)
+    numbers = list(alike.values())
+    pairs: defaultdict[tuple[int, str], list[list[int]]] = defaultdict(list)
+    for worker in workers:
+        there = standing_on(state, worker)
+        for equal in numbers:
+            content = contents[equal[-1]]
+            agreed = sum([min(units, content[size]) * size.cores for size, units in there.items()])
+            pairs[-agreed, worker.id].append(equal)
     found: dict[str, Content] = {}
-    used: set[int] = set()
-    for _, name, number in pairs:
-        if name not in found and number not in used:
-            found[name] = contents[number]
-            used.add(number)
+    for (_, name), fitting in sorted(pairs.items(), key=_first):
+        left = [equal for equal in fitting if equal]
+        if name not in found and left:
+            found[name] = contents[min(left, key=_last).pop()]
     return found
+
+
+def _first(pair: tuple[tuple[int, str], list[list[int]]]) -> tuple[int, str]:
+    return pair[0]
+
+
+def _last(numbers: list[int]) -> int:
+    return numbers[-1]

@@ -17,7 +17,7 @@ from scheduler.model.events import (
     TargetEnded,
     TargetSet,
 )
-from scheduler.model.resources import NOTHING
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import has_room_now, kept_from
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
@@ -168,6 +168,7 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
     """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
     most = most_targets(state)
     in_vain: set[str] = set()
+    alike: set[tuple[str, str, Resources]] = set()
     bounds = Bounds(state)
     while True:
         if len(state.holds) >= most:
@@ -180,10 +181,16 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
         if not lacking:
             return
         app = min(lacking, key=lambda app: (having[app.spec.company], app.lack.date, app.admitted))
-        found = Seeking(state, entitled, app, at, bounds).cheapest()
+        kind = app.spec.company, app.spec.user, unit_of(app)
+        found = None
+        if app.troubles or kind not in alike:
+            found = Seeking(state, entitled, app, at, bounds).cheapest()
         if found is None:
             in_vain.add(app.id)
+            if not (app.troubles or app.executors) and bounds.plan().units[app.id]:
+                alike.add(kind)  # others like it have no more means, since their own executors never leave for them
             continue
+        alike.clear()
         room, why = found
         yield from _set(state, entitled, app, room, why)
         if any(to or executor.worker != room.worker for executor, to in room.leaving):

@@ -9,7 +9,7 @@ from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import kept_from
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
-from scheduler.rules.share.plan import lingering, plan, size_of, standing_on
+from scheduler.rules.share.plan import Plan, lingering, plan, size_of, standing_on
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -103,6 +103,7 @@ class Bounds:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._by_cores: dict[int, list[Bound]] = {}
+        self._plan: tuple[int, Plan] | None = None
 
     def of(self, cores: int) -> list[Bound]:
         """For a unit of so many cores."""
@@ -116,6 +117,12 @@ class Bounds:
                 ]
             )
         return found
+
+    def plan(self) -> Plan:
+        """The plan of the state as it stands, made once for all who ask while nothing happens."""
+        if self._plan is None or self._plan[0] != self._state.head:
+            self._plan = self._state.head, plan(self._state)
+        return self._plan[1]
 
     def forget(self) -> None:
         """What is free or leaving has changed on workers that may have a target."""
@@ -131,7 +138,8 @@ class Seeking:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
         self.kept = kept_from(state, app, at)
-        self._bounds = (bounds or Bounds(state)).of(self.size.cores)
+        self._known = bounds or Bounds(state)
+        self._bounds = self._known.of(self.size.cores)
         self._lent: list[Allocation] | None = None
 
     def one_side(self, app: App, other: App) -> bool:
@@ -179,7 +187,7 @@ class Seeking:
     def _planned(self, forced: list[Allocation]) -> Room | None:
         """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
         state = self.state
-        wanted, found = plan(state), list[Room]()
+        wanted, found = self._known.plan(), list[Room]()
         if wanted.units[self.app.id] <= held_units(self.app):
             return None
         for worker in self.state.workers.values():
