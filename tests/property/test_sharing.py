@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -22,6 +23,7 @@ from scheduler.model.events import Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.model.resources import Resources
 from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import entitlement, held_units, units_of
+from scheduler.rules.simulate import _commands
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, decides_nothing_more, examples, rests
@@ -170,6 +172,82 @@ def test_whoever_is_below_its_entitlement_reaches_it(seed: int, kind: str) -> No
     assert not obedient.below(), obedient.below()
     assert not any(one.status == "stopping" for one in state.executors.values()), "somebody is still told to leave"
     assert obedient.losses <= 4 * sum(worker.offer.cores for worker in state.workers.values())
+
+
+def test_the_plan_and_a_target_do_not_take_turns_without_an_end() -> None:
+    """What left by the plan let surplus of its app stay, whose target was set again in the same turn (semantics H7)."""
+    memory_mb = {"w00": 8192, "w03": 4096, "w10": 8192}
+    workers = [
+        {"op": "worker", "worker": name, "cores": 16, "memory_mb": memory_mb.get(name, 65536)}
+        for name in [f"w{number:02}" for number in range(12)]
+    ]
+    back = {"op": "worker", "cores": 16}
+    driver = {"driver": True, "driver_cores": 2, "driver_memory_mb": 256}
+    small = {"op": "submit", "tasks": 100_000, "executor_memory_mb": 256}
+    played = Played(Cluster({"reclaim_patience_s": HOUR_S, "never_fits": "wait"}, each_event=False))
+    operations: list[dict[str, Any]] = [
+        {"op": "company", "company": "a", "part": "20%", "borrow": False},
+        {"op": "company", "company": "b", "part": "10%", "borrow": False},
+        {"op": "company", "company": "c"},
+        *workers,
+        {
+            **small,
+            "app": "c1",
+            "company": "c",
+            "user": "u0",
+            "executor_cores": 12,
+            "executor_memory_mb": 4096,
+            "cores": 24,
+        },
+        {**small, **driver, "app": "b2", "company": "b", "user": "u0", "executor_cores": 1, "cores": 59},
+        {"op": "worker_lost", "worker": "w11"},
+        {**back, "worker": "w11", "memory_mb": 65536},
+        {**small, "app": "c3", "company": "c", "user": "u", "executor_cores": 6, "cores": 354, "at_s": 401},
+        {**small, "app": "c5", "company": "c", "user": "u", "executor_cores": 4, "cores": 4},
+        {**small, "app": "a6", "company": "a", "user": "u", "executor_cores": 4, "cores": 76},
+        {"op": "worker_lost", "worker": "w11"},
+        {**small, "driver": True, "app": "a8", "company": "a", "user": "u", "executor_cores": 1, "cores": 3},
+        {**small, "app": "b9", "company": "b", "user": "u4", "executor_cores": 1, "cores": 1},
+        {"op": "submit", "tasks": 100_000, "app": "b10", "company": "b", "user": "u", "cores": 8, "at_s": 1261},
+        {**back, "worker": "w11", "memory_mb": 8192},
+        {"op": "worker_lost", "worker": "w04", "at_s": 2516},
+        {**back, "worker": "w04", "memory_mb": 65536},
+    ]
+    for operation in operations:
+        played.take(operation)
+    played.leave_until(played.cluster.state.at + 24 * HOUR_S * 1000)
+    assert not any(one.status == "stopping" for one in played.cluster.state.executors.values())
+
+
+class Played:
+    """A cluster to which a scenario happens; executors run at once, and leave half a minute after their deadlines."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def take(self, operation: dict[str, Any]) -> None:
+        """It happens at `at_s`, else a second later, after who has left until then."""
+        state = self.cluster.state
+        at = max(1000 * operation.pop("at_s", 0), state.at + 1000)
+        self.leave_until(at)
+        for _, _, command in _commands(state, operation, 0):
+            self._turn(command, at=at)
+
+    def leave_until(self, at: int) -> None:
+        """Let those leave who were told to, the first deadline first."""
+        state = self.cluster.state
+        while leaving := [one for one in state.executors.values() if one.status == "stopping"]:
+            first = min(leaving, key=lambda one: (one.deadline, one.id))
+            due = max(first.deadline, state.at) + 30_000
+            if due > at:
+                return
+            self._turn(EndedExecutor(executor=first.id, reason="killed"), at=due)
+
+    def _turn(self, *commands: Command, at: int) -> None:
+        events = self.cluster.turn(*commands, after_s=max(0, at - self.cluster.state.at) // 1000)
+        started = [event.executor for event in events if isinstance(event, ExecutorAllocated)]
+        if started:
+            self._turn(*map(StartedExecutor, started), at=at)
 
 
 @pytest.mark.parametrize("seed", range(40))
