@@ -94,6 +94,30 @@ class Holding(Struct):
     cost: str = ""
 
 
+class Ending(Struct, kw_only=True):
+    """The end of an app that is to be delivered to `target`, whose place must be allowed then."""
+
+    id: str
+    target: str
+    place: str
+    message: dict[str, Any]
+    at: int
+    """When (ms) the app ended."""
+    tries: int = 0
+    after: int = 0
+    """When (ms) it is sent again."""
+
+
+class EndsTold(Struct):
+    """What the book remembers of the ends of apps: the log up to `seq` was looked through."""
+
+    seq: int = 0
+    digest: str = ""
+    due: list[Ending] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    """Of the last ones that were entered."""
+
+
 class Pages(Struct):
     """What the book remembers."""
 
@@ -103,6 +127,7 @@ class Pages(Struct):
     short_since: dict[str, int] = {}
     master: str = ""
     failover: Failover | None = None
+    apps: EndsTold = field(default_factory=EndsTold)
 
 
 class BadBook(FairlogError):
@@ -216,6 +241,21 @@ def partial_knowledge(found: Sequence[Found]) -> bool:
     return any(each.condition in _TOLD_BY_STORE for each in found)
 
 
+def post(url: str, message: Mapping[str, Any]) -> None:
+    """Post the message as JSON, with its id in the header `Idempotency-Key`; no redirect is followed.
+
+    Anything but a 2xx is a failure. Raises: Undelivered.
+    """
+    import httpx  # noqa: PLC0415 (takes long to load)
+
+    try:
+        answer = httpx.post(url, json=message, headers={"Idempotency-Key": str(message["id"])}, timeout=ANSWER_S)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise Undelivered(f"{host_of(url)}: {error or type(error).__name__}") from error
+    if not answer.is_success:
+        raise Undelivered(f"{host_of(url)} answered {answer.status_code} {answer.reason_phrase}")
+
+
 class Webhook:
     """Posts notices as JSON to a URL, with their id in the header `Idempotency-Key`."""
 
@@ -224,16 +264,7 @@ class Webhook:
 
     def deliver(self, message: Mapping[str, Any]) -> None:
         """Deliver it; anything but a 2xx is a failure. Raises: Undelivered."""
-        import httpx  # noqa: PLC0415 (takes long to load)
-
-        try:
-            answer = httpx.post(
-                self._url, json=message, headers={"Idempotency-Key": str(message["id"])}, timeout=ANSWER_S
-            )
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise Undelivered(f"{host_of(self._url)}: {error or type(error).__name__}") from error
-        if not answer.is_success:
-            raise Undelivered(f"{host_of(self._url)} answered {answer.status_code} {answer.reason_phrase}")
+        post(self._url, message)
 
 
 class Command:

@@ -231,6 +231,8 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     open_mode: str | None
     array: str | None
     comment: str
+    notify: str | None = None
+    """Whom its end is told to (I9)."""
     keep_going: bool
     """Whether a task that fails for good leaves the others to run."""
     retries: int

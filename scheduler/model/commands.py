@@ -194,6 +194,9 @@ class SubmitApp(_Request, frozen=True):
 
     `network`: what the tasks find, "" = that of the machine (W12).
 
+    `notify`: a URL or an address of mail to which the app's end is told; `notify_at`, its place, follows from it and is
+    what is decided upon (I9).
+
     `keep_going`: a task that fails for good does not end the app before the others have ended. `comment`: for people.
     `script`: the digest of the script that is the word `script_at` of the command, and of which a copy is stored.
 
@@ -258,6 +261,8 @@ class SubmitApp(_Request, frozen=True):
     comment: str = ""
     network: Literal["", "none", "app", "host"] = ""
     no_requeue: bool = False
+    notify: str = ""
+    notify_at: str = ""
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:
@@ -623,6 +628,7 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     script_at: int = 0
     keep_going: bool = False
     comment: str = ""
+    notify: str = ""
     used: Measured | None = None
 
 

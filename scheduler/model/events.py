@@ -198,6 +198,7 @@ class ClusterConfigured(_Fact, frozen=True):
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
     slot_s: int = 0
+    notify_targets: str = ""
 
 
 class KindRegistered(_Fact, frozen=True):

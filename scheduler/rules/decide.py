@@ -18,6 +18,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
+from scheduler.model.targets import check_allowed
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules import membership
 from scheduler.rules.demand import after_removal, backlog, gave_back, scaled, stopped
@@ -156,9 +157,11 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
 
 
 def _submitted(state: ClusterState, command: commands.SubmitApp, at: int) -> list[Event]:
-    """The app (semantics A1), when it may begin (J4), and which hosts its tasks prefer (L7)."""
+    """The app (semantics A1), when it may begin (J4), which hosts its tasks prefer (L7), and who may be told (I9)."""
     if command.singleton:
         raise InvalidCommand("a singleton names the apps of its name that it waits for; see semantics J1")
+    if command.notify_at:
+        check_allowed(state.settings.notify_targets, command.notify_at)
     registered = registration(state, _company(state, command.company), command, at)
     return [registered, *delayed(command.app, command.begin, at), *preferred(registered, command)]
 

@@ -12,6 +12,7 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppChanged, AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
+from scheduler.model.targets import place_of
 from scheduler.rules import readiness, validate
 from scheduler.rules.entities import Company
 from scheduler.rules.kinds import amounts_named, per_task
@@ -117,6 +118,17 @@ def with_preferences(command: SubmitApp) -> SubmitApp:
     if stated not in ((None, {}), (preferring, by_host)):
         raise InvalidCommand("prefer and preferring_tasks of a submission follow from near; leave them out")
     return replace(command, preferring_tasks=preferring, prefer=by_host)
+
+
+def with_place(command: SubmitApp) -> SubmitApp:
+    """The submission with the place of whom its end is told to, as its private part makes it (I9).
+
+    Raises: InvalidCommand if it states another one, or if that is no target.
+    """
+    place = place_of(command.notify) if command.notify else ""
+    if command.notify_at not in ("", place):
+        raise InvalidCommand("notify_at of a submission follows from notify; leave it out")
+    return replace(command, notify_at=place)
 
 
 def preferred(registered: AppRegistered, command: SubmitApp) -> list[AppChanged]:

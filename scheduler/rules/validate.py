@@ -25,6 +25,7 @@ from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.outputs import check_pattern
 from scheduler.model.staged import SCRIPT
+from scheduler.model.targets import check_places
 from scheduler.model.text import MAX_DETAIL, MAX_NAME, one_line
 from scheduler.rules.accounts import RESERVED
 from scheduler.rules.admission.app import APP_POLICIES
@@ -360,6 +361,7 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
         if isinstance(value, int) and value > MAX_MEMORY_MB:
             raise InvalidSetting(f"{name} must be at most {MAX_MEMORY_MB}, not {value}")
     check_archive_url(settings.archive_url)
+    check_places(settings.notify_targets)
     check_runtimes(settings.default_max_runtime_s, settings.max_max_runtime_s)
     _check_executor_sizes(settings)
     return settings

@@ -126,6 +126,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         open_mode=private.open_mode if private.output or private.error else None,
         array=private.array or None,
         comment=private.comment,
+        notify=private.notify or None,
         keep_going=private.keep_going,
         retries=spec.retries,
         priority=found.priority,
@@ -190,6 +191,7 @@ def without_private(shown: dict[str, Any], detail: str) -> dict[str, Any]:
         "openMode": None,
         "array": None,
         "comment": "",
+        "notify": None,
         "detail": detail,
     }
     return {**shown, **{name: value for name, value in withheld.items() if name in shown}}

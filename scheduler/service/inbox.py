@@ -30,7 +30,7 @@ from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.outputs import check_apart
 from scheduler.model.sender import By
 from scheduler.rules.programs import check_programs
-from scheduler.rules.submission import with_preferences
+from scheduler.rules.submission import with_place, with_preferences
 from scheduler.rules.validate import check_new_names, check_private, trimmed
 from scheduler.service.signing import UNSIGNED, Gate
 from scheduler.store.keys import OPERATORS, WORKERS
@@ -188,6 +188,8 @@ def received(body: bytes) -> Command:
         check_apart(command.output, command.error, command.open_mode, several=several)
         if command.near or command.prefer or command.preferring_tasks:
             command = with_preferences(command)
+        if command.notify or command.notify_at:
+            command = with_place(command)
     return command
 
 

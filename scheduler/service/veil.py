@@ -124,5 +124,6 @@ def _veil(text: str, private: Private, public: Iterable[str]) -> str:
 
 def _words(private: Private) -> Iterable[str]:
     yield from (private.name, private.cwd or "", private.array, private.output, private.error, private.comment)
+    yield private.notify
     for given in (*private.command, *private.executor_command, *private.env):
         yield from (given, *given.split())

@@ -20,14 +20,23 @@ from fairlog.cli import params
 from fairlog.cli.target import Target, target_options
 from fairlog.watch.alerts import WEBHOOK_VARIABLE, Book, Command, Printed, Webhook, known_conditions, partial_knowledge
 from fairlog.watch.conditions import Bounds, Found, found
-from scheduler.model.errors import FairlogError, InvariantViolated, UnreadableRecord, UnsuitableStore
+from fairlog.watch.mail import SMTP_VARIABLE, MailServer
+from scheduler.model.errors import (
+    FairlogError,
+    InvalidCommand,
+    InvariantViolated,
+    UnreadableRecord,
+    UnsuitableStore,
+)
+from scheduler.model.targets import place_of
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
-from scheduler.service.program_log import log_to_stderr
+from scheduler.service.program_log import log_to_stderr, program_log
 
 if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
     from fairlog.cli.session import Session
     from fairlog.watch.alerts import Pages, Sink
+    from fairlog.watch.endings import Endings
     from recovery.failover.follower import Reader
 
 
@@ -47,12 +56,24 @@ class Asked(NamedTuple):
     memory: float
     ignore: tuple[str, ...]
     state: Path | None
+    apps: bool
+    smtp: str | None
+    mail_from: str | None
 
     def sinks(self) -> list[Sink]:
         """Where notices are delivered; on stdout if nothing is named."""
         found: list[Sink] = [Webhook(self.webhook)] if self.webhook else []
         found += [Command(self.command)] if self.command else []
         return found or [Printed(click.echo)]
+
+    def mail(self) -> MailServer | None:
+        """What sends mail to whom apps name. Raises: click.UsageError unless both options are given, or none."""
+        if self.smtp is None and self.mail_from is None:
+            return None
+        if self.smtp is None or self.mail_from is None:
+            given, missing = ("--smtp", "--mail-from") if self.smtp else ("--mail-from", "--smtp")
+            raise click.UsageError(f"{given} needs {missing}; give both")
+        return MailServer.of(self.smtp, self.mail_from)
 
 
 class Eyes:
@@ -87,6 +108,17 @@ class Eyes:
             return _away(self._target, in_words(error))
         except UnsuitableStore as error:
             return _away(self._target, str(error))
+
+    def look_for_ends(self, endings: Endings) -> None:
+        """Enter the ends of apps, unless the store is away or its log cannot be read, which is a condition."""
+        from redis.exceptions import RedisError  # noqa: PLC0415 (as above)
+
+        if self._session is None:
+            return
+        try:
+            endings.look(self._session.log)
+        except (RedisError, UnsuitableStore, UnreadableRecord, InvariantViolated) as error:
+            program_log().warning("the ends of apps cannot be looked for", reason=str(error))
 
     def _by_store(self, session: Session) -> list[Found]:
         from fairlog.local.running import find_running, others_than  # noqa: PLC0415 (as above)
@@ -158,6 +190,23 @@ def _short(text: str) -> int:
     return seconds
 
 
+def _smtp(text: str) -> str:
+    """Raises: click.BadParameter unless it is the URL of a server for mail."""
+    try:
+        MailServer.of(text, "")
+    except ValueError:
+        raise click.BadParameter("a server for mail is a URL like smtps://NAME:PASSWORD@HOST") from None
+    return text
+
+
+def _mail_from(text: str) -> str:
+    """Raises: click.BadParameter unless it is an address of mail."""
+    with suppress(InvalidCommand):
+        if place_of(text).startswith("@"):
+            return text
+    raise click.BadParameter(f"an address of mail is written like fairlog@example.org, not {text!r}")
+
+
 def _command(text: str) -> str:
     try:
         program = Command(text).program
@@ -211,6 +260,20 @@ def _command(text: str) -> str:
     metavar="CONDITION",
     help="Do not tell of this condition. Repeatable.",
 )
+@params.flag(
+    "--apps",
+    help="Tell the ends of apps as well, to whom `fairlog submit --notify` names at the places that the setting "
+    "notify_targets allows. Needs the store.",
+)
+@click.option(
+    "--smtp",
+    type=_smtp,
+    metavar="URL",
+    envvar=SMTP_VARIABLE,
+    show_envvar=True,
+    help="Server that takes the mail of --apps: smtp://[NAME:PASSWORD@]HOST[:PORT] or smtps://…",
+)
+@click.option("--mail-from", type=_mail_from, metavar="MAIL", help="Address from which that mail comes.")
 @click.option(
     "--state",
     type=params.FILE,
@@ -227,10 +290,14 @@ def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fie
 
     What was told is remembered in a file, which only one `alerts` uses at a time. A notice whose delivery was cut off
     by a crash is sent again under the same id. With --once, exits with 1 if a notice could not be delivered.
+
+    With --apps, the end of each app that names somebody is told once all that it ran has ended: a POST of JSON, or a
+    mail, with its figures. The first look begins at the end of the log. What cannot be delivered is tried for 3 days.
     """
     from scheduler.service.locks import try_lock  # noqa: PLC0415 (help needs none of it)
 
     target, options = ctx.ensure_object(Target), Asked(**asked)
+    mail = options.mail()
     log_to_stderr()
     cluster, where = _named(ctx, target)
     path = options.state or platformdirs.user_state_path("fairlog") / f"alerts-{where}.json"
@@ -240,12 +307,18 @@ def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fie
         raise BookInUse(f"another `fairlog alerts` uses {path}; give --state another FILE")
     try:
         eyes = Eyes(target, Bounds(options.memory, options.disk, options.short), book.pages)
-        return _follow(book, eyes, options)
+        endings = None
+        if options.apps:
+            from fairlog.watch.endings import Endings  # noqa: PLC0415 (loads the rules)
+
+            endings = Endings(book.pages.apps, cluster, book.save, mail)
+        return _follow(book, eyes, options, endings)
     finally:
         os.close(lock)
 
 
 _OF_THE_API = ("short", "disk", "memory")
+"""What the API has bounds of its own for."""
 
 
 def _named(ctx: click.Context, target: Target) -> tuple[str, str]:
@@ -260,10 +333,12 @@ def _named(ctx: click.Context, target: Target) -> tuple[str, str]:
     given = [name for name in _OF_THE_API if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
     if given:
         raise click.UsageError(f"--{given[0]} needs the store: the API at {known.api} has bounds of its own")
+    if ctx.params.get("apps"):
+        raise click.UsageError(f"--apps needs the store: the API at {known.api} does not say whom apps name")
     return known.api, re.sub(r"[^A-Za-z0-9.-]+", "-", known.api)
 
 
-def _follow(book: Book, eyes: Eyes, options: Asked) -> int:
+def _follow(book: Book, eyes: Eyes, options: Asked, endings: Endings | None) -> int:
     """Look and deliver, once or until SIGTERM or SIGINT."""
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -275,8 +350,11 @@ def _follow(book: Book, eyes: Eyes, options: Asked) -> int:
         now = round(time.time() * 1000)
         book.enter(holding, now, sinks, whole=not partial_knowledge(holding))
         book.deliver(now, sinks)
+        if endings is not None:
+            eyes.look_for_ends(endings)
+            endings.deliver(now)
         if options.once:
-            return 1 if book.pages.due else 0
+            return 1 if book.pages.due or (endings is not None and endings.due) else 0
         notify(ALIVE)
         if stopping.wait(options.every):
             notify(STOPPING)

@@ -61,6 +61,7 @@ from scheduler.model.outputs import OpenMode
 from scheduler.model.resources import size_text
 from scheduler.model.staged import FILES, MOST_BYTES, SCRIPT, digest_of, packed, script_value
 from scheduler.model.states import Condition
+from scheduler.model.targets import place_of
 from scheduler.model.text import MAX_NAME
 from scheduler.service.receipts import write_receipts
 
@@ -77,6 +78,17 @@ _STAGE = click.option(
     help="Small file to put into the scratch folder of each executor and of the driver, $FAIRLOG_SCRATCH, in "
     "which --executor-program then begins; 40 KiB in all. Repeatable.",
 )
+
+
+def _read_target(text: str) -> str:
+    """A URL or an address of mail. Raises: click.BadParameter."""
+    try:
+        place_of(text)
+    except InvalidCommand as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     company_option("Company that the app belongs to.  [default: that of the account]"),
     user_option(
@@ -145,6 +157,13 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     flag("--keep-going", help="Let the other tasks run when one has failed for good; the app fails at their end."),
     flag("--no-requeue", help="Refuse `fairlog requeue`, which would stop the app and run it again."),
     text_option("--comment", default="", metavar="TEXT", help="Note about the app, for people."),
+    click.option(
+        "--notify",
+        type=_read_target,
+        metavar="URL|MAIL",
+        help="Tell the app's end, with what it used, to this URL, by a POST of JSON, or to this address of mail. It "
+        "must be at one of the places that the setting notify_targets allows.",
+    ),
     number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task."),
     click.option(
         "--time-limit",
@@ -428,6 +447,8 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         "near": near,
         "executor_command": asked["executor_command"] or (),
         "network": asked["network"] or "",
+        "notify": asked["notify"] or "",
+        "notify_at": place_of(asked["notify"]) if asked["notify"] else "",
     }
     return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
 

@@ -15,8 +15,10 @@ import pytest
 from fairlog.api.client import ApiClient
 from fairlog.api.questions import PAGE
 from scheduler.model.commands import BATCH, SubmitApp
+from scheduler.model.targets import place_of
 from tests.integration.cli_rig import Shell
-from tests.waiting import HOPELESS_S
+from tests.unit.fairlog.watch.test_alerts import answering
+from tests.waiting import HOPELESS_S, wait_until
 
 MANY = 2 * BATCH + 1
 """More apps than two batches, or four pages, hold."""
@@ -304,3 +306,42 @@ def test_efficiency_refuses_a_span_that_ends_before_it_begins(shell: Shell) -> N
     refused = shell.run("efficiency", "--since", "2026-03-02", "--until", "2026-03-01")
     assert refused.code == 2
     assert "--until comes before --since" in refused.err
+
+
+def test_the_end_of_an_app_is_told_once_to_whom_its_user_names_where_that_is_allowed(
+    shell: Shell, tmp_path: Path
+) -> None:
+    who = "--company", "acme", "--user", "una"
+    tell = "alerts", "--apps", "--once", "--state", str(tmp_path / "book.json")
+    with answering(200) as (url, told):
+        refused = shell.run("submit", *who, "--notify", url, "--", "true")
+        assert (refused.code, refused.out) == (1, "")
+        assert "an operator allows places in the setting notify_targets, which are now none" in refused.err
+        shell.ok("settings", "set", f"notify_targets={place_of(url)}")
+        shell.ok(*tell)
+        app = shell.ok("submit", *who, "--name", "told", "--wait", "--notify", url, "--", "true").split()[0]
+        assert json.loads(shell.ok("app", app, "--json"))["notify"] == url
+        wait_until(lambda: told if shell.run(*tell).code == 0 else None, "the end to be told")
+        shell.ok(*tell)
+    ((_, message),) = told
+    assert (message["app"], message["name"], message["state"]) == (app, "told", "finished")
+    assert message["cpuMs"] >= 0
+    assert url not in shell.ok("log", "--public", "--json")
+    assert url in shell.ok("log", "--json")
+    for wrong, why in (("ftp://h/x", "is a URL like https://HOST/PATH"), ("", "is a URL like https://HOST/PATH")):
+        bad = shell.run("submit", *who, "--notify", wrong, "--", "true")
+        assert (bad.code, why in bad.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--smtp", "smtp://h"), "--smtp needs --mail-from"),
+        (("--mail-from", "a@b"), "--mail-from needs --smtp"),
+        (("--smtp", "http://h", "--mail-from", "a@b"), "a server for mail is a URL like smtps://"),
+        (("--smtp", "smtp://h", "--mail-from", "ab"), "an address of mail is written like"),
+    ],
+)
+def test_alerts_refuse_what_cannot_send_mail(shell: Shell, options: tuple[str, ...], why: str) -> None:
+    refused = shell.run("alerts", "--once", "--apps", *options)
+    assert (refused.code, why in refused.err) == (2, True)

@@ -36,8 +36,8 @@ PUBLIC: dict[str, str] = {
     "company_policy user_policy app_policy placement worker_selection max_driver_share",
     KEYED: "hash public signature digest known_digest reads",
     PLACED: "node host rack labels",
-    DECIDED: "after prefer preferred_hosts pending",
-    TUNED: "settings archive_url",
+    DECIDED: "after prefer preferred_hosts pending notify_at",
+    TUNED: "settings archive_url notify_targets",
 }
 """Why a text is public -> the fields, of one type if it is named."""
 PRIVATE = {
@@ -52,6 +52,7 @@ PRIVATE = {
     "SubmitApp.error",
     "SubmitApp.script",
     "SubmitApp.comment",
+    "SubmitApp.notify",
     "KillApp.reason",
     "SignalApp.reason",
     "CancelTask.reason",
@@ -121,6 +122,7 @@ COMMANDS: list[Command] = [
         error=f"/err/{MARK}",
         script=MARK,
         comment=f"for {MARK}",
+        notify=f"https://hooks.example/{MARK}",
     ),
     asked.FinishApp(app="app-2", outcome="failed", detail=f"as {MARK}"),
     asked.AddAccount(account="op/olga", display=f"Olga {MARK}"),
