@@ -87,7 +87,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         where, size = found["driver"], size_text(found["driver"]["memory"])
         click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {where['cores']} cores, {size}")
     spent = found.get("spent")
-    notes = [("used", in_words(spent))] if spent and spent["toldCoreMs"] else []
+    notes = [("used", in_words(spent))] if found["endedAt"] and spent and spent["toldCoreMs"] else []
     notes += [("link", f"{name}: {address}") for name, address in links.items()]
     notes += [("excluded", localized(exclusion_in_words(each))) for each in found["excludedWorkers"]]
     for label, text in notes:

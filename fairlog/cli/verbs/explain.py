@@ -83,7 +83,7 @@ def _print_story(told: dict[str, Any]) -> None:
         over = told["runtime"]["expiredAt"]
         since = "(X1)" if over is None else f"and was told to stop at {render.moment(over)} (X2)"
         click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may {since}")
-    if told.get("spent") and told["spent"]["toldCoreMs"]:
+    if told["endedAt"] and told.get("spent") and told["spent"]["toldCoreMs"]:
         click.echo(f"used      {in_words(told['spent'])} (O5)")
     for asked in told["askedFor"]:
         _print_sender(told, asked)

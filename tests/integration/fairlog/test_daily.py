@@ -282,7 +282,9 @@ def test_what_an_app_used_is_in_the_log_and_a_hint_to_who_submits_its_like(shell
     first = shell.run("submit", *job, "--wait", "--", sys.executable, "-c", _BURN)
     assert "note: the last" not in first.err
     app = first.out.split()[0]
-    (row,) = json.loads(shell.ok("efficiency", "--by", "app", "--name", "burn", "--json"))
+    (row,) = wait_until(
+        lambda: json.loads(shell.ok("efficiency", "--by", "app", "--name", "burn", "--json")), "the executor's end"
+    )
     assert (row["app"], row["user"], row["peakOfMemory"]) == (app, "una", 2048)
     assert row["cpuMs"] >= 500
     assert 60 <= row["peakMemory"] < 1024
