@@ -149,7 +149,7 @@ def test_spark_submit_of_spark_itself_reaches_the_listener(cluster: Site) -> Non
 
     arguments = ("--driver-memory", "512m", "--executor-memory", "512m", "--total-executor-cores", "1", str(jar))
     main = ("--deploy-mode", "cluster", "--class", "org.apache.spark.mllib.util.LinearDataGenerator")
-    endless = (*main, *arguments, "spark+fairlog://acme/ann", str(jobs / "out"), "10000000", "2", "1000000")
+    endless = (*main, *arguments, "spark+fairlog://acme/ann", str(jobs / "out"), "5000000", "2", "50000")
     kept = dict(cluster.shell.env)
     try:
         cluster.shell.env["SPARK_HOME"] = home_of_spark()
@@ -165,7 +165,8 @@ def test_spark_submit_of_spark_itself_reaches_the_listener(cluster: Site) -> Non
             second.hear("READY=1")
             typed("--status", name)
             assert "ErrorResponse" not in typed("--kill", name)
-            wait_until(lambda: state_of(listening_at, name) == "KILLED", "its end")
+            wait_until(lambda: state_of(listening_at, name) not in {"SUBMITTED", "RUNNING"}, "its end")
+            assert state_of(listening_at, name) == "KILLED"
     finally:
         cluster.shell.env.clear()
         cluster.shell.env.update(kept)
