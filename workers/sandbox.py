@@ -45,6 +45,8 @@ _SHOWN = ("/usr", "/opt", "/nix", "/sys")
 _MAY_BE_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM = tuple(map(Path, (*_SHOWN, *_MAY_BE_LINKS, "/etc")))
 _NEVER = tuple(map(Path, ("/boot", "/dev", "/proc", "/run", "/sys")))
+_UNNAMED = tuple(map(Path, ("/proc", "/sys", "/dev")))
+"""An app's folder is not named through these: what is behind them depends on who looks."""
 _TEMPORARY = tuple(map(Path, ("/", "/tmp", "/var/tmp")))  # noqa: S108 - the cell has its own
 _ROOMS = ("fairlog", "recovery", "scheduler", "witness", "workers")
 _KERNEL = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr")
@@ -155,7 +157,7 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise NoCell("bubblewrap is not installed (apt install bubblewrap)")
-    folders = [_folder(named, grant, settings, keep, others) for named in _folders(grant)]
+    folders = _app_folders(grant, settings, keep, others)
     namespaces, kept = (_NAMESPACES, []) if others is None else (_NAMESPACES[2:], [*_TO_BECOME])
     alone = ["--unshare-net"] if grant.network == "none" else []
     command = [
@@ -178,7 +180,7 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
     own = keep(_opened("scratch", scratch))
     command += [*_ways_to([Path(SCRATCH_INSIDE)]), "--bind-fd", str(own), SCRATCH_INSIDE]
     command += [] if told is None else ["--ro-bind-fd", str(told), TOLD_INSIDE]
-    binds = [*_shared(settings.share, keep, others), *(folder for folder in folders if folder is not None)]
+    binds = [*_shared(settings.share, keep, others), *folders]
     for code in own_code():
         binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
     command += _ways_to([bind.inside for bind in binds])
@@ -351,8 +353,35 @@ def _folders(grant: Grant) -> Iterator[str]:
         yield str(folder)
 
 
+def _app_folders(grant: Grant, settings: CellSettings, keep: Keep, others: ForOthers | None) -> list[_Bind]:
+    """The app's folders that are to be mounted, none of them within another: there the app could lay a link meanwhile.
+
+    Raises: NoCell if one may not be the app's.
+    """
+    found = [_folder(named, grant, settings, keep, others) for named in _folders(grant)]
+    each = list({folder.inside: folder for folder in found if folder is not None}.values())
+    return [folder for folder in each if not any(_is_shown_by(other, folder) for other in each)]
+
+
+def _is_shown_by(other: _Bind, folder: _Bind) -> bool:
+    """Whether the folder lies within the other one. Raises: NoCell if it does so by its name only."""
+    if folder is other or not folder.inside.is_relative_to(other.inside):
+        return False
+    if folder.source != other.source / folder.inside.relative_to(other.inside):
+        raise NoCell(
+            f"folder {str(folder.inside)!r} cannot be an app's: a link on the way to it, within {other.inside}, leads "
+            f"elsewhere; name it {str(folder.source)!r}"
+        )
+    return True
+
+
 def _folder(named: str, grant: Grant, settings: CellSettings, keep: Keep, others: ForOthers | None) -> _Bind | None:
     """An app's folder; None if the cell shows it anyway, or has its own. Raises: NoCell if it may not be one."""
+    if ".." in Path(named).parts or any(Path(named).is_relative_to(path) for path in _UNNAMED):
+        raise NoCell(
+            f"folder {named!r} cannot be an app's: behind '..', or in {', '.join(map(str, _UNNAMED))}, a cell may find "
+            "something else; name it by its own path"
+        )
     try:
         with acting_as(others and others.account):
             descriptor = keep(os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))

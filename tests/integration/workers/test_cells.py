@@ -619,6 +619,28 @@ def test_the_folder_of_an_app_is_not_the_home_of_the_workers_user(
 
 
 @in_cells
+def test_no_name_of_a_folder_lays_it_over_something_else_in_a_cell(rig: Rig, tmp_path: Path) -> None:
+    own, deep = tmp_path / "own", tmp_path / "own/a/b/c"
+    (deep / "usr/bin").mkdir(parents=True)
+    (own / "deep").symlink_to(deep)
+    (tmp_path / "seen").symlink_to(deep)
+    (deep / "up").symlink_to("../../usr")
+    (own / "a/usr/bin").mkdir(parents=True)
+    rig.cells = CellSettings(folders=(str(tmp_path),))
+    for number, named in enumerate((f"{own}/deep/../usr", f"/proc/self/root{own}", f"/dev/../{own}")):
+        note = rig.run(rig.grant(shell("true"), number=number, cwd=named), launcher="cell")
+        assert note.unstartable.startswith(f"folder '{named}' cannot be an app's: behind '..'")
+    within = f"{tmp_path}/seen/up/bin"
+    told = Outputs(output=f"{tmp_path}/seen/out", error=f"{within}/err", app="17")
+    note = rig.run(rig.grant(shell("true"), number=3, outputs=told), launcher="cell")
+    assert note.unstartable.startswith(f"folder '{within}' cannot be an app's: a link on the way to it")
+    told = Outputs(output=f"{own}/out", error=f"{own}/a/err", app="17")
+    assert rig.run(rig.grant(shell("echo seen"), number=4, outputs=told), launcher="cell").done
+    assert (own / "out").read_text() == "seen\n"
+    assert (own / "a/err").exists()
+
+
+@in_cells
 def test_apps_have_their_folders_where_the_operator_says(rig: Rig, tmp_path: Path) -> None:
     for company in ("acme", "beta"):
         (tmp_path / company).mkdir()
