@@ -56,7 +56,7 @@ def test_every_task_runs_once_with_its_own_index_and_the_last_ends_the_app(rig: 
     assert outputs(rig, 7) == [f"{task}/7\n" for task in range(7)]
     assert [state.attempts for state in rig.work.states(rig.app)] == [1] * 7
     assert [command for command in rig.inbox() if "EndApp" in command] == [
-        f'{{"type":"EndApp","app":"{rig.app}","reason":"finished"}}'
+        f'{{"type":"EndApp","app":"{rig.app}","reason":"finished","executor":"{rig.app}.0"}}'
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 from collections.abc import Iterator, Sequence
 from threading import Timer
@@ -117,7 +118,10 @@ def refused(answer: httpx.Response, status: int) -> str:
 
 def test_the_token_of_a_grant_opens_what_the_grant_is_for(world: World) -> None:
     token, path = world.grant("w1", "ann-1.0"), "/v1/workers/w1/executors/ann-1.0"
-    assert world.ask("POST", f"{path}/begin", token, {}).json() == {"granted": True, "secrets": [], "unreadable": ""}
+    begun = world.ask("POST", f"{path}/begin", token, {}).json()
+    assert (begun["granted"], begun["unreadable"]) == (True, "")
+    told = [base64.b64decode(name) for name, _ in begun["secrets"]]
+    assert told == [b"FAIRLOG_MAILBOX", b"FAIRLOG_MAILBOX_TOKEN"]
     taken = world.ask("POST", f"{path}/step", token, BEGIN).json()[5]
     assert taken == [[0, 1]]
     assert world.ask("POST", f"{path}/output", token, {"tails": [[0, "aGk="]]}).json() == {"granted": True}
