@@ -153,7 +153,6 @@ def _update(account: Account, app: App | None, at: int) -> None:
     account.granted = app.granted
     account.asked_cores = max(account.asked_cores, app.requested.cores)
     account.requested = account.demand if app.admitted else NOTHING
-    if app.admitted:
-        account.admitted_at = app.admitted_at
+    account.admitted_at = app.admitted_at or None
     if account.started_at is None and app.granted.cores:
         account.started_at = at

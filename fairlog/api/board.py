@@ -43,6 +43,7 @@ from witness.playback import told as words
 
 if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
+    from scheduler.model.answers import PastRuns
     from scheduler.rules.state import ClusterState
     from scheduler.store.codec import Fact, Record
 
@@ -227,8 +228,12 @@ class Board:
         Raises: NotAllowed unless `who` may submit for the user; NotReady.
         """
         now = self._handlers.now_ms()
-        self._replica.read(lambda state: may_read(state, who, "submit", Subject(company, user), now))
-        seen, found = self._replica.read(lambda state: past_runs(state, company=company, user=user, name=name))
+
+        def look(state: ClusterState) -> PastRuns:
+            may_read(state, who, "submit", Subject(company, user), now)
+            return past_runs(state, company=company, user=user, name=name)
+
+        seen, found = self._replica.read(look)
         return Viewed(seen, Raw(_to_json(found)))
 
     def _progress(self, app: str) -> dict[str, int] | None:

@@ -281,18 +281,17 @@ def _ended(source: Source, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def _measure(source: Source, records: Iterable[dict[str, Any]]) -> None:
-    """Add what executors have measured of each app: by the log, else of its tasks where the store still has that."""
-    for app in records:
-        if (spent := app.get("spent")) is not None and spent["toldCoreMs"]:
-            app.update(cpuMs=spent["cpuMs"], peakMemory=spent["peakMemory"])
-    if source.past:
-        return
-    from fairlog.cli.outputs import measured, tasks_of  # noqa: PLC0415 (loads RQ)
+    """Add what executors have measured of each app: of its tasks where the store still has that, else by the log."""
+    if not source.past:
+        from fairlog.cli.outputs import measured, tasks_of  # noqa: PLC0415 (loads RQ)
 
-    work = tasks_of(source.session)
-    for app in (each for each in records if "cpuMs" not in each):
-        with suppress(CommandRejected):  # the API has forgotten it, or shows its tasks to others only
-            app.update(measured(work.progress(app["app"])))
+        work = tasks_of(source.session)
+        for app in records:
+            with suppress(CommandRejected):  # the API has forgotten it, or shows its tasks to others only
+                app.update(measured(work.progress(app["app"])))
+    for app in records:
+        if "cpuMs" not in app and (spent := app.get("spent")) is not None and spent["toldCoreMs"]:
+            app.update(cpuMs=spent["cpuMs"], peakMemory=spent["peakMemory"])
 
 
 def _check_reason(reason: str | None) -> None:

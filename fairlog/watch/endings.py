@@ -68,8 +68,9 @@ class Endings:
         for record in log.read(self._position):
             self._enter(record)
             self._position = Position(record.last, record.digest)
-        self._told.seq, self._told.digest = self._position
-        self._save()
+        if self._position != Position(self._told.seq, self._told.digest):
+            self._told.seq, self._told.digest = self._position
+            self._save()
 
     def _begin(self, log: EventLog) -> None:
         """Fold the log up to where it was looked through, or before that if it is another one now."""
@@ -110,6 +111,8 @@ class Endings:
 
     def deliver(self, now: int) -> None:
         """Deliver what is due at `now` (ms): in order to each place, to several places at once."""
+        if not self._told.due:
+            return
         for _ in range(ROUNDS):
             first: dict[str, Ending] = {}
             for ending in self._told.due:

@@ -13,7 +13,6 @@ from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
 from scheduler.model.commands import EndApp, RegisterKind
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import AppRequeued
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, submission, worker
 from tests.property.histories import DENSE, History, played
@@ -154,11 +153,9 @@ def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None
         mean = row(found, company=name)
         assert (mean["grantedCores"] or 0) * length == pytest.approx(total["grantedCoreMs"], abs=0.001 * length + 1)
     held = {account.app: account for account in usages.all}
-    put_back = {record.event.app for record in entries if isinstance(record.event, AppRequeued)}
     for name, app in state.apps.items():
         assert held[name].granted.cores == app.granted.cores
-        if name not in put_back:
-            assert held[name].admitted_at == (app.admitted_at or None)
+        assert held[name].admitted_at == (app.admitted_at or None)
 
 
 @settings(max_examples=15)
