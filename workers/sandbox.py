@@ -369,8 +369,8 @@ def _is_shown_by(other: _Bind, folder: _Bind) -> bool:
         return False
     if folder.source != other.source / folder.inside.relative_to(other.inside):
         raise NoCell(
-            f"folder {str(folder.inside)!r} cannot be an app's: a link on the way to it, within {other.inside}, leads "
-            f"elsewhere; name it {str(folder.source)!r}"
+            f"folder {str(folder.inside)!r} cannot be an app's: a link on the way to it leads elsewhere; name it by "
+            "its own path"
         )
     return True
 
@@ -379,8 +379,8 @@ def _folder(named: str, grant: Grant, settings: CellSettings, keep: Keep, others
     """An app's folder; None if the cell shows it anyway, or has its own. Raises: NoCell if it may not be one."""
     if ".." in Path(named).parts or any(Path(named).is_relative_to(path) for path in _UNNAMED):
         raise NoCell(
-            f"folder {named!r} cannot be an app's: behind '..', or in {', '.join(map(str, _UNNAMED))}, a cell may find "
-            "something else; name it by its own path"
+            f"folder {named!r} cannot be an app's: behind '..', or in /proc, /sys or /dev, a cell may find something "
+            "else; name it by its own path"
         )
     try:
         with acting_as(others and others.account):

@@ -76,6 +76,11 @@ _OF_CELLS = (
     ),
     "folder <quoted> cannot be an app's: this worker takes folders below <place> (--folders)",
     (
+        "folder <quoted> cannot be an app's: behind '..', or in /proc, /sys or /dev, a cell may find something else; "
+        "name it by its own path"
+    ),
+    "folder <quoted> cannot be an app's: a link on the way to it leads elsewhere; name it by its own path",
+    (
         "the output <quoted> would end with the cell, which has a <place> of its own; name a file in the app's folder "
         "or another one"
     ),
