@@ -239,6 +239,7 @@ def test_what_a_full_disk_kept_from_starting_starts_once_there_is_space(
     jobs.mkdir()
     with up(Shell(tmp_path / "home"), tmp_path / "data") as here:
         here.shell.ok("company", "add", "acme")
+        here.shell.ok("settings", "set", "max_executor_failures=1000000")  # however long the disk stays full
         run = ("--id", "w1", "--cores", "4", "--memory", "4G", "--run-dir", str(disk / "run"))
         agent = here.started("worker", *run)
         try:
