@@ -252,6 +252,7 @@ def test_cells_hide_what_the_agents_user_has_for_itself_among_the_systems_folder
     """A folder that cells show stands for /opt here. A file that comes later is hidden in later cells."""
     shown = cluster.folder / "shown"
     monkeypatch.setattr("workers.agent.private_files", lambda _: PrivateFiles((), searched=[shown]))
+    monkeypatch.setattr("workers.private_files.SELDOM", 0)  # a busy machine would not look again so soon
     for name in ("public", "private"):
         (shown / name).mkdir(parents=True)
         (shown / name / "file").write_text(f"{name}\n")
