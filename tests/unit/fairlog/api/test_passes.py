@@ -7,6 +7,7 @@ import json
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator
+from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
@@ -123,11 +124,15 @@ def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Ha
     """Its own app, or another one of its user that it has submitted."""
 
     async def story(ask: Ask, given: str) -> None:
+        pausing = Event()
+
+        def pause() -> float:
+            pausing.set()
+            return 0.005
+
         with pytest.MonkeyPatch.context() as paused:
-            paused.setattr(api.replica, "step", lambda: 0.005)
-            last = RegisterCompany(company="initech")  # folded by the step that has begun
-            folded = await asyncio.to_thread(api.send, ROOT, last)
-            await asyncio.to_thread(api.replica.wait_for, folded.seq, HOPELESS_S)
+            paused.setattr(api.replica, "step", pause)
+            assert await asyncio.to_thread(pausing.wait, HOPELESS_S), "the step that had begun ends"
             await asyncio.to_thread(api.send, ROOT, submission("late", **OWNED, tasks=None))
             if driver_of == "late":
                 given = Passes(api.keys.cluster, api.keyring).make(ROOT, "acme", "ann", "late", now())
