@@ -25,7 +25,7 @@ from fairlog.api.addresses import UNIX
 from fairlog.api.client import ApiClient
 from fairlog.api.serve import Where, run_api
 from fairlog.local.store import EmbeddedStore
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 
 ROUNDS = 2
 PENDING = 5_000
@@ -74,7 +74,7 @@ def cluster() -> Iterator[tuple[str, str]]:
         ]
         for process in processes:
             process.start()
-        prepare(Client(store.url))
+        prepare(CommandClient(store.url))
         wait_for(path.exists, "the API's socket")
         yield store.url, f"{UNIX}{path}"
         for process in processes:

@@ -23,7 +23,7 @@ from benchmarks.throughput import prepare, serve, sustained
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.archive import archived_to
 from scheduler.model.commands import ConfigureCluster
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.eventlog import EventLog
 
 RETAINED = AFTER = 100_000
@@ -35,7 +35,7 @@ def loaded(seconds: float, *, archives: bool) -> dict[str, Any]:
         url = Path(folder, "archive").as_uri()
         master = multiprocessing.get_context("spawn").Process(target=serve, args=(store.url, url))
         master.start()
-        client = Client(store.url)
+        client = CommandClient(store.url)
         log, behind = EventLog(client.store, client.keys), [0]
         prepare(client)
         if archives:

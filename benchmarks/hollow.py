@@ -41,7 +41,7 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.events import WorkerRemoved
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.codec import told
 from scheduler.store.eventlog import EventLog, Position
 from workers.api_door import WAIT_S
@@ -144,7 +144,7 @@ def _masters(url: str) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
             process.wait()
 
 
-def _serving(client: Client) -> int:
+def _serving(client: CommandClient) -> int:
     wait_for(lambda: members(client.store, client.keys)[0], "a master")
     found = members(client.store, client.keys)[0]
     return found.pid if found is not None else _serving(client)
@@ -155,7 +155,7 @@ def _cpu_s(pid: int) -> float:
     return float(used.user + used.system)
 
 
-def _idle(client: Client, agents: Agents, processes: dict[str, int]) -> dict[str, float]:
+def _idle(client: CommandClient, agents: Agents, processes: dict[str, int]) -> dict[str, float]:
     def look() -> dict[str, float]:
         written: Any = client.store.info("persistence")
         used = {f"{name}_cores": _cpu_s(pid) for name, pid in processes.items()}
@@ -174,7 +174,7 @@ def _is_busy(agents: Agents) -> bool:
     return agents.started > before
 
 
-def _take_over(client: Client, masters: dict[int, subprocess.Popen[bytes]]) -> float:
+def _take_over(client: CommandClient, masters: dict[int, subprocess.Popen[bytes]]) -> float:
     serving = _serving(client)
     began = time.perf_counter()
     masters[serving].send_signal(signal.SIGKILL)
@@ -182,7 +182,7 @@ def _take_over(client: Client, masters: dict[int, subprocess.Popen[bytes]]) -> f
     return time.perf_counter() - began
 
 
-def _lose(client: Client, agents: Agents, number: int) -> dict[str, float]:
+def _lose(client: CommandClient, agents: Agents, number: int) -> dict[str, float]:
     """Have so many agents fall silent; how long until the log has it, and the longest submit meanwhile."""
     log, gone, longest, elections = EventLog(client.store, client.keys), set[str](), 0.0, 0
     leaving = set(agents.names[:number])
@@ -221,7 +221,7 @@ def main() -> None:
         api = multiprocessing.get_context("spawn").Process(target=serve_api, args=(store.url, path), daemon=True)
         api.start()
         with _masters(store.url) as masters:
-            client = Client(store.url, timeout_s=120)
+            client = CommandClient(store.url, timeout_s=120)
             client.send_many(companies())
             wait_for(path.exists, "the API's socket")
             alone = lone_submits(store.url, "alone")

@@ -31,7 +31,7 @@ from recovery.failover.master import run_master
 from scheduler.model.commands import AddAccount, ConfigureCluster, IssueToken, RegisterCompany, SubmitApp
 from scheduler.model.events import MasterElected
 from scheduler.model.sender import local
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import new_token
 from scheduler.store.eventlog import EventLog
@@ -125,7 +125,7 @@ class Running(NamedTuple):
     """A cluster with keys: the API's socket, a client of the store, and the processes of master and API server."""
 
     path: Path
-    client: Client
+    client: CommandClient
     master: BaseProcess
     server: BaseProcess
 
@@ -142,7 +142,7 @@ def cluster() -> Iterator[Running]:
         for process in (master, server):
             process.start()
         wait_for(path.exists, "the API's socket")
-        yield Running(path, Client(store.url, keyring=keyring), master, server)
+        yield Running(path, CommandClient(store.url, keyring=keyring), master, server)
         for process in (server, master):
             process.terminate()
             process.join(timeout=10)
@@ -179,7 +179,7 @@ def main() -> None:
     show(submits_beside_nobody=quiet, beside_junk=commands, beside_reads=asked, elections=elections)
 
 
-def set_up(client: Client) -> tuple[str, list[str]]:
+def set_up(client: CommandClient) -> tuple[str, list[str]]:
     """Two companies, each with a user, and apps to read; the token of one user, and those of the other."""
     root = local(0)
     client.send(ConfigureCluster(settings={"worker_timeout_s": 3600}), by=root)

@@ -38,7 +38,7 @@ from recovery.failover.master import run_master
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import Command, ConfigureCluster, write_command
 from scheduler.model.events import ExecutorAllocated
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.codec import record_of, told
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
@@ -73,14 +73,14 @@ def submit_until(url: str, prefix: str, window: int, granted: Synchronized[int],
         number += window
 
 
-def client_of(url: str) -> Client | ApiClient:
+def client_of(url: str) -> CommandClient | ApiClient:
     """A client of the store, or of the API if the URL names its Unix socket as `unix:PATH`."""
-    return ApiClient(url) if url.startswith(UNIX) and not url.startswith("unix://") else Client(url)
+    return ApiClient(url) if url.startswith(UNIX) and not url.startswith("unix://") else CommandClient(url)
 
 
 def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> None:
     """In place of the agents: count the apps with all cores granted, report their end, and send heartbeats."""
-    client = Client(url)
+    client = CommandClient(url)
     executors: defaultdict[str, list[str]] = defaultdict(list)
     cores: defaultdict[str, int] = defaultdict(int)
     last: Any = "0-0"
@@ -109,7 +109,7 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
             client.notify(*reports)
 
 
-def prepare(client: Client) -> None:
+def prepare(client: CommandClient) -> None:
     """Register companies and workers. Nobody beats for these until the load begins, so none is declared lost."""
     client.send(ConfigureCluster(settings={"worker_timeout_s": 3600}))
     client.send_many(companies())
@@ -238,7 +238,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         master = multiprocessing.get_context("spawn").Process(target=serve, args=(store.url,), daemon=True)
         master.start()
-        client = Client(store.url)
+        client = CommandClient(store.url)
         prepare(client)
         processes = {"master": master.pid or os.getpid(), "store": client.store.info("server")["process_id"]}
         lone = lone_submits(store.url)

@@ -56,7 +56,7 @@ Named = str | int | Submitted | App
 """An app: its id, its number (the log position of its submission), or what has it."""
 
 
-class StoreClient(service.Client):
+class StoreClient(service.CommandClient):
     """A client that also reads: it folds the log as a standby does, and asks no master."""
 
     def __enter__(self) -> Self:
@@ -90,11 +90,11 @@ class StoreClient(service.Client):
         return self.reader.view(name, **arguments)
 
     def send(self, command: Command, *, command_id: str | None = None, by: By | None = None) -> Receipt:
-        """As `scheduler.service.client.Client.send`; an app may be named by its number."""
+        """As `scheduler.service.client.CommandClient.send`; an app may be named by its number."""
         return super().send(self._with_id(command), command_id=command_id, by=by)
 
     def send_many(self, commands: Sequence[Command], *, by: By | None = None) -> list[Receipt | CommandRejected]:
-        """As `scheduler.service.client.Client.send_many`; apps may be named by their numbers."""
+        """As `scheduler.service.client.CommandClient.send_many`; apps may be named by their numbers."""
         return super().send_many([self._with_id(command) for command in commands], by=by)
 
     def _with_id(self, command: Command) -> Command:
@@ -142,7 +142,7 @@ class StoreClient(service.Client):
             yield from (line.as_json() for line in lines_of(record) if line.seq > after)
 
 
-class _Call(NamedTuple):
+class _Invocation(NamedTuple):
     """A step: call the method of what the client speaks through, and give back what it returns."""
 
     method: str
@@ -150,13 +150,13 @@ class _Call(NamedTuple):
     named: Mapping[str, Any] = {}
 
 
-class _Pause(NamedTuple):
+class _Delay(NamedTuple):
     """A step: wait."""
 
     seconds: float
 
 
-_Steps = Generator[_Call | _Pause, Any, T]
+_Steps = Generator[_Invocation | _Delay, Any, T]
 
 
 def _submit(
@@ -174,9 +174,9 @@ def _submit(
         about = _fields(command, fields, values)
         company, user = stated(*whose)
         if company is None or user is None:
-            company, user = of_account((yield _Call("account")), company, user)
+            company, user = of_account((yield _Invocation("account")), company, user)
         request = SubmitApp(**{**about, "company": company, "user": user})
-    receipt: Receipt = yield _Call("submit", (request, values))
+    receipt: Receipt = yield _Invocation("submit", (request, values))
     return Submitted(app=request.app, seq=receipt.seq, command_id=receipt.command_id)
 
 
@@ -200,12 +200,12 @@ def _wait(app: str, timeout_s: float | None) -> _Steps[AppDetails]:
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s, longest_s = LOOK_S
     while True:
-        found = yield _Call("view", ("app",), {"app": app})
+        found = yield _Invocation("view", ("app",), {"app": app})
         if found["endedAt"] is not None:
             return convert(found, AppDetails)
         if deadline is not None and time.monotonic() + pause_s > deadline:
             raise TimeoutError(f"app {app!r} is {found['state']} and has not ended within {timeout_s:g} s")
-        yield _Pause(pause_s)
+        yield _Delay(pause_s)
         pause_s = min(longest_s, pause_s * 1.5)
 
 
@@ -219,7 +219,7 @@ def _within(timeout: float | None, timeout_s: float | None) -> float | None:
 def _logs(app: str, task: int | None, *, driver: bool, stream: Stream | None, reason: str) -> _Steps[str]:
     if stream not in {None, *STREAMS}:
         raise InvalidCommand(f'there is no stream {stream!r}; a stream is "stdout" or "stderr", and None is both')
-    found = yield _Call("view", ("app",), {"app": app})
+    found = yield _Invocation("view", ("app",), {"app": app})
     chosen: list[int | None] = [None]
     if not driver:
         if task is not None and not 0 <= task < found["tasks"]:
@@ -227,38 +227,38 @@ def _logs(app: str, task: int | None, *, driver: bool, stream: Stream | None, re
         chosen = list(range(found["tasks"])) if task is None else [task]
     output = b""
     for each in chosen:
-        output += yield _Call("output", (app, each), {"stream": stream, "reason": reason})
+        output += yield _Invocation("output", (app, each), {"stream": stream, "reason": reason})
     return output.decode(errors="replace")
 
 
 def _tasks(app: str) -> _Steps[list[Task]]:
-    return convert((yield _Call("states", (app,))), list[Task])
+    return convert((yield _Invocation("states", (app,))), list[Task])
 
 
 def _app(app: str) -> _Steps[AppDetails]:
-    return convert((yield _Call("view", ("app",), {"app": app})), AppDetails)
+    return convert((yield _Invocation("view", ("app",), {"app": app})), AppDetails)
 
 
 def _apps(wanted: Mapping[str, str | None], *, everything: bool) -> _Steps[list[App]]:
-    found = convert((yield _Call("view", ("apps",), {"everything": everything})), list[App])
+    found = convert((yield _Invocation("view", ("apps",), {"everything": everything})), list[App])
     return [app for app in found if all(each in (None, getattr(app, name)) for name, each in wanted.items())]
 
 
 def _efficiency(by: Level, wanted: Mapping[str, str | None]) -> _Steps[list[Efficiency]]:
-    apps = yield _Call("view", ("apps",), {"everything": True})
+    apps = yield _Invocation("view", ("apps",), {"everything": True})
     meant = [app for app in apps if all(each in (None, app[name]) for name, each in wanted.items())]
     return convert(efficiency(meant, by), list[Efficiency])
 
 
 def _explain(app: str) -> _Steps[Explanation]:
-    return convert((yield _Call("explain", (app,))), Explanation)
+    return convert((yield _Invocation("explain", (app,))), Explanation)
 
 
 def _ended(app: str, task: int | None) -> _Steps[tuple[str, str] | None]:
     """How the app, or its task, has ended: its state, and why; None while it goes on."""
-    found = yield _Call("view", ("app",), {"app": app})
+    found = yield _Invocation("view", ("app",), {"app": app})
     if task is not None:
-        states = yield _Call("states", (app,))
+        states = yield _Invocation("states", (app,))
         if task < len(states) and states[task]["state"] in _OVER:
             return states[task]["state"], states[task]["message"]
     return None if found["endedAt"] is None else (found["state"], found["detail"])
@@ -271,14 +271,14 @@ def _over(app: str, task: int | None, timeout_s: float | None) -> _Steps[tuple[s
     while (ended := (yield from _ended(app, task))) is None:
         if deadline is not None and time.monotonic() + pause_s > deadline:
             raise TimeoutError(f"{_job_id(app, task)} has not ended within {timeout_s:g} s")
-        yield _Pause(pause_s)
+        yield _Delay(pause_s)
         pause_s = min(longest_s, pause_s * 1.5)
     return ended
 
 
 def _written(app: str, task: int | None, stream: Stream) -> _Steps[str]:
     """What the app, its driver or its task has written to the stream."""
-    found = yield _Call("view", ("app",), {"app": app})
+    found = yield _Invocation("view", ("app",), {"app": app})
     return (yield from _logs(app, task, driver=not found["tasks"], stream=stream, reason=""))
 
 
@@ -298,10 +298,10 @@ def _result(app: str, task: int | None, timeout_s: float | None) -> _Steps[str]:
 
 def _state(app: str, task: int | None) -> _Steps[str]:
     if task is not None:
-        states = yield _Call("states", (app,))
+        states = yield _Invocation("states", (app,))
         if task < len(states):
             return str(states[task]["state"])
-    found = yield _Call("view", ("app",), {"app": app})
+    found = yield _Invocation("view", ("app",), {"app": app})
     return str(found["state"])
 
 
@@ -794,7 +794,7 @@ class Client:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if isinstance(step, _Pause):
+            if isinstance(step, _Delay):
                 time.sleep(step.seconds)
                 got = None
             else:
@@ -803,18 +803,18 @@ class Client:
 
 def _kill(app: str, task: int | None, reason: str) -> _Steps[Receipt]:
     command = KillApp(app=app, reason=reason) if task is None else CancelTask(app=app, task=task, reason=reason)
-    receipt: Receipt = yield _Call("send", (command,))
+    receipt: Receipt = yield _Invocation("send", (command,))
     return receipt
 
 
 def _requeue(app: str, reason: str) -> _Steps[Receipt]:
-    receipt: Receipt = yield _Call("send", (RequeueApp(app=app, reason=reason),))
+    receipt: Receipt = yield _Invocation("send", (RequeueApp(app=app, reason=reason),))
     return receipt
 
 
 def _signal(app: str, signal: str, task: int | None, *, whole: bool, reason: str) -> _Steps[Receipt]:
     command = SignalApp(app=app, signal=signal.upper().removeprefix("SIG"), task=task, whole=whole, reason=reason)
-    receipt: Receipt = yield _Call("send", (command,))
+    receipt: Receipt = yield _Invocation("send", (command,))
     return receipt
 
 
@@ -868,7 +868,7 @@ class AsyncClient:
         ...     await fairlog.AsyncClient().close()
         >>> asyncio.run(main())
         """
-        await self._call(_Call("close"))
+        await self._call(_Invocation("close"))
 
     async def submit(
         self,
@@ -1085,7 +1085,7 @@ class AsyncClient:
         >>> asyncio.run(main())
         True
         """
-        receipt: Receipt = await self._call(_Call("send", (command,)))
+        receipt: Receipt = await self._call(_Invocation("send", (command,)))
         return receipt
 
     async def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
@@ -1097,7 +1097,7 @@ class AsyncClient:
         >>> asyncio.run(main())
         2
         """
-        answers: list[Receipt | CommandRejected] = await self._call(_Call("send_many", (commands,)))
+        answers: list[Receipt | CommandRejected] = await self._call(_Invocation("send_many", (commands,)))
         return answers
 
     async def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
@@ -1109,9 +1109,9 @@ class AsyncClient:
         >>> asyncio.run(main())
         8
         """
-        return await self._call(_Call("view", (name,), arguments))
+        return await self._call(_Invocation("view", (name,), arguments))
 
-    async def _call(self, step: _Call) -> Any:  # noqa: ANN401 (as the method)
+    async def _call(self, step: _Invocation) -> Any:  # noqa: ANN401 (as the method)
         method = getattr(self.through, step.method)
         if isinstance(self.through, StoreClient):
             return await asyncio.to_thread(method, *step.arguments, **step.named)
@@ -1125,7 +1125,7 @@ class AsyncClient:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if isinstance(step, _Pause):
+            if isinstance(step, _Delay):
                 await asyncio.sleep(step.seconds)
                 got = None
             else:

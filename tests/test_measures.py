@@ -9,7 +9,7 @@ BOUNDS = {
     "lines of the longest class": 730,
     "words of semantics.md": 9_100,
     "rules of semantics.md": 85,
-    "class names that stand in several modules": 68,
+    "class names that stand in several modules": 1,
     "conditions by which verbs choose a road": 35,
 }
 

@@ -13,7 +13,7 @@ from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import spent, summary
 from scheduler.store.codec import Fact
-from witness.usage import Account, Accounts
+from witness.usage import AppUsage, UsageMeter
 
 
 def ended(facts: Iterable[Fact], *, since: int = 0, until: int | None = None) -> list[dict[str, Any]]:
@@ -22,9 +22,9 @@ def ended(facts: Iterable[Fact], *, since: int = 0, until: int | None = None) ->
     With `startedAt`, its first grant; `waitedMs` until it was admitted, `tookMs` from then to the end, and `coreMs`
     that it was granted in all. Raises: as `fold`.
     """
-    state, accounts = ClusterState(), Accounts()
+    state, accounts = ClusterState(), UsageMeter()
     accounts.first_at = 0
-    found: list[tuple[App, dict[str, Any], Account]] = []
+    found: list[tuple[App, dict[str, Any], AppUsage]] = []
     with unhindered():
         for fact in facts:
             app = state.apps.get(fact.event.app) if isinstance(fact.event, AppRemoved) else None
@@ -36,7 +36,7 @@ def ended(facts: Iterable[Fact], *, since: int = 0, until: int | None = None) ->
     return [_told(app, row, account) for app, row, account in found]
 
 
-def _told(ended: App, app: dict[str, Any], account: Account) -> dict[str, Any]:
+def _told(ended: App, app: dict[str, Any], account: AppUsage) -> dict[str, Any]:
     begun = app["admittedAt"] or app["endedAt"]
     return {
         **app,

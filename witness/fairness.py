@@ -28,7 +28,7 @@ from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.standings import granted_live
 from scheduler.rules.state import ClusterState
 from witness.entitlement import Amount, among_equals, entitlements, jain
-from witness.usage import Account, Accounts
+from witness.usage import AppUsage, UsageMeter
 
 By = Literal["company", "user"]
 Party = tuple[str, str]
@@ -51,7 +51,7 @@ _NOTHING = _Count()
 
 
 @dataclass(slots=True)
-class Standing:
+class PartyStanding:
     """A party at one instant, in cores, MiB and the further kinds that the cluster has.
 
     The quota of a kind that it does not limit is infinite.
@@ -99,7 +99,7 @@ class Sums:
 
 
 @dataclass
-class Cluster:
+class ClusterSeries:
     """The cluster's figures over time, in ms, core-ms or index-ms."""
 
     live: float = 0
@@ -112,7 +112,7 @@ class Cluster:
     """Further kind -> live and granted, in amount-ms."""
 
 
-class Fairness(Accounts):
+class Fairness(UsageMeter):
     """The figures of one span. A `Meter`, fed with every event from the beginning of the log.
 
     `keep` records the course over time, `users` the share and shortfall of each user.
@@ -122,10 +122,10 @@ class Fairness(Accounts):
         super().__init__()
         self.by, self.keep, self.users = by, keep, users
         self._sums: dict[Party, Sums] = {}
-        self._cluster = Cluster()
-        self.course: list[tuple[int, dict[Party, Standing]]] = []
+        self._cluster = ClusterSeries()
+        self.course: list[tuple[int, dict[Party, PartyStanding]]] = []
         """Time (ms) -> the standings from then on."""
-        self._standings: dict[Party, Standing] | None = None
+        self._standings: dict[Party, PartyStanding] | None = None
         self._counted_to = 0
         """The time (ms) up to which the sums count; a turn that decided nothing does not move the state's time."""
         self._kinds: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Fairness(Accounts):
             self.course.append((start, standings))
         self._add(state, standings, start, end - start)
 
-    def observe(self, state: ClusterState, event: Event) -> Account | None:
+    def observe(self, state: ClusterState, event: Event) -> AppUsage | None:
         """The account of the app of the event, folded just now; None if it has none."""
         account = super().observe(state, event)
         if account is not None:
@@ -159,7 +159,7 @@ class Fairness(Accounts):
         self._standings = None
         return account
 
-    def _count(self, account: Account) -> None:
+    def _count(self, account: AppUsage) -> None:
         """Update the totals of the app's user and company."""
         pending = int(account.ready and account.admitted_at is None and account.ended_at is None)
         now = _Count(account.demand, account.granted, pending)
@@ -175,7 +175,7 @@ class Fairness(Accounts):
             if total != _NOTHING:
                 totals[party] = total
 
-    def _standings_of(self, state: ClusterState) -> dict[Party, Standing]:
+    def _standings_of(self, state: ClusterState) -> dict[Party, PartyStanding]:
         companies = [name for name in state.companies if self._totals.get(name)]
         total = state.fleet.total
         self._kinds = tuple(kind for kind, _ in total.others)
@@ -183,7 +183,7 @@ class Fairness(Accounts):
         quotas = [self._bought(state.quota(name)) for name in companies]
         whole = [self._standing(self._totals[name][name, ""]) for name in companies]
         due = entitlements(capacity, quotas, [standing.demand for standing in whole])
-        standings: dict[Party, Standing] = {}
+        standings: dict[Party, PartyStanding] = {}
         self._of_users.clear()
         for name, quota, entitled, standing in zip(companies, quotas, due, whole, strict=True):
             if self.by == "user":
@@ -201,7 +201,7 @@ class Fairness(Accounts):
                 self._of_users += known[1]
         return standings
 
-    def _within(self, company: str, entitled: Amount, quota: Amount) -> dict[Party, Standing]:
+    def _within(self, company: str, entitled: Amount, quota: Amount) -> dict[Party, PartyStanding]:
         """The company's users, with its entitlement divided among them as equals."""
         totals = self._totals[company].items()
         users = {party: self._standing(total) for party, total in totals if party[1]}
@@ -216,14 +216,14 @@ class Fairness(Accounts):
         others = (of.amount(kind) / parts if named is None or kind in named else inf for kind in self._kinds)
         return of.cores / parts, of.memory_mb / parts, *others
 
-    def _standing(self, total: _Count) -> Standing:
+    def _standing(self, total: _Count) -> PartyStanding:
         granted = self._amount(total.granted)
-        return Standing(self._amount(total.demand), (0.0,) * len(granted), granted, pending=total.pending)
+        return PartyStanding(self._amount(total.demand), (0.0,) * len(granted), granted, pending=total.pending)
 
     def _amount(self, held: Resources) -> Amount:
         return held.cores, held.memory_mb, *map(held.amount, self._kinds)
 
-    def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
+    def _add(self, state: ClusterState, standings: dict[Party, PartyStanding], start: int, passed: int) -> None:
         whole = self._cluster
         cores = state.fleet.total.cores
         whole.live += cores * passed
@@ -262,7 +262,7 @@ class Fairness(Accounts):
             whole.jain += (jain(ratios) or 0.0) * passed
             whole.jain_ms += passed
 
-    def of_now(self, state: ClusterState) -> dict[str, Standing]:
+    def of_now(self, state: ClusterState) -> dict[str, PartyStanding]:
         """Company -> its standing in the state, which this meter need not have followed; for a meter by company.
 
         Its demand is what its apps hold and can still use (semantics A8) and what its pending apps request, without
@@ -291,7 +291,7 @@ class Fairness(Accounts):
             if account.submitted_at <= end and (account.ended_at is None or account.ended_at >= start)
         ]
         own = _own_cluster(accounts, self._cluster, span, len(state.companies))
-        parties: dict[Party, list[Account]] = {party: [] for party in self._sums}
+        parties: dict[Party, list[AppUsage]] = {party: [] for party in self._sums}
         for account in accounts:
             parties.setdefault((account.company, "" if self.by == "company" else account.user), []).append(account)
         return {
@@ -316,7 +316,7 @@ class Fairness(Accounts):
         start, end = self.first_at, self.clip(state.at)
         accounts = list(self.accrued(end))
         own = _own_cluster(accounts, self._cluster, end - start, len(state.companies))
-        users: dict[Party, list[Account]] = {}
+        users: dict[Party, list[AppUsage]] = {}
         for account in accounts:
             users.setdefault((account.company, account.user), []).append(account)
         none = [0.0, 0.0]
@@ -390,7 +390,7 @@ class Fairness(Accounts):
         return points
 
 
-def shortfall(standings: Mapping[str, Standing]) -> dict[str, float]:
+def shortfall(standings: Mapping[str, PartyStanding]) -> dict[str, float]:
     """Company -> the cores that it is entitled to within its quota, demands, and is not granted."""
     return {
         company: max(0.0, min(now.entitled[0], now.quota[0]) - now.granted[0]) for company, now in standings.items()
@@ -410,7 +410,7 @@ def _sum(amounts: Sequence[Resources]) -> Resources:
 _COURSES = ("demand", "entitled", "occupied", "granted")
 
 
-def _of_kind(now: Standing, number: int) -> list[float]:
+def _of_kind(now: PartyStanding, number: int) -> list[float]:
     """What the party has of the kind of that number: `_COURSES`, and the shortfall."""
     demand, entitled, occupied, granted = (getattr(now, name)[number] for name in _COURSES)
     return [demand, entitled, occupied, granted, max(0.0, entitled - occupied)]
@@ -453,7 +453,7 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
     }
 
 
-def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: int) -> dict[str, Any]:
+def _of_apps(accounts: Sequence[AppUsage], own: dict[str, int], start: int, end: int) -> dict[str, Any]:
     """The waits of the apps admitted in the span, slowdown and finish-time fairness of those that ended in it."""
     waits = sorted(
         account.admitted_at - account.ready_at
@@ -501,7 +501,7 @@ def _spread(ordered: Sequence[float]) -> dict[str, float] | None:
     return {"mean": round(mean, 3), "p50": round(ordered[-(-len(ordered) // 2) - 1], 3), "most": round(ordered[-1], 3)}
 
 
-def _own_cluster(accounts: Sequence[Account], whole: Cluster, span: int, companies: int) -> dict[str, int]:
+def _own_cluster(accounts: Sequence[AppUsage], whole: ClusterSeries, span: int, companies: int) -> dict[str, int]:
     """App -> its turnaround time (ms) on a dedicated 1/N of the cluster (T_ID in Themis).
 
     The company's apps start there in the order in which they became ready. Each takes the cores that it asked for, at

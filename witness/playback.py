@@ -18,7 +18,7 @@ from scheduler.rules.views import shares, workers
 from scheduler.store.codec import Fact
 
 
-class Frame(NamedTuple):
+class TurnFrame(NamedTuple):
     """The cluster after the turn that ended at position `seq` and time `at` (ms), and the turn's entries.
 
     `state` is valid until the next frame is generated. `next_at` is the time of that frame, None = this is the last.
@@ -73,14 +73,14 @@ class Playback:
                 yield fact
         raise InvalidCommand(f"the log ends at position {self.state.head}, before {first}")
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[TurnFrame]:
         """A frame for each further turn. Raises: as `fold`."""
         ahead = next(self._turns, None)
         while ahead is not None:
             turn, ahead = ahead, next(self._turns, None)
             for fact in turn:
                 fold(self.state, fact)
-            yield Frame(turn[-1].seq, turn[-1].at, turn, self.state, None if ahead is None else ahead[0].at)
+            yield TurnFrame(turn[-1].seq, turn[-1].at, turn, self.state, None if ahead is None else ahead[0].at)
 
 
 def pending_apps(state: ClusterState) -> dict[str, int]:

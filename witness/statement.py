@@ -22,7 +22,7 @@ from scheduler.rules.views import spent
 from scheduler.store.codec import Fact
 from witness.audit.audit import Audited
 from witness.hours import AMOUNTS, hours
-from witness.usage import Account, Accounts
+from witness.usage import AppUsage, UsageMeter
 
 
 def of_month(facts: Iterable[Fact], company: str, month: str, span: tuple[Bound, Bound]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def of_month(facts: Iterable[Fact], company: str, month: str, span: tuple[Bound,
 
     Raises: UnknownCompany; InvalidCommand if the log has no entry in the month; as `fold`.
     """
-    (first, last), accounts, audited = span, Accounts(), Audited(facts)
+    (first, last), accounts, audited = span, UsageMeter(), Audited(facts)
     try:
         _, held = measure(audited, accounts, first=first, last=last)
     except InvalidCommand:
@@ -40,14 +40,14 @@ def of_month(facts: Iterable[Fact], company: str, month: str, span: tuple[Bound,
     return {"verdict": audited.verdict, **statement(accounts, held, company=company, month=month)}
 
 
-def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> dict[str, Any]:
+def statement(accounts: UsageMeter, span: Span, *, company: str, month: str) -> dict[str, Any]:
     """The statement as JSON values: each app that held anything, the sums by user, and the total."""
     apps = [
         account
         for account in accounts.accrued(span.last_at)
         if account.company == company and (account.requested_ms.cores or account.granted_ms.cores)
     ]
-    users: dict[str, list[Account]] = {}
+    users: dict[str, list[AppUsage]] = {}
     for account in apps:
         users.setdefault(account.user, []).append(account)
     return {
@@ -66,7 +66,7 @@ def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> di
     }
 
 
-def _amounts(accounts: Iterable[Account]) -> dict[str, Any]:
+def _amounts(accounts: Iterable[AppUsage]) -> dict[str, Any]:
     """What these apps held, what they lost to claims of others (semantics H7), and what they used of it (O5)."""
     held_by = list(accounts)
     requested = sum((account.requested_ms for account in held_by), NOTHING)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.placement.sizing import MEMORY_STEP_MB
-from witness.whatif import Input, LoggedTurn, Work
+from witness.whatif import AppWork, Input, LoggedTurn
 
 COLUMNS = 18
 _NODES = re.compile(r"(\d+) x (\d+) processors, (\d+) (KiB|MiB|GiB)")
@@ -26,7 +26,7 @@ _MIB = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
 SETTINGS = {"min_executor_cores": 2, "min_executor_memory_mb": 512, "default_cores": 2}
 
 
-class Job(NamedTuple):
+class TraceJob(NamedTuple):
     """One job of a trace; `memory_mb` is its total memory, None if unknown."""
 
     number: int
@@ -42,7 +42,7 @@ class Trace(NamedTuple):
     """The turns of a trace, and the work of each job by app id."""
 
     turns: list[LoggedTurn]
-    work: dict[str, Work]
+    work: dict[str, AppWork]
 
 
 def read_trace(lines: Iterable[str], companies: int) -> Trace:
@@ -51,7 +51,7 @@ def read_trace(lines: Iterable[str], companies: int) -> Trace:
     Raises: InvalidCommand naming a malformed line, or if the trace has no nodes or no jobs.
     """
     header: list[str] = []
-    jobs: list[Job] = []
+    jobs: list[TraceJob] = []
     in_bytes = False
     for number, line in enumerate(lines, start=1):
         if line.startswith(";"):
@@ -76,11 +76,11 @@ def read_trace(lines: Iterable[str], companies: int) -> Trace:
     for at, together in groupby(ordered, key=lambda job: job.submitted_s):
         submitted = [Input(_submission(job, company[job.user], largest_mb)) for job in together]
         turns.append(LoggedTurn(at * 1000 + 1, submitted, [], []))
-    work = {f"j{job.number}": Work(job.run_s * 1000 * _held(job), job.failed) for job in jobs}
+    work = {f"j{job.number}": AppWork(job.run_s * 1000 * _held(job), job.failed) for job in jobs}
     return Trace(turns, work)
 
 
-def _job(number: int, line: str, *, in_bytes: bool) -> Job | None:
+def _job(number: int, line: str, *, in_bytes: bool) -> TraceJob | None:
     """The job of a line, None to skip it. Memory is in KiB per processor, or total bytes with `in_bytes`."""
     columns = line.split()
     try:
@@ -96,7 +96,7 @@ def _job(number: int, line: str, *, in_bytes: bool) -> Job | None:
     memory_mb = None
     if memory > 0:
         memory_mb = memory >> 20 if in_bytes else memory * processors >> 10
-    return Job(job, submitted, run, processors, memory_mb, f"u{user}", failed=status == 0)
+    return TraceJob(job, submitted, run, processors, memory_mb, f"u{user}", failed=status == 0)
 
 
 def _workers(header: Iterable[str]) -> Iterator[RegisterWorker]:
@@ -107,7 +107,7 @@ def _workers(header: Iterable[str]) -> Iterator[RegisterWorker]:
         yield RegisterWorker(worker=f"w{number:04}", node=node, host=node, cores=cores, memory_mb=memory_mb)
 
 
-def _company_by_user(jobs: Iterable[Job], companies: int) -> dict[str, str]:
+def _company_by_user(jobs: Iterable[TraceJob], companies: int) -> dict[str, str]:
     seconds = Counter[str]()
     for job in jobs:
         seconds[job.user] += job.run_s * job.processors
@@ -116,13 +116,13 @@ def _company_by_user(jobs: Iterable[Job], companies: int) -> dict[str, str]:
     return {user: f"c{snake[number % len(snake)]}" for number, user in enumerate(ordered)}
 
 
-def _held(job: Job) -> int:
+def _held(job: TraceJob) -> int:
     """The job's processors, rounded up to minimum executors."""
     least = SETTINGS["min_executor_cores"]
     return -(-job.processors // least) * least
 
 
-def _submission(job: Job, company: str, largest_mb: int) -> SubmitApp:
+def _submission(job: TraceJob, company: str, largest_mb: int) -> SubmitApp:
     """The job as an app. Its memory is limited so that a minimum executor fits on the largest worker."""
     most = largest_mb // MEMORY_STEP_MB * MEMORY_STEP_MB // SETTINGS["min_executor_cores"]
     memory_mb = None if job.memory_mb is None else max(1, min(most, -(-job.memory_mb // _held(job))))

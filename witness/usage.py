@@ -28,7 +28,7 @@ FAR_MS = 1 << 62
 
 
 @dataclass(slots=True)
-class Account:
+class AppUsage:
     """One app within the span. Times are in ms, None if not reached by the end of the span."""
 
     app: str
@@ -61,17 +61,17 @@ class Account:
     """What executors and drivers that ended within the span used (semantics O5)."""
 
 
-class Accounts:
+class UsageMeter:
     """A `Meter` of all apps. Sums count from `first_at` (ms), which may be in the future, to `last_at`."""
 
     def __init__(self) -> None:
         self.first_at = FAR_MS
         self.last_at: int | None = None
-        self.all: list[Account] = []
+        self.all: list[AppUsage] = []
         """In the order of submission; an id can be used again once its app is forgotten."""
         self.companies: set[str] = set()
         """All companies that were ever registered."""
-        self._latest: dict[str, Account] = {}
+        self._latest: dict[str, AppUsage] = {}
         self._leaving: dict[str, tuple[int, int]] = {}
         """Executor that leaves for a claim -> its cores, and since when (ms) it was granted."""
 
@@ -83,7 +83,7 @@ class Accounts:
     def advance(self, state: ClusterState, to: int) -> None:
         """Do nothing: an account accrues when it changes."""
 
-    def observe(self, state: ClusterState, event: Event) -> Account | None:
+    def observe(self, state: ClusterState, event: Event) -> AppUsage | None:
         """The account of the app of the event, folded just now; None if it has none."""
         if isinstance(event, CompanyRegistered):
             self.companies.add(event.company)
@@ -91,7 +91,7 @@ class Accounts:
         if name is None:
             return None
         if isinstance(event, AppRegistered):
-            account = Account(name, event.company, event.user, state.at, state.at, accrued_at=state.at)
+            account = AppUsage(name, event.company, event.user, state.at, state.at, accrued_at=state.at)
             self._latest[name] = account
             self.all.append(account)
         else:
@@ -107,7 +107,7 @@ class Accounts:
         return account
 
     def _lose(
-        self, account: Account, state: ClusterState, event: ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
+        self, account: AppUsage, state: ClusterState, event: ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
     ) -> None:
         """Count executors that leave for claims within the span (semantics H7)."""
         if isinstance(event, ExecutorRevoked):
@@ -122,18 +122,18 @@ class Accounts:
         elif event.reason == "reclaimed":
             account.lost_core_ms += cores * (state.at - granted_at)
 
-    def accrued(self, at: int) -> Iterator[Account]:
+    def accrued(self, at: int) -> Iterator[AppUsage]:
         """Every account, with sums up to `at` (ms)."""
         for account in self.all:
             self._accrue(account, at)
             yield account
 
-    def latest(self, app: str, at: int) -> Account:
+    def latest(self, app: str, at: int) -> AppUsage:
         """The app's account, with sums up to `at` (ms). Raises: KeyError if there is none."""
         self._accrue(self._latest[app], at)
         return self._latest[app]
 
-    def _accrue(self, account: Account, at: int) -> None:
+    def _accrue(self, account: AppUsage, at: int) -> None:
         passed = self.clip(at) - self.clip(account.accrued_at)
         if passed > 0:
             account.requested_ms += account.requested * passed
@@ -141,7 +141,7 @@ class Accounts:
         account.accrued_at = at
 
 
-def _update(account: Account, app: App | None, at: int) -> None:
+def _update(account: AppUsage, app: App | None, at: int) -> None:
     """Copy the app's current amounts. None = the state has forgotten the app, which holds nothing."""
     if app is None or app.ended is not None:
         account.demand, account.requested = NOTHING, NOTHING

@@ -112,7 +112,7 @@ def _stated(event: ClusterConfigured, *, earlier: bool) -> dict[str, Any]:
     return {**stated, "reclaim_patience_s": None} if earlier and event.reclaim != "firm" else stated
 
 
-class Work(NamedTuple):
+class AppWork(NamedTuple):
     """An app's work in core-ms, None = unknown, and how it ends."""
 
     core_ms: int | None
@@ -224,10 +224,10 @@ def as_logged(turns: Iterable[LoggedTurn], *, keep: bool = False) -> World:
     return world
 
 
-def work_of(world: World) -> dict[str, Work]:
+def work_of(world: World) -> dict[str, AppWork]:
     """App -> its work: what it was granted until it ended."""
     return {
-        account.app: Work(account.granted_ms.cores or None, account.ended == "failed")
+        account.app: AppWork(account.granted_ms.cores or None, account.ended == "failed")
         for account in world.meter.accrued(world.state.at)
     }
 
@@ -238,7 +238,7 @@ class OtherWorld(World):
     `follows`: whether an app continues as logged while its events equal the logged ones; a trace has no such events.
     """
 
-    def __init__(self, rules: Rules, work: Mapping[str, Work], *, follows: bool = True, keep: bool = False) -> None:
+    def __init__(self, rules: Rules, work: Mapping[str, AppWork], *, follows: bool = True, keep: bool = False) -> None:
         super().__init__(keep=keep)
         self.rules = rules
         self.in_step = follows
@@ -368,7 +368,7 @@ class OtherWorld(World):
             self._apart[name] = _Running(at=now, version=running.version + 1)
             return
         if running.at < 0:
-            core_ms = self._work.get(name, Work(None)).core_ms
+            core_ms = self._work.get(name, AppWork(None)).core_ms
             done = self.meter.latest(name, now).granted_ms.cores
             running.left = max(0, (self._average if core_ms is None else core_ms) - done)
         else:
@@ -383,7 +383,7 @@ class OtherWorld(World):
     def _finish(self, turn: Turn, name: str) -> None:
         """End the executors and the driver of the app, and the app."""
         app = self.state.apps[name]
-        failed = self._work.get(name, Work(None)).failed and not app.spec.supervise
+        failed = self._work.get(name, AppWork(None)).failed and not app.spec.supervise
         for executor in list(app.executors.values()):
             _assume(turn, commands.EndedExecutor(executor=executor.id, reason="exited", exit_code=0, done=not failed))
         if app.driver is not None:
@@ -395,7 +395,7 @@ class OtherWorld(World):
 def run(
     rules: Rules,
     taken: Sequence[LoggedTurn],
-    work: Mapping[str, Work],
+    work: Mapping[str, AppWork],
     *,
     follows: bool = True,
     keep: bool = False,

@@ -36,7 +36,7 @@ from workers.door import AgentDoor, Ended, Held, Registering, Registrant, regist
 from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.gpus import gpus_of, is_gpu, unknown
-from workers.health import HealthCheck, Verdict
+from workers.health import HealthCheck, HealthVerdict
 from workers.machine import isolation
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
@@ -74,7 +74,7 @@ class NotInvited(FairlogError):
         )
 
 
-class _Ended(NamedTuple):
+class _EndedChild(NamedTuple):
     note: ExitNote
     report_at_s: float
 
@@ -125,13 +125,13 @@ class Agent:
         self._silent: dict[str, float] = {}
         self._told: dict[str, Leaving | None] = {}
         """What executors were told about leaving (semantics H7)."""
-        self._ended: dict[str, _Ended] = {}
+        self._ended: dict[str, _EndedChild] = {}
         self._unsent: list[str] = []
         """Executors whose start is not reported yet."""
         self._stop = False
         self._draining: Literal["no", "asked", "yes"] = "no"
         self._health = HealthCheck(offer.health, offer.worker, clock) if offer.health is not None else None
-        self._told_health: Verdict | None = None
+        self._told_health: HealthVerdict | None = None
         """What the cluster was told of the worker's health since it registered."""
         self._outage = Outage(worker=offer.worker)
         self._resend = True
@@ -256,12 +256,12 @@ class Agent:
         self._start(held)
         for executor in held.revoked:
             if executor not in self._running and executor not in self._ended:
-                self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
+                self._ended[executor] = _EndedChild(ExitNote(app=app_of(executor), reason="killed"), 0)
         self._forget_foreign({*held.granted, *held.revoked})
         self._report(held)
         self._resend = False
 
-    def _tell_health(self, verdict: Verdict | None) -> None:
+    def _tell_health(self, verdict: HealthVerdict | None) -> None:
         """Have the cluster grant nothing while the worker is unwell (semantics W11).
 
         Each check that fails is told, since an operator may have taken the worker back before it was mended.
@@ -371,7 +371,7 @@ class Agent:
                     exit_code=note.exit_code,
                     reason=note.unstartable or note.detail,
                 )
-            self._ended[holder.executor] = _Ended(note, 0)
+            self._ended[holder.executor] = _EndedChild(note, 0)
         self._running = running
 
     def _register(self, held: Held) -> bool:
@@ -441,14 +441,14 @@ class Agent:
         if why := self._files.unwritable():
             said = f"no executor can be started on worker {offer.worker}: {why}"
             note = ExitNote(app=grant.app, reason="failed", exit_code=126, detail=said, disk=why)
-            self._ended[grant.executor] = _Ended(note, 0)
+            self._ended[grant.executor] = _EndedChild(note, 0)
             return
         if offer.launcher == "plain" and not offer.unsafe_plain:
             only = self._files.only_company(grant.company)
             if only != grant.company:
                 why = f"worker {offer.worker} runs tasks without cells, and those of company {only} only; {_CELLS}"
                 note = ExitNote(app=grant.app, reason="failed", exit_code=126, detail=why, unstartable=why)
-                self._ended[grant.executor] = _Ended(note, 0)
+                self._ended[grant.executor] = _EndedChild(note, 0)
                 return
         cells = offer.cells
         if offer.launcher == "cell" and not cells.folders and self._files.only_company(grant.company) != grant.company:
@@ -505,7 +505,7 @@ class Agent:
                 self._forget(executor)
             elif self._clock() >= report_at_s:
                 self._door.ended(Ended.of(executor, note))
-                self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
+                self._ended[executor] = _EndedChild(note, self._clock() + _REPEAT_S)
 
 
 def _kill_tasks(files: RunDir, holder: Holder) -> None:

@@ -29,7 +29,7 @@ from workers.bell import Bell, ring
 from workers.door import Ended, Held, Registrant, registering
 from workers.rundir import RunDir
 from workers.servers import ANSWER_S, MASTER_S, Servers, error_of, trusted
-from workers.store_door import Turns
+from workers.store_door import StepNumbers
 from workers.token import PATIENCE_S, Terms, WorkerToken
 
 WAIT_S = 1.0
@@ -229,7 +229,7 @@ class ApiExecutorDoor:
         self._token = files.handed_token(executor) or token
         self._servers = Servers(urls, lambda: self._token)
         self._path = f"/v1/workers/{quote(worker, safe='')}/executors/{quote(executor, safe='')}"
-        self._turns = Turns()
+        self._turns = StepNumbers()
         self._secrets: door.Begun | None = None
 
     def fill(self) -> bool:
@@ -251,8 +251,8 @@ class ApiExecutorDoor:
         """As `ExecutorDoor.step`; many completions go in several requests, of which the last takes tasks."""
         *before, last = _parts(completions) or [[]]
         for part in before:
-            self._ask("step", Raw, door.Asked(turn="", want=0, completions=part), Raw())
-        asked = door.Asked(turn=self._turns.present, want=want, completions=last)
+            self._ask("step", Raw, door.StepRequest(turn="", want=0, completions=part), Raw())
+        asked = door.StepRequest(turn=self._turns.present, want=want, completions=last)
         step = self._ask("step", Step, asked, _NOT_GRANTED)
         self._turns.answered()
         return step
@@ -267,7 +267,7 @@ class ApiExecutorDoor:
         """As `ExecutorDoor.keep_output`."""
         granted = True
         for part in _tail_parts(tails):
-            said = door.Output(tails=part, unwritten=unwritten, why=why, used=used)
+            said = door.OutputTails(tails=part, unwritten=unwritten, why=why, used=used)
             granted, unwritten = self._ask("output", door.Kept, said, door.Kept(granted=False)).granted, 0
         return granted
 

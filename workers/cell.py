@@ -28,7 +28,7 @@ from workers.task_init import MOST_AT_ONCE
 
 if TYPE_CHECKING:
     from scheduler.service.child import Forked
-    from workers.cgroups import Leaf
+    from workers.cgroups import ExecutorGroup
 
 _REPLY_S = 60.0
 _ERROR_BYTES = 1000
@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
     found: bool
 
 
-class Ended(NamedTuple):
+class EndedTask(NamedTuple):
     """A task that ended: its process id inside, wait status, CPU time and peak memory."""
 
     pid: int
@@ -85,9 +85,9 @@ class FirstProcess(NamedTuple):
     """The first process, or the process of its sandbox."""
     encloses: bool = False
     """Whether everything in the cell ends with it."""
-    leaf: Leaf | None = None
+    leaf: ExecutorGroup | None = None
     """The group of its processes, if it is ours to end."""
-    group: Leaf | None = None
+    group: ExecutorGroup | None = None
     """The group of its processes, whoever ends it."""
     release: Callable[[], bool] = lambda: False
     """Gives back what keeps it alive; whether the kernel has killed in it, as who keeps it says."""
@@ -124,7 +124,7 @@ class Cell:
         self._last_words = ""
         self._said: deque[str] = deque()
         """Lines that have come and were not looked at."""
-        self._ended: list[Ended] = []
+        self._ended: list[EndedTask] = []
         self._inside: dict[int, int] = {}
         self._attached = -1
         """The descriptor that came with a message last."""
@@ -234,7 +234,7 @@ class Cell:
         self._send(("visit", identity, tuple(command), dict(environment), tty), *ends)
         return self._started(identity)
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[EndedTask]:
         """The tasks that ended since the last call. A cell that ended is not `alive` afterwards."""
         with suppress(CellLost):
             for _ in range(_MOST_MESSAGES):
@@ -336,7 +336,7 @@ class Cell:
             if kind == "ended":
                 pid, status, cpu_ms, peak_kb = numbers
                 os.waitstatus_to_exitcode(status)
-                self._ended.append(Ended(pid, status, cpu_ms, peak_kb // 1024))
+                self._ended.append(EndedTask(pid, status, cpu_ms, peak_kb // 1024))
                 return "", []
         except (OSError, ValueError, OverflowError):
             self.kill()

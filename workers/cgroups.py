@@ -24,7 +24,7 @@ _END_S = 5.0
 _POLL_S = 0.002
 
 
-class Leaf:
+class ExecutorGroup:
     """The group of one executor's tasks."""
 
     def __init__(self, path: Path) -> None:
@@ -88,7 +88,7 @@ class Leaf:
             return {}
 
 
-def make_leaf(lock: Path, memory_mb: int, cores: int) -> Leaf | None:
+def make_leaf(lock: Path, memory_mb: int, cores: int) -> ExecutorGroup | None:
     """Create the group of the executor with that lock file, with its limits; None where that is not permitted."""
     base = base_group()
     if base is None:
@@ -96,7 +96,7 @@ def make_leaf(lock: Path, memory_mb: int, cores: int) -> Leaf | None:
     path = base / _name(lock)
     with contextlib.suppress(OSError):
         path.mkdir(exist_ok=True)
-        leaf = Leaf(path)
+        leaf = ExecutorGroup(path)
         leaf.limit(memory_mb, cores)
         return leaf
     with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ def make_leaf(lock: Path, memory_mb: int, cores: int) -> Leaf | None:
 def end_leaf(lock: Path) -> bool:
     """Kill what is left in the group of the executor with that lock file. False if something still runs after 5 s."""
     base = base_group()
-    return base is None or Leaf(base / _name(lock)).end()
+    return base is None or ExecutorGroup(base / _name(lock)).end()
 
 
 def base_group(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Path | None:
@@ -143,7 +143,7 @@ def delegate(running: Iterable[tuple[Path, int, int]] = ()) -> None:
                 (base / AGENT / "cgroup.procs").write_text(pid)
             (base / "cgroup.subtree_control").write_text(enable)
         for lock, memory_mb, cores in running:
-            Leaf(base / _name(lock)).limit(memory_mb, cores)
+            ExecutorGroup(base / _name(lock)).limit(memory_mb, cores)
 
 
 def limits_in_force() -> list[str]:

@@ -146,7 +146,7 @@ class Begun(msgspec.Struct, frozen=True):
     unreadable: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StepRequest(msgspec.Struct, frozen=True):
     """A step: its number (`Worklist.step`), how many tasks are wanted, and the ended tasks."""
 
     turn: str
@@ -154,7 +154,7 @@ class Asked(msgspec.Struct, frozen=True):
     completions: list[Completion] = []
 
 
-class Output(msgspec.Struct, frozen=True):
+class OutputTails(msgspec.Struct, frozen=True):
     """The output tails of running tasks as base64; that of a driver or a program is of task 0.
 
     `unwritten` bytes of output are not in the worker's files, as its disk does not take them; `why` is the reason.

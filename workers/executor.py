@@ -41,7 +41,7 @@ from workers.sandbox import CellSettings, socket_folder
 from workers.store_door import StoreExecutorDoor
 from workers.task_group import TaskGroup, cancelled_why
 from workers.tasks import TaskStarter
-from workers.visits import Visits
+from workers.visits import ExecutorVisits
 
 if TYPE_CHECKING:
     from workers.cell import Cell
@@ -97,7 +97,7 @@ class ExecutorSpec(BaseModel):
         return StoreExecutorDoor(self.store, claims_of(self.grant, self.cluster, self.worker), keyring)
 
 
-class Executor:
+class ExecutorProcess:
     """An executor; `work_off` runs it to its end."""
 
     def __init__(self, spec: ExecutorSpec, door: ExecutorDoor, cell: Cell) -> None:
@@ -106,7 +106,7 @@ class Executor:
         self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
-        visits = Visits(spec.grant.executor, self._files, spec.door, cell)
+        visits = ExecutorVisits(spec.grant.executor, self._files, spec.door, cell)
         self._group = TaskGroup(grant, spec.grace_s, cell, visits)
         self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
@@ -378,4 +378,4 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell],
 
 def run_executor(spec: ExecutorSpec, lock: int) -> int:
     """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
-    return live(spec, lock, lambda door, cell: Executor(spec, door, cell).work_off())
+    return live(spec, lock, lambda door, cell: ExecutorProcess(spec, door, cell).work_off())

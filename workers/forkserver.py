@@ -107,7 +107,7 @@ def _patiently(attempt: Callable[[], _Result], meanwhile: Callable[[], object]) 
             meanwhile()
 
 
-class _Server:
+class _ForkServer:
     """The forkserver's end."""
 
     def __init__(self, line: socket.socket, *, outlive_agent: bool) -> None:
@@ -227,4 +227,4 @@ def serve(line: socket.socket, *, outlive_agent: bool) -> None:
     log_to_stderr()
     become_subreaper()
     own_code()  # is kept, and executors need it
-    _Server(line, outlive_agent=outlive_agent).work()
+    _ForkServer(line, outlive_agent=outlive_agent).work()

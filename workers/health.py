@@ -28,14 +28,14 @@ class Check(NamedTuple):
     every_s: float
 
 
-class Verdict(NamedTuple):
+class HealthVerdict(NamedTuple):
     """What the check found when it ran for the `number`-th time: why the worker is unwell, "" = it is well."""
 
     number: int
     unwell: str
 
 
-class _Run(NamedTuple):
+class _CheckRun(NamedTuple):
     process: subprocess.Popen[bytes]
     output: IO[bytes]
     until_s: float
@@ -51,10 +51,10 @@ class HealthCheck:
         self._clock = clock
         self._next_s = clock()
         self._number = 0
-        self._run: _Run | None = None
-        self._verdict: Verdict | None = None
+        self._run: _CheckRun | None = None
+        self._verdict: HealthVerdict | None = None
 
-    def look(self) -> Verdict | None:
+    def look(self) -> HealthVerdict | None:
         """The last verdict, None = there is none yet; starts and ends the command when that is due."""
         run = self._run
         if run is None:
@@ -96,7 +96,7 @@ class HealthCheck:
             output.close()
             self._say(f"{self._shown} cannot be run: {error.strerror}")
         else:
-            self._run = _Run(process, output, self._next_s)
+            self._run = _CheckRun(process, output, self._next_s)
 
     def _is_judged(self) -> bool:
         """Whether the run that was started last has its verdict: it took too long."""
@@ -104,7 +104,7 @@ class HealthCheck:
 
     def _judge(self, code: int, output: IO[bytes]) -> None:
         if code == 0:
-            self._verdict = Verdict(self._number, "")
+            self._verdict = HealthVerdict(self._number, "")
             return
         output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT))
         lines = output.read().decode(errors="replace").splitlines()
@@ -114,7 +114,7 @@ class HealthCheck:
     def _say(self, why: str) -> None:
         """The worker is unwell: why, on one line that can be printed, cut at its end."""
         shown = " ".join("".join(each if each.isprintable() else " " for each in why).split())
-        self._verdict = Verdict(self._number, _cut(shown, _LONGEST) or f"{self._shown} has failed")
+        self._verdict = HealthVerdict(self._number, _cut(shown, _LONGEST) or f"{self._shown} has failed")
 
 
 def _cut(text: str, most: int) -> str:

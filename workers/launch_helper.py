@@ -36,10 +36,10 @@ from scheduler.model.grants import Grant
 from scheduler.service.locks import locked
 from scheduler.service.notify import READY, notify
 from workers.cell import last_line
-from workers.cgroups import Leaf, delegate, make_leaf
+from workers.cgroups import ExecutorGroup, delegate, make_leaf
 from workers.descriptors import FILE_NOFOLLOW, FOLDER_NOFOLLOW, empty, is_mount_point, make_folder
 from workers.machine import helper_socket
-from workers.networks import Network, Place, network_of
+from workers.networks import Network, NetworkPlace, network_of
 from workers.processes import is_same_process, kill_until_gone, leave_keyring, started_s
 from workers.sandbox import CellSettings, ForOthers, Identity, NoCell, python_inside, sandbox_command
 
@@ -107,7 +107,7 @@ def identity(uid: int) -> Identity:
     return Identity(uid, known.pw_gid, tuple(group for group in groups if group))
 
 
-class Server:
+class LaunchServer:
     """Serves each connection in a process of its own; `state` holds the cells that run and their folders."""
 
     def __init__(self, accounts: AccountMap, allowed: Sequence[int], state: Path = _STATE) -> None:
@@ -204,11 +204,11 @@ class Server:
             json.dump(about, file)
         os.replace(draft, record, src_dir_fd=self._cells_folder, dst_dir_fd=self._cells_folder)
 
-    def _networks(self, grant: Grant, peer: int) -> Iterator[Place]:
+    def _networks(self, grant: Grant, peer: int) -> Iterator[NetworkPlace]:
         """Where the network of the app is found: at the processes of ours that keep cells of it for the same user."""
         for _, about in self._records():
             if (about.get("app"), about.get("peer")) == (grant.app, peer) and "network" in about:
-                yield Place(about["pid"], about["started_s"], f"fd/{about['network']}")
+                yield NetworkPlace(about["pid"], about["started_s"], f"fd/{about['network']}")
 
     def _record(self, name: str) -> Path:
         """What a cell's control group is called after."""
@@ -308,7 +308,7 @@ def empty_as(who: Identity, folder: int) -> None:
     os.close(folder)
 
 
-def _enter(leaf: Leaf | None, network: Network | None) -> None:
+def _enter(leaf: ExecutorGroup | None, network: Network | None) -> None:
     """What a cell's process does first."""
     if leaf is not None:
         leaf.enter()
@@ -358,7 +358,7 @@ def main() -> None:
         sys.exit("fairlog-launch: it must run as root, to start tasks as other users; run it as a service")
     try:
         allowed = [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid for name in given.allow]
-        server = Server(AccountMap(given.map), allowed, given.state)
+        server = LaunchServer(AccountMap(given.map), allowed, given.state)
     except KeyError as error:
         sys.exit(f"fairlog-launch: no user {error}; name one of this machine with --allow")
     except (OSError, ValueError) as error:

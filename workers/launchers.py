@@ -20,11 +20,11 @@ from scheduler.service.locks import locked
 from scheduler.service.private import private_folder
 from workers import task_init
 from workers.cell import Cell, FirstProcess, last_line
-from workers.cgroups import MOST_PROCESSES, Leaf, make_leaf
+from workers.cgroups import MOST_PROCESSES, ExecutorGroup, make_leaf
 from workers.descriptors import FOLDER_NOFOLLOW, remove_tree
 from workers.machine import helper_socket
 from workers.networks import Network, network_of
-from workers.networks import Place as At
+from workers.networks import NetworkPlace as At
 from workers.processes import leave_keyring
 from workers.sandbox import (
     SCRATCH_INSIDE,
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     files: RunDir
     settings: CellSettings
 
-    def make_leaf(self) -> Leaf | None:
+    def make_leaf(self) -> ExecutorGroup | None:
         """The control group of the executor."""
         return make_leaf(self.files.lock_file(self.grant.executor), self.grant.memory_mb, self.grant.cores)
 
@@ -193,7 +193,7 @@ def account(place: Place, named: Callable[[int], object]) -> Cell:
                 raise NoCell(f"fairlog-launch starts no cell: {answer['error']}")
             on_failure.pop_all()
         limits = (_FILES, (resource.RLIMIT_NPROC, MOST_PROCESSES, MOST_PROCESSES))
-        group = Leaf(Path(answer["group"])) if answer["group"] else None
+        group = ExecutorGroup(Path(answer["group"])) if answer["group"] else None
         release = partial(_released, helper)
         return FirstProcess(int(answer["pid"]), ours, encloses=True, group=group, release=release, limits=limits)
 
@@ -231,7 +231,7 @@ def first_process(info: int, bwrap: subprocess.Popen[bytes], errors: IO[bytes]) 
 
 
 def _run(
-    command: Sequence[str], kept: Sequence[int], leaf: Leaf | None, network: Network | None, errors: int
+    command: Sequence[str], kept: Sequence[int], leaf: ExecutorGroup | None, network: Network | None, errors: int
 ) -> subprocess.Popen[bytes]:
     def enter() -> None:
         if leaf is not None:

@@ -30,7 +30,7 @@ def helper_socket() -> Path:
     return Path(os.environ.get("FAIRLOG_LAUNCH_SOCKET", "/run/fairlog-launch/socket"))
 
 
-class Refused(FairlogError):
+class LauncherRefused(FairlogError):
     """The launcher asked for does not work here, or is not permitted."""
 
 
@@ -50,16 +50,18 @@ def choose_launcher(asked: str | None, *, unsafe_plain: bool) -> str:
     """
     why_not = why_no_cell() if asked in {None, "cell"} else ""
     if asked == "cell" and why_not:
-        raise Refused(f"--launcher cell does not work here: {why_not}; `fairlog worker --check` says how to mend that")
+        raise LauncherRefused(
+            f"--launcher cell does not work here: {why_not}; `fairlog worker --check` says how to mend that"
+        )
     if asked == "account" and not helper_socket().exists():
-        raise Refused(
+        raise LauncherRefused(
             f"--launcher account needs fairlog-launch, which does not listen at {helper_socket()}; start it with "
             f"`{_account().mend}`"
         )
     chosen = asked or ("plain" if why_not else "cell")
     if chosen == "plain" and not os.geteuid() and not unsafe_plain:
         because = f"cells do not work here ({why_not}) and " if why_not else ""
-        raise Refused(
+        raise LauncherRefused(
             f"{because}tasks without a cell would run as root; run the worker as another user, see "
             "`fairlog worker --check` for what cells need, or permit it with --unsafe-plain"
         )

@@ -24,7 +24,7 @@ _OWNER_OF = 0xB701
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1
 
 
-class Place(NamedTuple):
+class NetworkPlace(NamedTuple):
     """Where a network is found: in the files of a process, which was started then."""
 
     pid: int
@@ -46,7 +46,7 @@ class Network(NamedTuple):
 
 
 @contextmanager
-def network_of(places: Iterable[Place]) -> Iterator[Network]:
+def network_of(places: Iterable[NetworkPlace]) -> Iterator[Network]:
     """The network that is found at one of the places; a new one if none is there any more. Raises: NoCell."""
     with ExitStack() as opened:
         try:
@@ -56,7 +56,7 @@ def network_of(places: Iterable[Place]) -> Iterator[Network]:
         yield found
 
 
-def _joined(places: Iterable[Place], opened: ExitStack) -> Network | None:
+def _joined(places: Iterable[NetworkPlace], opened: ExitStack) -> Network | None:
     for place in places:
         with suppress(FileNotFoundError, ProcessLookupError):
             network = _open(f"/proc/{place.pid}/{place.file}", opened)

@@ -23,7 +23,7 @@ from workers.executor import OUTPUT_S, STOPPED, ExecutorSpec, live, starter_of
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
 from workers.task_group import TaskGroup
-from workers.visits import Visits
+from workers.visits import ExecutorVisits
 
 if TYPE_CHECKING:
     from scheduler.model.grants import Leaving, RuntimeWarn
@@ -44,7 +44,7 @@ class Program:
         self._door = door
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
-        visits = Visits(spec.grant.executor, self._files, spec.door, cell)
+        visits = ExecutorVisits(spec.grant.executor, self._files, spec.door, cell)
         self._group = TaskGroup(self._grant, spec.grace_s, cell, visits)
         self._warned: RuntimeWarn | None = None
         self._signalled = max((sent.seq for sent in grant.signals), default=0)

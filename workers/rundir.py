@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.commands import Measured
-from scheduler.model.grants import Leaving, RuntimeWarn, Sent
+from scheduler.model.grants import Leaving, RuntimeWarn, SentSignal
 from scheduler.model.ids import app_of
 from scheduler.service.locks import is_locked, try_lock
 from scheduler.service.private import private_folder, write_private
@@ -152,16 +152,16 @@ class RunDir:
         except (FileNotFoundError, ValueError):
             return None
 
-    def tell_signals(self, executor: str, sent: Sequence[Sent]) -> None:
+    def tell_signals(self, executor: str, sent: Sequence[SentSignal]) -> None:
         """Tell the executor which signals its tasks are to get, the last ones."""
         draft = self._file(executor, "draft-signals")
         write_private(draft, json.dumps(sent))
         draft.replace(self._file(executor, "signals"))
 
-    def signals(self, executor: str) -> list[Sent]:
+    def signals(self, executor: str) -> list[SentSignal]:
         """The signals that the executor was told of last."""
         try:
-            return [Sent(*each) for each in json.loads(self._file(executor, "signals").read_bytes())]
+            return [SentSignal(*each) for each in json.loads(self._file(executor, "signals").read_bytes())]
         except (FileNotFoundError, ValueError, TypeError):
             return []
 

@@ -107,7 +107,7 @@ class Servers:
         return self.finish(self.begin(method, path, body, within_s))  # a server closes connections that were idle
 
 
-class _Local(HTTPConnection):
+class _SocketConnection(HTTPConnection):
     """A connection to a Unix socket."""
 
     def __init__(self, path: str) -> None:
@@ -124,7 +124,7 @@ class _Local(HTTPConnection):
 def connection(url: str) -> HTTPConnection:
     """A connection to the server at http://, https:// or http+unix:PATH. Raises: ServerError for other URLs."""
     if url.startswith(UNIX):
-        return _Local(url.removeprefix(UNIX))
+        return _SocketConnection(url.removeprefix(UNIX))
     parts = urlsplit(url)
     if parts.scheme == "https":
         return HTTPSConnection(parts.hostname or "", parts.port, timeout=ANSWER_S, context=trusted())

@@ -24,8 +24,8 @@ from scheduler.model.grants import Grant
 from scheduler.model.ids import app_of, is_driver, number_of
 from scheduler.model.sender import By, worker_sender
 from scheduler.rules.validate import MAX_MEMORY_MB, MAX_MOMENT
-from scheduler.service.client import Client
-from scheduler.service.grant_tokens import Claims, claims_of
+from scheduler.service.client import CommandClient
+from scheduler.service.grant_tokens import GrantClaims, claims_of
 from scheduler.service.heartbeats import BEAT_LUA
 from scheduler.store.codec import told
 from scheduler.store.connection import ANSWER_S, connect
@@ -68,7 +68,7 @@ class WorkerStore:
 
     def __init__(self, store: Redis, cluster: str, keyring: Keyring | None, *, timeout_s: float = REGISTER_S) -> None:
         self.store, self.keys = store, Keys(cluster)
-        self.client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
+        self.client = CommandClient(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.work = Worklist(store, cluster, secret_key=None if keyring is None else keyring.apps or None)
         self.visits = Visits(store, self.keys)
 
@@ -168,14 +168,14 @@ class WorkerStore:
 
     # Executors and drivers
 
-    def claims(self, worker: str, executor: str) -> Claims:
+    def claims(self, worker: str, executor: str) -> GrantClaims:
         """What the executor's grant on the worker is for. Raises: NotAllowed if there is none."""
         stored = cast("bytes | None", self.store.hget(self.keys.grants(worker), executor))
         if not stored:
             raise NotAllowed(f"executor {executor[:80]!r} is not granted on worker {worker!r}")
         return claims_of(Grant.model_validate_json(stored), self.keys.cluster, worker)
 
-    def fill(self, claims: Claims) -> bool:
+    def fill(self, claims: GrantClaims) -> bool:
         """As `ExecutorDoor.fill`; RQ's tools show the executor from now on."""
         self.show_life(claims)
         if claims.runs != "tasks":
@@ -187,13 +187,13 @@ class WorkerStore:
             about |= {"near": grant.near, "array": grant.array, "again": grant.restarts > 0}
         return self.work.fill(claims.app, claims.tasks, **about)
 
-    def secrets(self, claims: Claims) -> dict[str, str]:
+    def secrets(self, claims: GrantClaims) -> dict[str, str]:
         """The secrets of the app, while the executor is granted. Raises: NotAllowed, UnreadableSecrets."""
         if not self.work.is_granted(claims.worker, claims.executor):
             raise NotAllowed(f"executor {claims.executor!r} is not granted on worker {claims.worker!r} any more")
         return self.work.secrets(claims.app)
 
-    def step(self, claims: Claims, completions: Sequence[Completion], *, want: int, turn: str) -> Step:
+    def step(self, claims: GrantClaims, completions: Sequence[Completion], *, want: int, turn: str) -> Step:
         """As `ExecutorDoor.step`, under the step's number (`Worklist.step`)."""
         return self.work.step(
             claims.app,
@@ -209,7 +209,7 @@ class WorkerStore:
             company=claims.company,
         )
 
-    def finish(self, claims: Claims, *, put_back: bool) -> None:
+    def finish(self, claims: GrantClaims, *, put_back: bool) -> None:
         """As `ExecutorDoor.finish`."""
         if put_back:
             self.work.put_back(claims.app, claims.executor)
@@ -218,7 +218,7 @@ class WorkerStore:
 
     def keep_output(
         self,
-        claims: Claims,
+        claims: GrantClaims,
         tails: Mapping[int, bytes],
         *,
         unwritten: int = 0,
@@ -243,11 +243,11 @@ class WorkerStore:
             self.work.keep_used(claims.app, number_of(claims.executor), *used)
         return bool(grant)
 
-    def backlog(self, by: By, claims: Claims, said: Backlog) -> None:
+    def backlog(self, by: By, claims: GrantClaims, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""
         self.client.notify(commands.ReportBacklog(executor=claims.executor, **structs.asdict(said)), by=by)
 
-    def end_app(self, by: By, claims: Claims, reason: Literal["finished", "failed"]) -> None:
+    def end_app(self, by: By, claims: GrantClaims, reason: Literal["finished", "failed"]) -> None:
         """As `ExecutorDoor.end_app`; the detail is that of the task that failed.
 
         An executor knows of its own tasks only, so the states of all tasks say whether the app is over, and how. What
@@ -261,12 +261,12 @@ class WorkerStore:
             return
         self.client.notify(_end_of(claims.app, over, claims.executor), by=by)
 
-    def show_life(self, claims: Claims) -> None:
+    def show_life(self, claims: GrantClaims) -> None:
         """As `ExecutorDoor.show_life`."""
         if claims.runs == "tasks":
             self._record(claims).show_life()
 
-    def _record(self, claims: Claims) -> _RqRecord:
+    def _record(self, claims: GrantClaims) -> _RqRecord:
         return _RqRecord(self.store, self.keys.app_queue(claims.app), claims.rq_name)
 
 
@@ -381,10 +381,10 @@ class StoreAgentDoor:
 class StoreExecutorDoor:
     """The door of one executor or driver over the store at a URL (`ExecutorDoor`)."""
 
-    def __init__(self, url: str, claims: Claims, keyring: Keyring | None) -> None:
+    def __init__(self, url: str, claims: GrantClaims, keyring: Keyring | None) -> None:
         self._claims, self._by, self._keyring = claims, worker_sender(claims.worker), keyring
         self._store: Redis = connect(url)
-        self.turns = Turns()
+        self.turns = StepNumbers()
 
     @cached_property
     def _door(self) -> WorkerStore:
@@ -450,7 +450,7 @@ def _within(used: Measured | None) -> Measured | None:
     return Measured(min(max(0, used.cpu_ms), MAX_MOMENT), min(max(0, used.peak_mb), MAX_MEMORY_MB))
 
 
-class Turns:
+class StepNumbers:
     """The numbers of an executor's steps: a step keeps its number until it is answered."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.commands import Measured
 from scheduler.store.task_queue import Completion
-from workers.cell import Cell, Ended
+from workers.cell import Cell, EndedTask
 from workers.memory import Peak, excess
 from workers.processes import (
     Wakeup,
@@ -25,8 +25,8 @@ from workers.processes import (
 from workers.tasks import INDEX_VARIABLE, Task
 
 if TYPE_CHECKING:
-    from scheduler.model.grants import Grant, Sent
-    from workers.visits import Visits
+    from scheduler.model.grants import Grant, SentSignal
+    from workers.visits import ExecutorVisits
 
 _MEMORY_CHECK_S = 0.5
 _SAME_TIME_S = 0.5
@@ -40,7 +40,7 @@ _DEFIANT = 10
 class TaskGroup:
     """The running tasks of an executor, in its cell; `ended` holds the completions not reported yet."""
 
-    def __init__(self, grant: Grant, grace_s: float, cell: Cell, visits: Visits | None = None) -> None:
+    def __init__(self, grant: Grant, grace_s: float, cell: Cell, visits: ExecutorVisits | None = None) -> None:
         self._grant = grant
         self._grace_s = grace_s
         self._cell = cell
@@ -119,7 +119,7 @@ class TaskGroup:
             kill_until_gone(_our_descendants)
             for task in list(self._tasks.values()):
                 task.why = task.why or why
-                self._end(task, Ended(task.pid, int(signal.SIGKILL), 0, 0))
+                self._end(task, EndedTask(task.pid, int(signal.SIGKILL), 0, 0))
         elif ended:
             self._may_have_left = True
             if self._cell.has_more_than(len(self._tasks)):
@@ -154,7 +154,7 @@ class TaskGroup:
         """Send a signal to the processes of the tasks, not to their children."""
         self._cell.signal(self._mains().values(), number)
 
-    def send(self, sent: Sent) -> None:
+    def send(self, sent: SentSignal) -> None:
         """Pass on a signal that somebody has sent, to the task that is meant or to all (semantics X4)."""
         number = signal.Signals[f"SIG{sent.signal}"]
         mains = [pid for task, pid in self._mains().items() if sent.task in {None, task}]
@@ -191,7 +191,7 @@ class TaskGroup:
         if self._visits is not None:
             self._visits.close()
         grace_s = self._grace_s if grace_s is None else grace_s
-        ends: dict[int, Ended] = {}
+        ends: dict[int, EndedTask] = {}
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _TOLD_S)):
             deadline_s = time.monotonic() + patience_s
             self._cell.signal(self._cell.members(), number)
@@ -200,11 +200,11 @@ class TaskGroup:
         self._cell.kill()
         kill_until_gone(_our_descendants)
         for task in self._tasks.values():
-            ended = ends.get(task.pid) or Ended(task.pid, int(signal.SIGKILL), 0, 0)
+            ended = ends.get(task.pid) or EndedTask(task.pid, int(signal.SIGKILL), 0, 0)
             self.ended.append(self._count(task.end(self._measured(task, ended)))._replace(outcome="stopped"))
         self._tasks.clear()
 
-    def _end(self, task: Task, ended: Ended) -> None:
+    def _end(self, task: Task, ended: EndedTask) -> None:
         del self._tasks[task.index]
         self.ended.append(self._count(task.end(self._measured(task, ended))))
         if task.output.trouble:
@@ -217,7 +217,7 @@ class TaskGroup:
         self._peak.least(done.peak_mb)
         return done
 
-    def _measured(self, task: Task, ended: Ended) -> Ended:
+    def _measured(self, task: Task, ended: EndedTask) -> EndedTask:
         """The end of a task with the CPU time of all processes that came from it, if that of its cell tells."""
         if task.cpu_before_ms is None:
             return ended
@@ -283,7 +283,7 @@ class TaskGroup:
                 continue
             self._cell.signal([orphan, *descendants(orphan)], signal.SIGKILL)
 
-    def _still_running(self, ends: dict[int, Ended]) -> bool:
+    def _still_running(self, ends: dict[int, EndedTask]) -> bool:
         """Whether a process of the tasks is running, or its end not told; reaps those that ended, and notes how."""
         ends |= {end.pid: end for end in self._cell.ended()}
         for _ in reaped():

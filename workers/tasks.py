@@ -30,7 +30,7 @@ from scheduler.service.private import private_folder
 from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.tails import Tail
 from scheduler.store.task_queue import Completion, Outcome, TaskBegun, output_bytes
-from workers.cell import CannotStart, Cell, CellLost, Ended
+from workers.cell import CannotStart, Cell, CellLost, EndedTask
 from workers.gpus import GPUS_VARIABLE, gpus_of, visible
 from workers.memory import Peak
 from workers.output import Output, open_log
@@ -154,7 +154,7 @@ class Task:
         self._stops += 1
         return self._stops
 
-    def end(self, ended: Ended) -> Completion:
+    def end(self, ended: EndedTask) -> Completion:
         """Its completion; closes the log file."""
         returned = os.waitstatus_to_exitcode(ended.status)
         exit_code = returned if returned >= 0 else 128 - returned

@@ -47,7 +47,7 @@ class Terms(msgspec.Struct, frozen=True):
     offer: Most | None = None
 
 
-class _Kept(msgspec.Struct):
+class _WorkerTokens(msgspec.Struct):
     """The worker's own tokens: the one in use, or asked for, and the one before; the id of its last invitation."""
 
     token: str
@@ -153,16 +153,16 @@ class WorkerToken:
 
     def _issue(self, servers: Servers, before: str, replaces: str | None) -> None:
         made = new_token()
-        self._write(_Kept(made.text, before, replaces or self._read().invitation))
+        self._write(_WorkerTokens(made.text, before, replaces or self._read().invitation))
         asked = {"token": made.id, "account": f"worker/{self._worker}", "hash": made.hash, "replaces": replaces}
         servers.call("POST", "/v1/tokens", msgspec.Raw, asked, within_s=MASTER_S)
 
-    def _read(self) -> _Kept:
+    def _read(self) -> _WorkerTokens:
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            return msgspec.json.decode(self._path.read_bytes(), type=_Kept)
-        return _Kept("")
+            return msgspec.json.decode(self._path.read_bytes(), type=_WorkerTokens)
+        return _WorkerTokens("")
 
-    def _write(self, kept: _Kept) -> None:
+    def _write(self, kept: _WorkerTokens) -> None:
         draft = self._path.with_suffix(".draft")
         write_private(draft, msgspec.json.encode(kept).decode())
         draft.replace(self._path)
@@ -172,7 +172,7 @@ def invited_as(run_dir: Path, invitation: str) -> str:
     """The worker whose folder below `run_dir` keeps what the invitation was exchanged for; "" if none does."""
     for path in sorted(run_dir.glob(f"*/{_FILE}")):
         with suppress(OSError, msgspec.DecodeError):
-            kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(path.read_bytes(), type=_WorkerTokens)
             if kept.invitation and kept.invitation == token_id(invitation):
                 return unquote(path.parent.name)
     return ""

@@ -23,7 +23,7 @@ import structlog
 
 from scheduler.service.outage import AWAY
 from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, REPORT_BYTES, Orders, Report, Visit
-from workers.cell import Cell, CellLost, Ended
+from workers.cell import Cell, CellLost, EndedTask
 from workers.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _KILLED = 128 + signal.SIGKILL
 _log = structlog.get_logger()
 
 
-class Visits:
+class ExecutorVisits:
     """The visits of one executor or driver. `pids` are their processes inside, those that run."""
 
     def __init__(self, executor: str, files: RunDir, open_door: Callable[[], ExecutorDoor], cell: Cell) -> None:
@@ -67,7 +67,7 @@ class Visits:
             self._files.call(self._executor)
             _log.warning("could not ask for visits", executor=self._executor, error=str(error))
 
-    def ended(self, ends: Sequence[Ended]) -> None:
+    def ended(self, ends: Sequence[EndedTask]) -> None:
         """Note which of them have ended."""
         for end in ends:
             if (each := self._attended.pop(end.pid, None)) is not None:

@@ -49,7 +49,7 @@ from fairlog.api.problems import (
     problem_of,
     status_of,
 )
-from fairlog.api.questions import PAGE, Message, OfDriver, SignIn
+from fairlog.api.questions import PAGE, MailboxText, OfDriver, SignIn
 from fairlog.api.routes import ROUTES
 from fairlog.api.work import Bells, Questions
 from fairlog.page.assets import lost
@@ -70,11 +70,11 @@ if TYPE_CHECKING:
 
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
-    from fairlog.api.oidc import Provider
+    from fairlog.api.oidc import OpenIdProvider
     from fairlog.api.passes import Pass
     from fairlog.api.routes import Param, Route
     from fairlog.api.work import Caller
-    from fairlog.page.sessions import Session
+    from fairlog.page.sessions import PageVisit
     from scheduler.model.commands import Command
     from scheduler.model.sender import By
     from scheduler.store.codec import Record
@@ -137,7 +137,7 @@ class Door:
     """What the routes share: the handlers, the feed, the rates, and the threads in which handlers run."""
 
     def __init__(
-        self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: Provider | None = None
+        self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: OpenIdProvider | None = None
     ) -> None:
         self.handlers, self.feed, self.rates, self.provider = handlers, feed, rates or Rates(), provider
         self.board, self.ended = Board(handlers), EndedSessions(handlers.store, handlers.keys)
@@ -191,7 +191,7 @@ class Door:
             found.check_first(submitted, self._first.get((found.app, found.after)))
         return found
 
-    def session(self, request: Request) -> Session | None:
+    def session(self, request: Request) -> PageVisit | None:
         """The session of the page that the request shows by a cookie, None without one.
 
         Raises: NotAuthenticated if it is good no longer; NotAllowed if another server's page asks for a change.
@@ -625,7 +625,7 @@ class Door:
         """Leave a message, or read one once it is there or after `wait` ms."""
         path, deadline = request.path_params, self.feed.now() + wait / 1000
         if route.asks is not None:
-            asked = _asked(await _body(request), Message)
+            asked = _asked(await _body(request), MailboxText)
             leave = partial(self.handlers.publish, who, path["app"], path["name"], asked, passed=passed)
             return _viewed(await self.read(who, leave))
         look = partial(self.handlers.message, who, path["app"], path["name"], passed=passed)

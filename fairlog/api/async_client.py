@@ -14,7 +14,7 @@ import httpx
 
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import LATER_S, RETRY_S, Base, Note, Pause, Send, Steps, error_of, event_of
-from fairlog.api.connections import CONNECT_S, HEALTH, HEALTH_S, LOOK_S, Answer, Lost, Request
+from fairlog.api.connections import CONNECT_S, HEALTH, HEALTH_S, LOOK_S, HttpRequest, Lost, Response
 from scheduler.model.sender import By
 from scheduler.model.versions import HEADER, MESSAGES
 from scheduler.store.lost import signs_of_life
@@ -132,7 +132,7 @@ class AsyncApiClient(Base):
                 answer = await self._transports[send.server].handle_async_request(self._built(send))
                 async with aclosing(answer):
                     if answer.status_code >= 400:
-                        raise error_of(Answer(answer.status_code, await answer.aread()))
+                        raise error_of(Response(answer.status_code, await answer.aread()))
                     async for line in answer.aiter_lines():
                         event = event_of(line.encode())
                         if event is not None:
@@ -163,10 +163,10 @@ class AsyncApiClient(Base):
 
     async def check(self) -> None:
         """Return once a server can answer."""
-        await self._do(self._talk.ask(Request("GET", "/v1/health")))
+        await self._do(self._talk.ask(HttpRequest("GET", "/v1/health")))
 
     async def _do(self, steps: Steps[T]) -> T:
-        got: Answer | Lost | None = None
+        got: Response | Lost | None = None
         while True:
             try:
                 step = steps.send(got)
@@ -184,7 +184,7 @@ class AsyncApiClient(Base):
             except (httpx.TransportError, Lost) as error:
                 got = Lost(str(error))
 
-    async def _answered(self, step: Send) -> Answer:
+    async def _answered(self, step: Send) -> Response:
         """The server's answer. Raises: Lost once another one is better off, as `ApiClient`; httpx's errors."""
         answering = asyncio.ensure_future(self._told(step))
         try:
@@ -196,15 +196,15 @@ class AsyncApiClient(Base):
         finally:
             answering.cancel()
 
-    async def _told(self, step: Send) -> Answer:
+    async def _told(self, step: Send) -> Response:
         said = await self._transports[step.server].handle_async_request(self._built(step))
         async with aclosing(said):
-            return Answer(said.status_code, await said.aread(), said.headers.get("retry-after"))
+            return Response(said.status_code, await said.aread(), said.headers.get("retry-after"))
 
     async def _is_well(self, server: int) -> bool:
         """Whether the server says so, within `HEALTH_S`."""
         try:
             async with asyncio.timeout(HEALTH_S):
-                return (await self._told(Send(server, Request("GET", HEALTH)))).status_code < 400
+                return (await self._told(Send(server, HttpRequest("GET", HEALTH)))).status_code < 400
         except (httpx.TransportError, TimeoutError):
             return False

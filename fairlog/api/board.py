@@ -90,7 +90,7 @@ _to_json = Encoder().encode
 _plain = Decoder().decode
 
 
-class _Kept(NamedTuple):
+class _KeptAnswer(NamedTuple):
     until_s: float
     seen: Seen
     value: Any
@@ -101,7 +101,7 @@ class Board:
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers, self._replica = handlers, handlers.replica
-        self._answers: OrderedDict[tuple[object, ...], _Kept] = OrderedDict()
+        self._answers: OrderedDict[tuple[object, ...], _KeptAnswer] = OrderedDict()
         self._lock = Lock()
         self._turns: dict[tuple[object, ...], Lock] = {}
         """One works out an answer, the others wait for it."""
@@ -458,7 +458,7 @@ class Board:
             turn = self._turns.setdefault(asked, Lock())
         with turn:
             if (kept := self._still(asked, after, at)) is None:
-                kept = _Kept(0.0, *look())
+                kept = _KeptAnswer(0.0, *look())
                 with self._lock:
                     self._answers[asked] = kept._replace(until_s=time.monotonic() + kept_s)
                     self._answers.move_to_end(asked)
@@ -467,7 +467,7 @@ class Board:
                         self._turns.pop(gone, None)
         return kept.seen, kept.value
 
-    def _still(self, asked: tuple[object, ...], after: int, at: int | None) -> _Kept | None:
+    def _still(self, asked: tuple[object, ...], after: int, at: int | None) -> _KeptAnswer | None:
         """The answer that is kept, if it is good enough."""
         with self._lock:
             kept = self._answers.get(asked)

@@ -18,7 +18,7 @@ import msgspec
 
 from fairlog.api import questions
 from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE, VIEWS
-from fairlog.api.connections import Answer, Connections, Lost, Request
+from fairlog.api.connections import Connections, HttpRequest, Lost, Response
 from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotAuthenticated, refusal_of
@@ -43,7 +43,7 @@ class Send(NamedTuple):
     """A step: send the request to the server of that number and give back the answer, or the error."""
 
     server: int
-    request: Request
+    request: HttpRequest
 
 
 class Pause(NamedTuple):
@@ -58,7 +58,7 @@ class Note(NamedTuple):
     why: str
 
 
-Steps = Generator[Send | Pause | Note, Answer | Lost | None, T]
+Steps = Generator[Send | Pause | Note, Response | Lost | None, T]
 
 
 def api_urls(named: str | Sequence[str]) -> list[str]:
@@ -85,7 +85,7 @@ class _Talk:
         self._server = 0
         """The server that answered last."""
 
-    def ask(self, request: Request) -> Steps[Answer]:
+    def ask(self, request: HttpRequest) -> Steps[Response]:
         """Ask one server after the other until one answers. Raises: the problem of the answer; Unreachable."""
         began_s = time.monotonic()
         deadline = began_s + self.timeout_s
@@ -96,7 +96,7 @@ class _Talk:
             server = self._server
             answer = yield Send(server, request)
             pause_s = RETRY_S
-            if isinstance(answer, Answer):
+            if isinstance(answer, Response):
                 if answer.status_code < 400:
                     return answer
                 refusal = said = error_of(answer)
@@ -138,7 +138,7 @@ class _Talk:
 
     def _carried(self, commands: bytes, command_id: str | None) -> Steps[Any]:
         headers = {"content-type": "application/json", "idempotency-key": command_id or os.urandom(16).hex()}
-        answer = yield from self.ask(Request("POST", "/v1/commands", {}, b'{"commands":[%b]}' % commands, headers))
+        answer = yield from self.ask(HttpRequest("POST", "/v1/commands", {}, b'{"commands":[%b]}' % commands, headers))
         return msgspec.json.decode(answer.content)
 
     def send_many(self, commands: Sequence[Command]) -> Steps[list[Receipt | CommandRejected]]:
@@ -179,36 +179,36 @@ class _Talk:
     def page(self, path: str, query: Mapping[str, str], cursor: str | None) -> Steps[Any]:
         """What is answered: a value, or a page of a list and the cursor of the next one."""
         page = {"cursor": cursor} if cursor else {}
-        answer = yield from self.ask(Request("GET", path, {**query, **page}))
+        answer = yield from self.ask(HttpRequest("GET", path, {**query, **page}))
         return msgspec.json.decode(answer.content)
 
     def question(self, path: str, asked: object, query: Mapping[str, str] | None = None) -> Steps[Any]:
         headers = {"content-type": "application/json"}
-        answer = yield from self.ask(Request("POST", path, query or {}, msgspec.json.encode(asked), headers))
+        answer = yield from self.ask(HttpRequest("POST", path, query or {}, msgspec.json.encode(asked), headers))
         return msgspec.json.decode(answer.content)["value"]
 
     def entries(self, after: int, reason: str) -> Steps[list[dict[str, Any]]]:
         why = {"reason": reason} if reason else {}
-        answer = yield from self.ask(Request("GET", "/v1/log", {"after": after, "fresh": "true", **why}))
+        answer = yield from self.ask(HttpRequest("GET", "/v1/log", {"after": after, "fresh": "true", **why}))
         items: list[dict[str, Any]] = msgspec.json.decode(answer.content)["items"]
         return items
 
     def publish(self, app: str, name: str, text: str) -> Steps[None]:
         body, headers = msgspec.json.encode({"text": text}), {"content-type": "application/json"}
-        yield from self.ask(Request("PUT", _mail(app, name), {}, body, headers))
+        yield from self.ask(HttpRequest("PUT", _mail(app, name), {}, body, headers))
 
     def message(self, app: str, name: str, wait_s: float) -> Steps[str | None]:
-        answer = yield from self.ask(Request("GET", _mail(app, name), {"wait": round(1000 * wait_s)}))
+        answer = yield from self.ask(HttpRequest("GET", _mail(app, name), {"wait": round(1000 * wait_s)}))
         text: str | None = msgspec.json.decode(answer.content)["value"]["text"]
         return text
 
     def beat(self, app: str) -> Steps[str]:
-        answer = yield from self.ask(Request("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
+        answer = yield from self.ask(HttpRequest("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
         return str(msgspec.json.decode(answer.content)["value"]["state"])
 
     def follow(self, path: str, after: int) -> Send:
         """The request for a stream, to the server that answered last."""
-        return Send(self._server, Request("GET", path, {"after": after}))
+        return Send(self._server, HttpRequest("GET", path, {"after": after}))
 
     def tails(self, app: str, task: str, reason: str) -> Steps[dict[int | None, Tail]]:
         query = {"reason": reason} if reason else {}
@@ -220,7 +220,7 @@ class _Talk:
         part = "driver" if task is None else f"tasks/{task}"
         query = {"reason": reason} if reason else {}
         query |= {"stream": stream} if stream else {}
-        answer = yield from self.ask(Request("GET", f"/v1/apps/{quote(app, safe='')}/{part}/output", query))
+        answer = yield from self.ask(HttpRequest("GET", f"/v1/apps/{quote(app, safe='')}/{part}/output", query))
         return answer.content
 
 
@@ -371,7 +371,7 @@ class ApiClient(Base):
             try:
                 with self._servers[send.server].open(send.request, self._headers) as answer:
                     if answer.status >= 400:
-                        raise error_of(Answer(answer.status, answer.read()))
+                        raise error_of(Response(answer.status, answer.read()))
                     for line in answer:
                         event = event_of(line)
                         if event is not None:
@@ -398,7 +398,7 @@ class ApiClient(Base):
 
     def link(self) -> str:
         """The key of a link that opens one session of the page, for whoever asks."""
-        answer = self._do(self._talk.ask(Request("POST", "/v1/links")))
+        answer = self._do(self._talk.ask(HttpRequest("POST", "/v1/links")))
         return str(msgspec.json.decode(answer.content)["key"])
 
     def driver_pass(self, app: str, company: str, user: str) -> str:
@@ -413,10 +413,10 @@ class ApiClient(Base):
 
     def check(self) -> None:
         """Return once a server can answer."""
-        self._do(self._talk.ask(Request("GET", "/v1/health")))
+        self._do(self._talk.ask(HttpRequest("GET", "/v1/health")))
 
     def _do(self, steps: Steps[T]) -> T:
-        got: Answer | Lost | None = None
+        got: Response | Lost | None = None
         while True:
             try:
                 step = steps.send(got)
@@ -443,7 +443,7 @@ class ApiClient(Base):
         return lambda: not self._servers[server].is_well() and any(other.is_well() for other in others)
 
 
-def error_of(answer: Answer) -> FairlogError:
+def error_of(answer: Response) -> FairlogError:
     """The error that a problem states."""
     try:
         said = msgspec.json.decode(answer.content)

@@ -29,7 +29,7 @@ class Lost(Exception):
     """The server could not be reached, or its answer did not come whole; the request may have been carried out."""
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request to any server."""
 
     method: str
@@ -43,7 +43,7 @@ class Request(NamedTuple):
         return f"{base}{self.path}?{urlencode(self.query)}" if self.query else base + self.path
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """The whole answer to a request."""
 
     status_code: int
@@ -113,16 +113,18 @@ class Connections:
         while self._idle:
             self._idle.pop().close()
 
-    def ask(self, request: Request, headers: Mapping[str, str], is_left: Callable[[], bool] | None = None) -> Answer:
+    def ask(
+        self, request: HttpRequest, headers: Mapping[str, str], is_left: Callable[[], bool] | None = None
+    ) -> Response:
         """The answer. Raises: Lost, also once `is_left`, which is asked while no answer begins, says so."""
         with self.open(request, headers, is_left) as answer:
-            return Answer(answer.status, answer.read(), answer.headers.get("retry-after"))
+            return Response(answer.status, answer.read(), answer.headers.get("retry-after"))
 
     def is_well(self) -> bool:
         """Whether the server says so, within `HEALTH_S`."""
         probe = Connections(self._url, HEALTH_S)
         try:
-            return probe.ask(Request("GET", HEALTH), {}).status_code < 400
+            return probe.ask(HttpRequest("GET", HEALTH), {}).status_code < 400
         except Lost:
             return False
         finally:
@@ -130,7 +132,7 @@ class Connections:
 
     @contextmanager
     def open(
-        self, request: Request, headers: Mapping[str, str], is_left: Callable[[], bool] | None = None
+        self, request: HttpRequest, headers: Mapping[str, str], is_left: Callable[[], bool] | None = None
     ) -> Iterator[HTTPResponse]:
         """The answer, to be read as it comes; what is left unread costs the connection. Raises: Lost, as `ask`."""
         connection = self._taken()

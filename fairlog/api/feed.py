@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fairlog.api.replica import Replica
     from scheduler.rules.state import ClusterState
-    from scheduler.store.codec import Line, Record
+    from scheduler.store.codec import EventLine, Record
 
 KEPT_TURNS = 2_000
 """Turns kept for streams that are a little behind; older ones are read from the log."""
@@ -59,7 +59,7 @@ _TOPICS |= {"Worker": "workers", "LostW": "workers", "Company": "companies", "Co
 """How the names of event types begin -> what they change."""
 
 
-class _Turn:
+class _FeedTurn:
     """A turn, written once for all streams."""
 
     def __init__(self, record: Record) -> None:
@@ -89,7 +89,7 @@ class Feed:
     """The newest turns of the log, for the streams of one event loop; `heard` may be called from another thread."""
 
     def __init__(self) -> None:
-        self._turns: list[_Turn] = []
+        self._turns: list[_FeedTurn] = []
         self._lost = 0
         """How often the log has lost turns that were told."""
         self._waiting: list[asyncio.Future[None]] = []
@@ -218,7 +218,7 @@ class Feed:
             self._turns.clear()
             self._lost += 1
         else:
-            self._turns.append(_Turn(record))
+            self._turns.append(_FeedTurn(record))
             if len(self._turns) > 2 * KEPT_TURNS:
                 del self._turns[:KEPT_TURNS]
         if self._ringing is None and self._loop is not None:
@@ -243,11 +243,11 @@ def _read(replica: Replica, after: int) -> tuple[int, list[Told]]:
     """As `_since`, one turn from the log."""
     for record in replica.log.read(replica.log.before(after)):
         if record.last > after:
-            return record.last, replica.peek(_Turn(record).events)
+            return record.last, replica.peek(_FeedTurn(record).events)
     return after, []
 
 
-def _told(line: Line, state: ClusterState) -> Told:
+def _told(line: EventLine, state: ClusterState) -> Told:
     command = line.command or {}
     app = str(line.data.get("app") or command.get("app") or app_of(str(line.data.get("executor", ""))) or "")
     known = state.apps.get(app)
@@ -257,5 +257,5 @@ def _told(line: Line, state: ClusterState) -> Told:
     return Told(line.seq, app, company, owner, _event(line, encode_line(line, state, lambda *_: False)), whole)
 
 
-def _event(line: Line, data: bytes) -> bytes:
+def _event(line: EventLine, data: bytes) -> bytes:
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (line.seq, line.type.encode(), data)

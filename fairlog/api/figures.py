@@ -67,7 +67,7 @@ class Failed(FairlogError):
     """An answer was not made."""
 
 
-class Checked:
+class AuditedLog:
     """The audit of a log, which is gone on with: only the first question waits until all of the log is audited."""
 
     def __init__(self, log: EventLog) -> None:
@@ -128,13 +128,13 @@ class Courses:
         return 0 if begin is None else begin.last
 
 
-class Source(NamedTuple):
+class LogSource(NamedTuple):
     """The log up to a position, its audit, the course of its last hour, and the present time in ms."""
 
     log: EventLog
     to: int
     now: Callable[[], int]
-    checked: Checked
+    checked: AuditedLog
     courses: Courses
 
     def facts(self) -> Iterator[Fact]:
@@ -149,7 +149,7 @@ class Figures(Protocol):
         """The answer `name` from the log up to position `to`, as JSON. Raises: as the functions below; TooLong."""
 
 
-def explain(source: Source, app: str, *, submitted: int = 1, audited: bool = False) -> object:
+def explain(source: LogSource, app: str, *, submitted: int = 1, audited: bool = False) -> object:
     """Why the app, which was `submitted` at that position, waits, or was placed as it was.
 
     If it is to be `audited`, as `fairlog explain --json` prints it. Raises: UnknownApp.
@@ -159,7 +159,7 @@ def explain(source: Source, app: str, *, submitted: int = 1, audited: bool = Fal
     return {"verdict": source.checked.verdict(source.to), **story} if audited else story
 
 
-def audit(source: Source) -> object:
+def audit(source: LogSource) -> object:
     """The verdicts of an audit."""
     audited = Audit()
     for _ in audited.deviations(source.facts()):
@@ -178,19 +178,19 @@ def audited_as_json(audited: Audit) -> dict[str, Any]:
     }
 
 
-def fairness(source: Source, by: Literal["company", "user"]) -> object:
+def fairness(source: LogSource, by: Literal["company", "user"]) -> object:
     """How fair the log was, as `fairlog fairness --json` prints it."""
     meter, audited = Fairness(by=by), Audited(source.facts())
     state, span = measure(audited, meter)
     return {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
 
 
-def course(source: Source) -> object:
+def course(source: LogSource) -> object:
     """The use of the cluster and its queue in the last hour."""
     return {"points": [each._asdict() for each in source.courses.up_to(source.to).points]}
 
 
-def statement(source: Source, company: str, month: str) -> object:
+def statement(source: LogSource, company: str, month: str) -> object:
     """The company's use in a month, `YYYY-MM`, as `fairlog statement --json` prints it.
 
     Raises: UnknownCompany; InvalidCommand if the log has no entry in the month.
@@ -198,7 +198,7 @@ def statement(source: Source, company: str, month: str) -> object:
     return of_month(source.facts(), company, month, month_of(month))
 
 
-def whatif(source: Source, rules: Any) -> object:  # noqa: ANN401 (OtherRules as JSON values)
+def whatif(source: LogSource, rules: Any) -> object:  # noqa: ANN401 (OtherRules as JSON values)
     """The log's inputs under other rules, as `fairlog whatif --json` prints it, and the course of both over time.
 
     Raises: CommandRejected if a rule is not valid.
@@ -222,14 +222,14 @@ def lane_of(name: str) -> str:
     return "app" if name in {"explain", "timeline", "plan"} else "all"
 
 
-def timeline(source: Source, app: str, *, past: bool) -> object:
+def timeline(source: LogSource, app: str, *, past: bool) -> object:
     """The life of an app, up to now or to the position that is `past`. Raises: UnknownApp."""
     found = Timeline(app)
     found.hear(source.facts())
     return found.told(0 if past else source.now())
 
 
-def plan(source: Source, command: Any, by: Any) -> object:  # noqa: ANN401 (SubmitApp and By as JSON values)
+def plan(source: LogSource, command: Any, by: Any) -> object:  # noqa: ANN401 (SubmitApp and By as JSON values)
     """What would become of the submission now. Raises: CommandRejected if it would be refused."""
     state, _ = rebuild(source.log, to=source.to)
     return planned(state, msgspec.convert(command, SubmitApp), msgspec.convert(by, By), source.now())
@@ -251,10 +251,10 @@ def month_of(text: str) -> tuple[Bound, Bound]:
 
 def here(log: EventLog, now: Callable[[], int]) -> Figures:
     """Answers made by this process, without a limit of time."""
-    checked, courses = Checked(log), Courses(log)
+    checked, courses = AuditedLog(log), Courses(log)
 
     def make(name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
-        return msgspec.json.encode(ANSWERS[name](Source(log, to, now, checked, courses), **arguments))
+        return msgspec.json.encode(ANSWERS[name](LogSource(log, to, now, checked, courses), **arguments))
 
     return make
 

@@ -24,12 +24,12 @@ from fairlog.api.figures import Failed, Figures, TooLong, here, lane_of, month_o
 from fairlog.api.limits import Buckets
 from fairlog.api.past import NotReady
 from fairlog.api.private import Reads
-from fairlog.api.questions import MANY, PAGE, Message, OtherRules, SignIn
+from fairlog.api.questions import MANY, PAGE, MailboxText, OtherRules, SignIn
 from fairlog.api.replica import Replica, Seen
 from fairlog.api.work import Work
 from fairlog.visiting import check_may_visit, place_of
 from fairlog.watch.conditions import Around, StoreFacts, as_json, elected, found
-from fairlog.watch.surroundings import Watched, look_around, short_of, since_when
+from fairlog.watch.surroundings import RepeatedLooks, look_around, short_of, since_when
 from scheduler.model import commands
 from scheduler.model.commands import (
     BATCH,
@@ -57,7 +57,7 @@ from scheduler.rules.accounts import RESERVED, Account, Token
 from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look, may_be_number, named, page_of_apps, without_private
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.keyring import Keyring
 from scheduler.service.owners import beat
 from scheduler.service.receipts import Receipt
@@ -66,7 +66,7 @@ from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
-from scheduler.store.mailbox import Mailbox
+from scheduler.store.mailbox import Mailboxes
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import LaneFull
 from scheduler.store.visits import Visits
@@ -77,9 +77,9 @@ if TYPE_CHECKING:
 
     from fairlog.watch.metrics import Metrics
     from scheduler.rules.entities import Allocation, App
-    from scheduler.store.codec import Line
+    from scheduler.store.codec import EventLine
     from scheduler.store.tails import Stream, Tail
-    from scheduler.store.visits import Call, Wanted
+    from scheduler.store.visits import Call, VisitCommand
 
 MAX_ID = 128
 MOST_READ = 100_000
@@ -143,17 +143,17 @@ class Handlers:
         figures: Figures | None = None,
     ) -> None:
         self.store, self.keys, self.replica = store, Keys(cluster), replica
-        self._client = Client(store, cluster, keyring=keyring, timeout_s=timeout_s)
+        self._client = CommandClient(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.keyring = keyring
         self.work = Worklist(store, cluster)
         self._visits = Visits(store, self.keys)
-        self.mailbox = Mailbox(store, self.keys)
+        self.mailbox = Mailboxes(store, self.keys)
         self._told = Buckets(TOLD_RATE, TOLD_BURST)
         self._figures = figures or here(replica.log, self.now_ms)
         self._reads = Reads(store, self.keys, keyring)
         self._views: OrderedDict[tuple[object, ...], list[_Item] | _Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
-        self._watched = Watched()
+        self._watched = RepeatedLooks()
         self._lock = Lock()
         self._long_reads: defaultdict[str, Lock] = defaultdict(Lock)
         """By lane."""
@@ -612,7 +612,7 @@ class Handlers:
         self._note(who, "output", _named(who, app, owner), reason)
         return self.work.output(app, task, stream)
 
-    def exec(self, who: By, app: str, rules: Wanted) -> Viewed:
+    def exec(self, who: By, app: str, rules: VisitCommand) -> Viewed:
         """Run a command in the cell of the app's executor (`Visits.begin`); its id.
 
         Raises: UnknownApp, InvalidCommand without such an executor; NotAllowed.
@@ -643,7 +643,7 @@ class Handlers:
         beat(self.store, self.keys, app)
         return Viewed(seen, Raw(_to_json({"state": state})))
 
-    def publish(self, who: By, app: str, name: str, rules: Message, *, passed: bool = False) -> Viewed:
+    def publish(self, who: By, app: str, name: str, rules: MailboxText, *, passed: bool = False) -> Viewed:
         """Leave a message in the app's mailbox; `passed`: the caller has shown a pass of that app.
 
         Raises: UnknownApp, NotAllowed; AppEnded; InvalidCommand for a message out of bounds.
@@ -933,7 +933,7 @@ def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[Submi
     return command, secrets
 
 
-def owner_of(line: Line, state: ClusterState) -> tuple[str, str]:
+def owner_of(line: EventLine, state: ClusterState) -> tuple[str, str]:
     """The company and the user whose private part the line has; of nobody's, only operators may read it.
 
     What was refused is its sender's.
@@ -949,7 +949,7 @@ def owner_of(line: Line, state: ClusterState) -> tuple[str, str]:
     return ("", "") if app is None else (app.spec.company, app.spec.user)
 
 
-def encode_line(line: Line, state: ClusterState, allowed: Callable[[str, str], bool]) -> bytes:
+def encode_line(line: EventLine, state: ClusterState, allowed: Callable[[str, str], bool]) -> bytes:
     """An event as JSON, with its private part only for those who may read it by the state."""
     if line.private is not None and not allowed(*owner_of(line, state)):
         line.private = None

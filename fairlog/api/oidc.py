@@ -85,7 +85,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
 
-class Provider:
+class OpenIdProvider:
     """The provider as this server knows it; may be used by several threads. `transport` is that of tests."""
 
     def __init__(self, settings: Settings, transport: httpx.BaseTransport | None = None) -> None:

@@ -53,7 +53,7 @@ class SignIn(Struct, frozen=True, forbid_unknown_fields=True):
     hash: Annotated[str, Meta(max_length=64)]
 
 
-class Message(Struct, frozen=True, forbid_unknown_fields=True):
+class MailboxText(Struct, frozen=True, forbid_unknown_fields=True):
     """The text of a message in an app's mailbox."""
 
     text: str

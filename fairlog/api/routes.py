@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 from msgspec import defstruct
 
 from fairlog.api.addresses import VIEWS
-from fairlog.api.questions import MANY, PAGE, Message, OfDriver, OtherRules, SignIn
+from fairlog.api.questions import MANY, PAGE, MailboxText, OfDriver, OtherRules, SignIn
 from scheduler.model import answers, commands, events
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
 from scheduler.rules.validate import in_force
 from scheduler.store.tails import STREAMS
-from scheduler.store.visits import Call, Wanted
+from scheduler.store.visits import Call, VisitCommand
 from witness.board import SORTS, STATES
 from witness.pending_reasons import CAUSES
 
@@ -183,7 +183,7 @@ ROUTES: tuple[Route, ...] = (
         "",
         "The OpenID provider at which people sign in.",
         "sign-in",
-        shows=answers.Provider,
+        shows=answers.LoginProvider,
     ),
     Route(
         "POST",
@@ -252,7 +252,7 @@ ROUTES: tuple[Route, ...] = (
         "submit",
         "Leave a message in an app's mailbox; one whose name begins with `link.` is an address to open.",
         "value",
-        asks=Message,
+        asks=MailboxText,
         shows=answers.MailName,
     ),
     Route(
@@ -281,7 +281,7 @@ ROUTES: tuple[Route, ...] = (
         "private",
         "Run a command in the cell of an app's executor, beside its tasks.",
         "value",
-        asks=Wanted,
+        asks=VisitCommand,
         shows=answers.VisitBegun,
     ),
     Route(
@@ -336,8 +336,8 @@ ROUTES: tuple[Route, ...] = (
     _work(f"{_OF_WORKER}/removal", "workerRemoval", "Why the log removed the worker last.", tells="Removal"),
     _work(f"{_OF_WORKER}/reports", "workerReports", "Report executors that have started or ended.", "Reports"),
     _work(f"{_OF_EXECUTOR}/begin", "executorBegin", "Create the app's tasks; its secrets.", tells="Begun"),
-    _work(f"{_OF_EXECUTOR}/step", "executorStep", "Report ended tasks and take new ones.", "Asked", "Step"),
-    _work(f"{_OF_EXECUTOR}/output", "executorOutput", "Keep the output of running tasks.", "Output", "Kept"),
+    _work(f"{_OF_EXECUTOR}/step", "executorStep", "Report ended tasks and take new ones.", "StepRequest", "Step"),
+    _work(f"{_OF_EXECUTOR}/output", "executorOutput", "Keep the output of running tasks.", "OutputTails", "Kept"),
     _work(f"{_OF_EXECUTOR}/backlog", "executorBacklog", "Report the backlog of an elastic app.", "Backlog"),
     _work(f"{_OF_EXECUTOR}/end-app", "executorEndApp", "Report that the app's tasks have ended.", "AppEnd"),
     _work(f"{_OF_EXECUTOR}/alive", "executorAlive", "Show the executor to RQ's tools."),

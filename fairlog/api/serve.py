@@ -70,7 +70,7 @@ _log = structlog.get_logger()
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from fairlog.api.oidc import Provider
+    from fairlog.api.oidc import OpenIdProvider
 
 
 class CannotListen(FairlogError):
@@ -137,12 +137,12 @@ def most_connections(files: int) -> int:
     return max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
 
 
-def _provider(path: Path) -> Provider:
+def _provider(path: Path) -> OpenIdProvider:
     try:
-        from fairlog.api.oidc import Provider, Settings  # noqa: PLC0415 (an extra)
+        from fairlog.api.oidc import OpenIdProvider, Settings  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise CannotListen(f"to sign in at an OpenID provider, run `pip install 'fairlog[oidc]'`: {error}") from None
-    return Provider(Settings.load(path))
+    return OpenIdProvider(Settings.load(path))
 
 
 class Impatient(HttpToolsProtocol):
@@ -220,7 +220,7 @@ def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     return None
 
 
-class _Server(uvicorn.Server):
+class _ApiServer(uvicorn.Server):
     """A server whose process handles signals itself, since it may run two."""
 
     @contextmanager
@@ -255,7 +255,7 @@ async def _serve(
             ssl_certfile=None if plain else where.certificate,
             ssl_keyfile=None if plain else where.key,
         )
-        servers.append(_Server(config))
+        servers.append(_ApiServer(config))
 
     door.url = next((_named(each, where) for each in sockets if each.family != socket.AF_UNIX), "")
 

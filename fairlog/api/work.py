@@ -27,7 +27,7 @@ from scheduler.model.sender import By, worker_sender
 from scheduler.model.text import in_bytes
 from scheduler.rules.decide import decide
 from scheduler.rules.permission import Subject, may_read, permit
-from scheduler.service.grant_tokens import PASS, PREFIX, Claims, GrantTokens, claims_of, grant_token
+from scheduler.service.grant_tokens import PASS, PREFIX, GrantClaims, GrantTokens, claims_of, grant_token
 from scheduler.service.heartbeats import beat_after_ms
 from scheduler.store.codec import told
 from scheduler.store.secrets import UnreadableSecrets
@@ -53,17 +53,17 @@ class Caller(NamedTuple):
 
     by: By
     worker: str
-    claims: Claims | None = None
+    claims: GrantClaims | None = None
 
     @property
-    def grant(self) -> Claims:
+    def grant(self) -> GrantClaims:
         """What the grant is for. Raises: NotAllowed if an agent calls."""
         if self.claims is None:
             raise NotAllowed("this is for executors")
         return self.claims
 
 
-class _Kept(NamedTuple):
+class _LastTold(NamedTuple):
     """What a worker was told last: its grants as stored, whether all may be started, and what was said of them."""
 
     grants: Mapping[bytes, bytes]
@@ -85,7 +85,7 @@ class Work:
         self._cluster, self._replica, self._ring = cluster, replica, keyring
         self._store = WorkerStore(store, cluster, keyring)
         self._tokens = GrantTokens(cluster, keyring)
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], _LastTold] = OrderedDict()
 
     # Who calls
 
@@ -173,7 +173,7 @@ class Work:
         """The workers on which somebody wants to run a command (`Visits.awaited`)."""
         return self._store.visits.awaited()
 
-    def _keep(self, worker: str, stored: Stored, by: str) -> _Kept:
+    def _keep(self, worker: str, stored: Stored, by: str) -> _LastTold:
         kept = self._kept.pop((worker, by), None)
         if kept is None or kept.grants != stored.grants:
             kept = self._told(worker, stored, by)
@@ -184,7 +184,7 @@ class Work:
             self._kept.popitem(last=False)
         return kept
 
-    def _told(self, worker: str, stored: Stored, by: str) -> _Kept:
+    def _told(self, worker: str, stored: Stored, by: str) -> _LastTold:
         granted, waits_for = [], 0
         for _, text in sorted(stored.grants.items()):
             if text:
@@ -194,7 +194,7 @@ class Work:
         revoked = [name.decode() for name, text in sorted(stored.grants.items()) if not text]
         digest = blake2b(repr((by, sorted(stored.grants.items()))).encode(), digest_size=12).hexdigest()
         settled = waits_for <= stored.settled
-        return _Kept(stored.grants, settled, f"{digest}{'s' * settled}", granted, revoked, waits_for)
+        return _LastTold(stored.grants, settled, f"{digest}{'s' * settled}", granted, revoked, waits_for)
 
     def _token_of(self, grant: Grant, worker: str, by: str) -> str:
         claims = structs.replace(claims_of(grant, self._cluster, worker), fetched_by=by)
@@ -267,13 +267,13 @@ class Work:
         pairs = [(in_bytes(name), in_bytes(value)) for name, value in secrets.items()]
         return door.Begun(granted=True, secrets=pairs)
 
-    def step(self, caller: Caller, asked: door.Asked) -> object:
+    def step(self, caller: Caller, asked: door.StepRequest) -> object:
         """Report ended tasks and take new ones."""
         claims = caller.grant
         want = max(0, min(asked.want, claims.slots))
         return self._store.step(claims, asked.completions, want=want, turn=asked.turn)
 
-    def output(self, caller: Caller, asked: door.Output) -> door.Kept:
+    def output(self, caller: Caller, asked: door.OutputTails) -> door.Kept:
         """Keep the output tails of running tasks; whether the executor is granted."""
         tails, unwritten = dict(asked.tails), max(0, asked.unwritten)
         kept = self._store.keep_output(caller.grant, tails, unwritten=unwritten, why=asked.why, used=asked.used)

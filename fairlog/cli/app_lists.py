@@ -12,7 +12,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.choice import Filter, filter_options, shown_state
-from fairlog.cli.params import P, R, Whole, flag, number_option, read_time, text_option
+from fairlog.cli.params import P, R, WholeNumber, flag, number_option, read_time, text_option
 from fairlog.cli.times import this_month, time_of
 from fairlog.efficiency import part, percent
 from scheduler.model.errors import CommandRejected
@@ -104,7 +104,7 @@ COLUMNS: Mapping[str, Column] = {
 }
 
 
-class Wanted(NamedTuple):
+class AppFilter(NamedTuple):
     """Which apps are listed; times in ms. `span`: those that ended in it, from the log."""
 
     filter: Filter
@@ -140,7 +140,7 @@ def list_options(function: Callable[P, R]) -> Callable[P, R]:
         span = given("month") or (given("since"), given("until"))
         for left in ("since", "until"):
             kwargs.pop(left, None)
-        wanted = Wanted(given("wanted"), given("everything"), given("ended"), given("reason"), *span)
+        wanted = AppFilter(given("wanted"), given("everything"), given("ended"), given("reason"), *span)
         names, no_header = given("columns") or (), given("no_header")
         ways = no_header or len(names) == 1, no_header or bool(names)
         columns = Columns(names, given("sort"), given("limit"), given("watch"), *ways)
@@ -150,7 +150,7 @@ def list_options(function: Callable[P, R]) -> Callable[P, R]:
     run: Callable[P, R] = take
     for add in (
         flag("--watch", help=f"Show the list anew every {WATCH_S:g} seconds, in a terminal."),
-        number_option("--limit", type=Whole(1), help="Show at most N apps, the first ones of the order."),
+        number_option("--limit", type=WholeNumber(1), help="Show at most N apps, the first ones of the order."),
         click.option(
             "--sort",
             type=_read_order,
@@ -196,7 +196,7 @@ def list_options(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _checked(wanted: Wanted, columns: Columns) -> tuple[Wanted, Columns]:
+def _checked(wanted: AppFilter, columns: Columns) -> tuple[AppFilter, Columns]:
     if wanted.since is not None and wanted.until is not None and wanted.until < wanted.since:
         raise click.UsageError("--until comes before --since")
     if wanted.ended and wanted.since is None:
@@ -206,7 +206,7 @@ def _checked(wanted: Wanted, columns: Columns) -> tuple[Wanted, Columns]:
     return wanted, columns
 
 
-def show_apps(source: Source, wanted: Wanted, columns: Columns, *, as_json: bool) -> None:
+def show_apps(source: Source, wanted: AppFilter, columns: Columns, *, as_json: bool) -> None:
     """Print the apps, or show them again and again."""
     if columns.watch:
         if as_json or source.past or wanted.ended:
@@ -217,7 +217,7 @@ def show_apps(source: Source, wanted: Wanted, columns: Columns, *, as_json: bool
         render.print_json(found(source, wanted, columns))
         return
     empty = "No app is pending, waiting or running."
-    if wanted._replace(everything=False) != Wanted(Filter()):
+    if wanted._replace(everything=False) != AppFilter(Filter()):
         empty = "No app matches."
     elif wanted.everything:
         empty = "No app is known."
@@ -229,7 +229,7 @@ def show_apps(source: Source, wanted: Wanted, columns: Columns, *, as_json: bool
         render.say(empty) if columns.for_program else click.echo(empty)
 
 
-def found_in_parts(source: Source, wanted: Wanted, columns: Columns) -> Iterator[list[dict[str, Any]]]:
+def found_in_parts(source: Source, wanted: AppFilter, columns: Columns) -> Iterator[list[dict[str, Any]]]:
     """As `found`, as they come unless all have to be known for their order or their number."""
     if columns.sort or columns.limit is not None or wanted.ended:
         yield found(source, wanted, columns)
@@ -240,7 +240,7 @@ def found_in_parts(source: Source, wanted: Wanted, columns: Columns) -> Iterator
         yield records
 
 
-def _listed(source: Source, wanted: Wanted) -> Iterator[list[dict[str, Any]]]:
+def _listed(source: Source, wanted: AppFilter) -> Iterator[list[dict[str, Any]]]:
     """The apps that the cluster knows and that are wanted, in parts as they come."""
     _check_reason(wanted.reason)
     everything = wanted.everything or bool(set(wanted.filter.state) - {"not-ready", "pending", "waiting", "running"})
@@ -257,7 +257,7 @@ def _listed(source: Source, wanted: Wanted) -> Iterator[list[dict[str, Any]]]:
         yield [app for app in records if wanted.filter.takes(app)]
 
 
-def found(source: Source, wanted: Wanted, columns: Columns) -> list[dict[str, Any]]:
+def found(source: Source, wanted: AppFilter, columns: Columns) -> list[dict[str, Any]]:
     """The records of the apps that are wanted, in the order that is wanted."""
     if wanted.ended:
         records = [app for app in _ended(source, wanted) if wanted.filter.takes(app)]
@@ -274,7 +274,7 @@ def found(source: Source, wanted: Wanted, columns: Columns) -> list[dict[str, An
     return records
 
 
-def _ended(source: Source, wanted: Wanted) -> list[dict[str, Any]]:
+def _ended(source: Source, wanted: AppFilter) -> list[dict[str, Any]]:
     from witness.ended import ended  # noqa: PLC0415 (other lists do without what folds the log)
 
     return ended(render.counted(source), since=wanted.since or 0, until=wanted.until)
@@ -303,7 +303,7 @@ def _check_reason(reason: str | None) -> None:
         raise click.UsageError(f"no app waits for {reason!r}; the causes are {', '.join(CAUSES)}")
 
 
-def _within(at: int, wanted: Wanted) -> bool:
+def _within(at: int, wanted: AppFilter) -> bool:
     return (wanted.since is None or at >= wanted.since) and (wanted.until is None or at <= wanted.until)
 
 

@@ -31,5 +31,5 @@ class Unconfirmed(FairlogError):
         super().__init__(f"{why}; the command is not confirmed and may still be carried out later; {what_now}")
 
 
-class NotThatLong(FairlogError):
+class PositionMissing(FairlogError):
     """The log does not contain the requested position or time."""

@@ -24,7 +24,7 @@ from scheduler.store.connection import user_of
 if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
     from fairlog.cli.target import Target
-    from fairlog.local.running import Running
+    from fairlog.local.running import RunningUp
 
 BEATEN_MS = 10_000
 """Age of a heartbeat above which an agent counts as hung; agents send one a second."""
@@ -110,7 +110,7 @@ def _only_reads(session: Session) -> bool:
     return user_of(session.store) == AUDITOR
 
 
-def around_without_store(error: str, up: Running | None, named: Path | None) -> Around:
+def around_without_store(error: str, up: RunningUp | None, named: Path | None) -> Around:
     """The surroundings while the store does not answer; of an `up`, its disk and its last complaint.
 
     `named` is its data folder if somebody named it.

@@ -105,14 +105,14 @@ class JobCommand(click.Command):
         if not any(_is_of_slurm(line) for line in _leading(head)):
             return ()
         from fairlog.compat.slurm.as_options import translated  # noqa: PLC0415 (few scripts have such lines)
-        from fairlog.compat.slurm.words import Refused  # noqa: PLC0415 (likewise)
+        from fairlog.compat.slurm.words import SlurmError  # noqa: PLC0415 (likewise)
 
         said: dict[str, Any] = self.make_parser(ctx).parse_args([*stronger])[0]
         named = {option.name: option.opts for option in self.params}
         given = {each for name, value in said.items() if isinstance(value, str) for each in named[name]}
         try:
             words, idle = translated(head, {each for names in named.values() for each in names}, given)
-        except Refused as refusal:
+        except SlurmError as refusal:
             raise click.UsageError(f"{script}, {refusal}", ctx) from None
         where = f"the lines {_OF_SLURM} of {script}"
         for taken in _taken(self._read(ctx, words, where)):

@@ -85,9 +85,9 @@ def links_of(session: Session, app: str) -> dict[str, str]:
     if (server := session.server) is not None:
         return server.links(app)
     from scheduler.store.keys import Keys  # noqa: PLC0415 (an API server answers as a rule)
-    from scheduler.store.mailbox import Mailbox  # noqa: PLC0415 (likewise)
+    from scheduler.store.mailbox import Mailboxes  # noqa: PLC0415 (likewise)
 
-    return Mailbox(session.store, Keys(session.cluster)).links(app)
+    return Mailboxes(session.store, Keys(session.cluster)).links(app)
 
 
 def is_over(session: Session, app: str) -> bool:

@@ -457,7 +457,7 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-class _Named(click.Path):
+class _PathName(click.Path):
     """A path, which is not empty."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 (click's)
@@ -467,8 +467,8 @@ class _Named(click.Path):
         return super().convert(value, param, ctx)
 
 
-FILE = _Named(dir_okay=False, path_type=Path)
-FOLDER = _Named(file_okay=False, path_type=Path)
+FILE = _PathName(dir_okay=False, path_type=Path)
+FOLDER = _PathName(file_okay=False, path_type=Path)
 number_option = partial(click.option, type=int, metavar="N")
 file_option = partial(click.option, type=FILE, metavar="FILE")
 size_option = partial(click.option, type=read_size, metavar="SIZE")
@@ -478,7 +478,7 @@ names_argument = partial(click.argument, nargs=-1, required=True, type=read_text
 as_json = flag("--json", "as_json", help="Print JSON.")
 
 
-class Whole(click.IntRange):
+class WholeNumber(click.IntRange):
     """A whole number within bounds."""
 
     name = "whole number"
@@ -486,7 +486,7 @@ class Whole(click.IntRange):
 
 def range_option(name: str, lowest: int, highest: int | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
     """An option that takes a whole number within bounds."""
-    return click.option(name, **{"type": Whole(lowest, highest), "metavar": "N", **settings})
+    return click.option(name, **{"type": WholeNumber(lowest, highest), "metavar": "N", **settings})
 
 
 def check_extra(option: str, package: str, extra: str) -> None:

@@ -19,7 +19,7 @@ from scheduler.model.events import by_kind, named
 from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
-    from scheduler.store.codec import Line
+    from scheduler.store.codec import EventLine
 
 ROWS = 50_000
 """Number of rows in a row group."""
@@ -37,7 +37,7 @@ KINDS = {"resources": ("offer", "amounts", "resources"), "requested_resources": 
 TRUTH = ("done", "idle", "borrow", "unlimited", "has_driver")
 
 
-def write(path: Path, lines: Iterable[Line]) -> int:
+def write(path: Path, lines: Iterable[EventLine]) -> int:
     """Write the events to the file `path`, which appears only once it is complete. Returns their number.
 
     Raises: OSError from the file, and what reading `lines` raises.
@@ -70,7 +70,7 @@ def write(path: Path, lines: Iterable[Line]) -> int:
     return rows
 
 
-def _row(line: Line) -> dict[str, Any]:
+def _row(line: EventLine) -> dict[str, Any]:
     """The fields of the line and of its event; `app` also for an event that names only an executor."""
     said = named(line.data)
     if "app" not in said and "executor" in said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fairlog.cli.failures import NotThatLong
+from fairlog.cli.failures import PositionMissing
 from recovery.replay.bounds import Bound
 
 
@@ -20,9 +20,9 @@ def check_reached(bound: Bound, seq: int, ended_at: int, now: Callable[[], int] 
     It has reached every time that is not in the future.
     """
     if bound.seq is not None and seq < bound.seq:
-        raise NotThatLong(f"the log ends at position {seq}, before {bound.seq}")
+        raise PositionMissing(f"the log ends at position {seq}, before {bound.seq}")
     if bound.at is not None and bound.at > now():
-        raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {bound} is in the future")
+        raise PositionMissing(f"the log ends at position {seq}, {Bound(at=ended_at)}; {bound} is in the future")
 
 
 def check_span(first: Bound, last: Bound, seq: int, ended_at: int) -> None:
@@ -30,4 +30,4 @@ def check_span(first: Bound, last: Bound, seq: int, ended_at: int) -> None:
     check_reached(first, seq, ended_at)
     check_reached(last, seq, ended_at)
     if first.at is not None and first.at > ended_at:
-        raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}, before {first}")
+        raise PositionMissing(f"the log ends at position {seq}, {Bound(at=ended_at)}, before {first}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from scheduler.store.codec import Line
+    from scheduler.store.codec import EventLine
 
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
@@ -307,7 +307,7 @@ def duration(milliseconds: int | None) -> str:
     return f"{minutes}m{int(seconds) % 60:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
 
 
-def log_line(line: Line) -> str:
+def log_line(line: EventLine) -> str:
     """One event on one line: position, time, type, data."""
     from scheduler.model.events import named  # noqa: PLC0415 - other answers need not wait for the models
 
@@ -326,7 +326,7 @@ def event_words(kind: str, fields: Mapping[str, Any]) -> str:
     )
 
 
-def log_json(line: Line) -> str:
+def log_json(line: EventLine) -> str:
     """One event as a JSON object on one line, in ASCII, because some readers break lines at Unicode separators."""
     return json.dumps(line.as_json(), separators=(",", ":"))
 

@@ -23,7 +23,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import NoMaster, UnsuitableStore
 from scheduler.rules.permission import Subject, may_read
 from scheduler.rules.views import look
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.program_log import masked
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms, connect
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
     from scheduler.service.keyring import Keyring
     from scheduler.store.eventlog import EventLog
-    from scheduler.store.visits import Call, Reply, Wanted
+    from scheduler.store.visits import Call, Reply, VisitCommand
 
 T = TypeVar("T")
 ANSWER_S = 2.0
@@ -92,9 +92,9 @@ class Road:
         return keyring_for(self.url, own=self._own_keys)
 
     @cached_property
-    def client(self) -> Client:
+    def client(self) -> CommandClient:
         """What sends commands through the store."""
-        return Client(self.store, self.cluster, keyring=self.keyring, timeout_s=self.timeout_s)
+        return CommandClient(self.store, self.cluster, keyring=self.keyring, timeout_s=self.timeout_s)
 
     @cached_property
     def reader(self) -> Reader:
@@ -115,7 +115,7 @@ class Road:
         check_store(self.store, unsafe=self._unsafe, serving=False)
         return False
 
-    def carried(self, send: Callable[[Client], T], what_now: str) -> T:
+    def carried(self, send: Callable[[CommandClient], T], what_now: str) -> T:
         """What is answered to commands; reports first if they have to wait for a master. Raises: Unconfirmed."""
         if not self.check():
             for_s = f"{self.client.timeout_s:g} s"
@@ -153,7 +153,7 @@ class Road:
         sign = {} if ring is None or not ring.door else {"sign": ring.sign_read}
         record_read(self.store, self.keys, self.client.by, what, app, reason, **sign)
 
-    def visit(self, state: ClusterState, app: str, wanted: Wanted) -> Callable[[Call], Reply]:
+    def visit(self, state: ClusterState, app: str, wanted: VisitCommand) -> Callable[[Call], Reply]:
         """Run a command in the cell of the app's executor; what carries its input and output.
 
         Raises: UnknownApp, InvalidCommand without such an executor; NotAllowed.
@@ -173,7 +173,7 @@ class Road:
         if members(self.store, self.keys)[0] is None:
             return False
         try:
-            Client(self.store, self.cluster, keyring=self.keyring, timeout_s=ANSWER_S).hear()
+            CommandClient(self.store, self.cluster, keyring=self.keyring, timeout_s=ANSWER_S).hear()
         except NoMaster:
             return False
         except RedisError as error:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from fairlog import credentials
 from fairlog.api.addresses import UNIX
-from fairlog.cli.failures import NoStore, NotThatLong, Unconfirmed, UnknownCluster
+from fairlog.cli.failures import NoStore, PositionMissing, Unconfirmed, UnknownCluster
 from fairlog.cli.reached import check_reached
 from fairlog.cli.render import say
 from fairlog.errors import Refused, Unreachable
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
     from fairlog.cli.road import Road
     from fairlog.cli.target import Target
-    from fairlog.local.running import Running
+    from fairlog.local.running import RunningUp
     from recovery.failover.lease import Member
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.model.errors import CommandRejected
     from scheduler.rules.state import ClusterState
-    from scheduler.service.client import Client
+    from scheduler.service.client import CommandClient
     from scheduler.service.keyring import Keyring
     from scheduler.service.receipts import Receipt
     from scheduler.store.codec import Fact
     from scheduler.store.eventlog import EventLog
     from scheduler.store.keys import Keys
-    from scheduler.store.visits import Call, Reply, Wanted
+    from scheduler.store.visits import Call, Reply, VisitCommand
 
 T = TypeVar("T")
 HEARD_S = 2.0
@@ -106,7 +106,7 @@ class Session:
                 raise UnknownCluster(f"the API at {self.api_url}", asked, [served])
 
     @cached_property
-    def _place(self) -> tuple[str, str, Running | None]:
+    def _place(self) -> tuple[str, str, RunningUp | None]:
         if self.api is not None:
             raise NoStore(
                 f"this needs the store itself, and you use the API at {self.api_url}; run it on the store's host with "
@@ -160,7 +160,7 @@ class Session:
         return self._place[1]
 
     @property
-    def up(self) -> Running | None:
+    def up(self) -> RunningUp | None:
         """The `up` that provides the store, if one does."""
         return self._place[2]
 
@@ -185,7 +185,7 @@ class Session:
         return self.road.keyring
 
     @property
-    def client(self) -> Client:
+    def client(self) -> CommandClient:
         """What sends commands through the store."""
         return self.road.client
 
@@ -228,7 +228,7 @@ class Session:
             return self.road.carried(lambda sender: sender.submit(command, secrets), what_now)
         return self._confirmed(lambda sender: sender.submit(command, secrets), what_now)
 
-    def _confirmed(self, send: Callable[[Client | ApiClient], T], what_now: str) -> T:
+    def _confirmed(self, send: Callable[[CommandClient | ApiClient], T], what_now: str) -> T:
         """What is answered to a command; reports meanwhile if it has to wait for a master. Raises: Unconfirmed."""
         try:
             if (api := self.api or self._near) is None:
@@ -311,7 +311,7 @@ class Session:
 
             self.road.record_output(self.folded(), app, Subject(company, user), reason)
 
-    def visit(self, app: str, wanted: Wanted) -> Callable[[Call], Reply]:
+    def visit(self, app: str, wanted: VisitCommand) -> Callable[[Call], Reply]:
         """Run a command in the cell of the app's executor; what carries its input and output.
 
         Raises: UnknownApp, InvalidCommand without such an executor; NotAllowed.
@@ -453,11 +453,11 @@ def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> 
         seq, ended_at = entry.seq, entry.at
         yield entry
     if at is not None and at.at is not None and not seq:
-        raise NotThatLong(f"the log begins after {at}; give a later time")
+        raise PositionMissing(f"the log begins after {at}; give a later time")
     check_reached(at or OPEN, seq, ended_at, now_ms)
 
 
-def locate(target: Target) -> tuple[str, str, Running | None]:
+def locate(target: Target) -> tuple[str, str, RunningUp | None]:
     """The store's URL, the cluster's name, and the `up` that provides them, if one does.
 
     Raises: NoStore, UnsuitableStore if the URL cannot be read.

@@ -15,7 +15,7 @@ import click
 
 from fairlog.cli import render
 from scheduler.model.text import printable
-from scheduler.store.visits import CHUNK_BYTES, Call, Reply, Wanted
+from scheduler.store.visits import CHUNK_BYTES, Call, Reply, VisitCommand
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -36,10 +36,10 @@ def is_terminal(*, asked: bool | None) -> bool:
     return here if asked is None else asked
 
 
-def wanted(command: Sequence[str], place: str, *, terminal: bool, reason: str = "") -> Wanted:
+def wanted(command: Sequence[str], place: str, *, terminal: bool, reason: str = "") -> VisitCommand:
     """The command in the cell of the executor with that id, "" = the first one; in a terminal of this one's size."""
     size = shutil.get_terminal_size() if terminal else None
-    return Wanted(
+    return VisitCommand(
         tuple(command),
         place,
         term=os.environ.get("TERM", "") if terminal else "",

@@ -34,7 +34,7 @@ _STATES = {
 }
 
 
-class Ended(NamedTuple):
+class AppOutcome(NamedTuple):
     """How an app ended, from its registration (ms).
 
     `last_code` is the exit code of its last driver, or if it has none, of the last of its programs that failed.
@@ -51,7 +51,7 @@ Show = Callable[[str, Progress], None]
 """Shows an app's state and how many of its tasks have succeeded."""
 
 
-def wait_for(session: Session, app: str, seq: int) -> Ended:
+def wait_for(session: Session, app: str, seq: int) -> AppOutcome:
     """Wait for the end of the app registered at `seq`, and say on stderr for what it waits and how it ended.
 
     A change of masters does not matter. An interrupt ends the wait, not the app.
@@ -94,7 +94,7 @@ class Reasons:
             render.say(f"{self._app} waits: {said}")
 
 
-def exit_code_of(session: Session, app: str, end: Ended) -> int:
+def exit_code_of(session: Session, app: str, end: AppOutcome) -> int:
     """The exit code of whoever waited for the app.
 
     It is 0 if the app finished, that of its driver if it failed with it, else the largest of its tasks, or the last of
@@ -112,7 +112,7 @@ def exit_code_of(session: Session, app: str, end: Ended) -> int:
     return max(filter(None, failed), default=0) or max(filter(None, others), default=1)
 
 
-def _watch(session: Session, app: str, seq: int, show: Show) -> Ended:
+def _watch(session: Session, app: str, seq: int, show: Show) -> AppOutcome:
     """Returns when the app has ended."""
     work = tasks_of(session)
     state, began_at = "pending", 0
@@ -128,7 +128,7 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> Ended:
             began_at = began_at or fact.at
             if isinstance(fact.event, AppRemoved):
                 said = fact.private.said if fact.private is not None else fact.event.detail
-                return Ended(began_at, fact.at, fact.event.reason, said, code)
+                return AppOutcome(began_at, fact.at, fact.event.reason, said, code)
             if isinstance(fact.event, AppRegistered):
                 ends = _ends(has_driver=fact.event.driver is not None, programs=fact.event.programs)
             if isinstance(fact.event, DriverRemoved | ExecutorRemoved) and fact.type == ends:
@@ -137,7 +137,7 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> Ended:
     raise AssertionError("following the log never ends by itself")
 
 
-def _look(session: Session, app: str, show: Show) -> Ended:
+def _look(session: Session, app: str, show: Show) -> AppOutcome:
     """As `_watch`, through the API."""
     work, progress, next_s = tasks_of(session), Progress(), 0.0
     while True:
@@ -145,7 +145,7 @@ def _look(session: Session, app: str, show: Show) -> Ended:
         if found["endedAt"] is not None:
             ends = _ends(has_driver=found["hasDriver"], programs=found["executorProgram"])
             code = _last_code(session.api, app, ends) if session.api is not None and ends else None
-            return Ended(found["submittedAt"], found["endedAt"], found["state"], found["detail"], code)
+            return AppOutcome(found["submittedAt"], found["endedAt"], found["state"], found["detail"], code)
         if time.monotonic() >= next_s:
             progress, next_s = work.progress(app), time.monotonic() + _LINE_EVERY_S
         show(found["state"], progress)
@@ -158,7 +158,7 @@ def _ends(*, has_driver: bool, programs: bool) -> str:
 
 
 def _last_code(api: ApiClient, app: str, ends: str) -> int | None:
-    """As `Ended` has it, of an app that has ended."""
+    """As `AppOutcome` has it, of an app that has ended."""
     code: int | None = None
     for event in api.follow(f"/v1/apps/{quote(app, safe='')}/events"):
         if event["type"] == ends:

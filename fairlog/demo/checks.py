@@ -24,12 +24,12 @@ from scheduler.store.codec import Fact
 VIEWS: dict[str, Any] = {"apps": {"everything": True}, "workers": {}, "companies": {}, "shares": {}, "settings": {}}
 
 
-class Broken(FairlogError):
+class CheckFailed(FairlogError):
     """A check of the demo failed."""
 
 
 @dataclass
-class Story:
+class DemoStory:
     """The final state, the core-ms and number of executors of each app, and the numbers of checks passed."""
 
     state: ClusterState = field(default_factory=ClusterState)
@@ -39,12 +39,12 @@ class Story:
     admissions: int = 0
 
 
-def read_story(facts: Sequence[Fact]) -> Story:
+def read_story(facts: Sequence[Fact]) -> DemoStory:
     """Fold the log and check each position and each admission.
 
     Raises: Broken naming the position and the violation, InvariantViolated if a ledger does not add up.
     """
-    story, since = Story(), dict[str, int]()
+    story, since = DemoStory(), dict[str, int]()
     turn, entitled = 0, Entitlement()
     for fact in facts:
         event = fact.event
@@ -73,7 +73,7 @@ def check_workers(state: ClusterState, seq: int) -> None:
         cores = sum(executor.resources.cores for executor in worker.executors.values())
         memory_mb = sum(executor.resources.memory_mb for executor in worker.executors.values())
         if cores > worker.offer.cores or memory_mb > worker.offer.memory_mb:
-            raise Broken(
+            raise CheckFailed(
                 f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB, "
                 f"but offers {worker.offer.cores} cores and {worker.offer.memory_mb} MiB"
             )
@@ -91,14 +91,14 @@ def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int, entitl
     if not due:
         size = state.apps[admitted.app].need.executor
         if not any(worker.free.covers(size) for worker in state.workers.values() if worker.status == "alive"):
-            raise Broken(f"log position {seq}: {admitted.app} was admitted although no worker has room for it")
+            raise CheckFailed(f"log position {seq}: {admitted.app} was admitted although no worker has room for it")
     elif admitted.company not in due:
         others = ", ".join(sorted(due))
-        raise Broken(f"log position {seq}: {admitted.app} was admitted, but {others} had an app that is entitled")
+        raise CheckFailed(f"log position {seq}: {admitted.app} was admitted, but {others} had an app that is entitled")
     else:
         lowest = min(due, key=lambda name: _share(state, name))
         if _share(state, lowest) < _share(state, admitted.company):
-            raise Broken(
+            raise CheckFailed(
                 f"log position {seq}: {admitted.company} was chosen with a share of {_share(state, admitted.company)}, "
                 f"but {lowest} had a lower share, {_share(state, lowest)}"
             )
@@ -110,7 +110,7 @@ def check_caps(state: ClusterState, seq: int) -> None:
         moving = sum((app.moving for app in state.apps.values() if app.spec.company == name), NOTHING)
         granted, quota = company.balance.granted - moving, state.quota(name)
         if not company.spec.may_borrow and not quota.covers(NOTHING, granted):
-            raise Broken(f"log position {seq}: {name} is granted {granted}, but its quota is {quota.in_whole()}")
+            raise CheckFailed(f"log position {seq}: {name} is granted {granted}, but its quota is {quota.in_whole()}")
 
 
 def check_acknowledged(facts: Sequence[Fact], receipts: Sequence[Receipt]) -> None:
@@ -118,7 +118,9 @@ def check_acknowledged(facts: Sequence[Fact], receipts: Sequence[Receipt]) -> No
     for receipt in receipts:
         found = facts[receipt.seq - 1] if 0 < receipt.seq <= len(facts) else None
         if found is None or found.cause != receipt.command_id:
-            raise Broken(f"command {receipt.command_id} was acknowledged, but is not at log position {receipt.seq}")
+            raise CheckFailed(
+                f"command {receipt.command_id} was acknowledged, but is not at log position {receipt.seq}"
+            )
 
 
 def takeover_ms(facts: Sequence[Fact], head: int, killed_ms: int) -> int:
@@ -130,7 +132,7 @@ def takeover_ms(facts: Sequence[Fact], head: int, killed_ms: int) -> int:
     for fact in facts[head:]:
         if fact.type == "MasterElected" and (not before or fact.event != before[-1].event):
             return fact.at - killed_ms
-    raise Broken(f"no other master was elected after log position {head}, when the active master was killed")
+    raise CheckFailed(f"no other master was elected after log position {head}, when the active master was killed")
 
 
 def died_with(facts: Sequence[Fact], worker: str, head: int) -> list[str]:
@@ -143,22 +145,22 @@ def check_tasks(app: str, expected: int, states: Sequence[str]) -> None:
     """Raises: Broken unless all `expected` tasks of the app succeeded."""
     succeeded = sum(state == "succeeded" for state in states)
     if succeeded != expected or len(states) != expected:
-        raise Broken(f"{succeeded} of the {expected} tasks of {app} succeeded")
+        raise CheckFailed(f"{succeeded} of the {expected} tasks of {app} succeeded")
 
 
-def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) -> None:
+def check_end(story: DemoStory, expected: Sequence[str], ask: Callable[..., Any]) -> None:
     """Raises: Broken unless every app finished, no resources are held, and `ask` returns the same views as the log."""
     state = story.state
     for app in expected:
         found = state.apps.get(app)
         if found is None or found.state != "finished":
             how = "unknown" if found is None else f"{found.state}{found.detail and f': {found.detail}'}"
-            raise Broken(f"app {app} did not finish: it is {how}")
+            raise CheckFailed(f"app {app} did not finish: it is {how}")
     if state.executors or state.balance.requested.cores or state.balance.granted.cores:
-        raise Broken("resources are still held although every app has ended")
+        raise CheckFailed("resources are still held although every app has ended")
     for view, arguments in VIEWS.items():
         if ask(view, **arguments) != look(state, view, arguments):
-            raise Broken(f"the reader's view of the {view} differs from the log's")
+            raise CheckFailed(f"the reader's view of the {view} differs from the log's")
 
 
 def _share(state: ClusterState, name: str) -> Fraction:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlog.demo.checks import Broken
+from fairlog.demo.checks import CheckFailed
 from recovery.failover.lease import members
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Kills:
         Raises: Broken if all apps ended before both were killed.
         """
         if self._master is None or self._worker is None:
-            raise Broken("all apps ended before a master and a worker could be killed")
+            raise CheckFailed("all apps ended before a master and a worker could be killed")
         return self._master, self._worker
 
     def _kill_master(self) -> None:

@@ -25,7 +25,7 @@ from fairlog.client import StoreClient
 from fairlog.demo import checks
 from fairlog.demo import tasks as demo_tasks
 from fairlog.demo.kills import Kills
-from fairlog.local.up import Plan, Tree
+from fairlog.local.up import Tree, UpPlan
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.service.receipts import Receipt
@@ -63,7 +63,7 @@ def run_demo(*, keep: bool = False) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
-        plan = Plan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
+        plan = UpPlan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
         if note := plain_note():
             click.echo(note)
@@ -123,7 +123,7 @@ def _submit(client: StoreClient) -> tuple[list[SubmitApp], list[Receipt]]:
     ]
     for outcome in client.send_many(orders):
         if isinstance(outcome, CommandRejected):
-            raise checks.Broken(f"an app was refused: {outcome}")
+            raise checks.CheckFailed(f"an app was refused: {outcome}")
         receipts.append(outcome)
     click.echo(f"{len(orders)} apps were submitted in one batch. The scheduler admits them in fair order.\n")
     return orders, receipts
@@ -152,7 +152,7 @@ def _watch(tree: Tree, client: StoreClient, orders: Sequence[SubmitApp], kills: 
                     return
             if elapsed_s > DEADLINE_S:
                 left = sorted(app["app"] for app in apps if not app["endedAt"])
-                raise checks.Broken(f"these apps did not end within {DEADLINE_S:.0f} s: {', '.join(left)}")
+                raise checks.CheckFailed(f"these apps did not end within {DEADLINE_S:.0f} s: {', '.join(left)}")
             time.sleep(_LOOK_S)
 
 
@@ -203,7 +203,7 @@ def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any
     return table
 
 
-def _print_story(story: checks.Story, orders: Sequence[SubmitApp]) -> None:
+def _print_story(story: checks.DemoStory, orders: Sequence[SubmitApp]) -> None:
     """Print a table of the apps in order of admission, and a table of the companies."""
     apps = sorted((story.state.apps[order.app] for order in orders), key=lambda app: app.admitted)
     first_ms = min(app.submitted_at for app in apps)
@@ -255,7 +255,7 @@ def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
             try:
                 total.update(json.loads(work.output(order.app, task.task)))
             except ValueError:
-                raise checks.Broken(f"task {task.task} of {order.app} did not print its result") from None
+                raise checks.CheckFailed(f"task {task.task} of {order.app} did not print its result") from None
     squeezed = totals["squeeze"]
     click.echo(
         f"\nPython's standard library: {totals['words']['words']:,} words and {totals['imports']['imports']:,} imports "
@@ -264,7 +264,7 @@ def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
     )
 
 
-def _print_checks(story: checks.Story, orders: Sequence[SubmitApp]) -> None:
+def _print_checks(story: checks.DemoStory, orders: Sequence[SubmitApp]) -> None:
     held = (
         f"all {len(orders)} apps finished and released their resources",
         f"all digests up to log position {story.positions} are valid, and replaying the log gives the master's state",

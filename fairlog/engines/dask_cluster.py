@@ -16,7 +16,7 @@ from distributed import Adaptive
 from distributed.deploy.spec import NoOpAwaitable, SpecCluster
 from distributed.security import Security
 
-from fairlog.engines.dask_node import Scheduler
+from fairlog.engines.dask_node import DaskScheduler
 from fairlog.engines.keys import draw_keys
 from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, say, whose, why_ended
 from scheduler.model.commands import SubmitApp
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GRACE_S = 30
 _SCRIPT = (
     'exec "$0" -m distributed.cli.dask_worker "$FAIRLOG_DASK_SCHEDULER" --name "$FAIRLOG_EXECUTOR_ID" '
-    "--worker-class fairlog.engines.dask_node.Worker "
+    "--worker-class fairlog.engines.dask_node.DaskWorker "
     '--nthreads "$FAIRLOG_CORES" --memory-limit "${FAIRLOG_MEMORY_MB}MiB" --no-nanny --no-dashboard '
     '--local-directory "$FAIRLOG_SCRATCH" --host "${FAIRLOG_DASK_HOST:-$FAIRLOG_HOST}" --death-timeout 60'
 )
@@ -108,7 +108,7 @@ class FairlogCluster(SpecCluster):  # type: ignore[misc]  # its types are partia
         self.app = self._request.app
         self._variables, security = _drawn(self.app)
         scheduler = {
-            "cls": Scheduler,
+            "cls": DaskScheduler,
             "options": {"host": self._host, "dashboard": False},
             **options.pop("scheduler", {}),
         }

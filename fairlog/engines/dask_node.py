@@ -10,9 +10,9 @@ class _WithoutWeb:
         """Listen nowhere."""
 
 
-class Scheduler(_WithoutWeb, distributed.Scheduler):  # type: ignore[misc]  # its types are partial
+class DaskScheduler(_WithoutWeb, distributed.Scheduler):  # type: ignore[misc]  # its types are partial
     """The scheduler of a `FairlogCluster`."""
 
 
-class Worker(_WithoutWeb, distributed.Worker):  # type: ignore[misc]  # its types are partial
+class DaskWorker(_WithoutWeb, distributed.Worker):  # type: ignore[misc]  # its types are partial
     """A worker of a `FairlogCluster`."""

@@ -102,7 +102,7 @@ def _names(piece: bytes) -> bool:
     return len(piece) <= _FRAME or piece.startswith((pickle.PROTO, pickle.FRAME))
 
 
-class _Worker:
+class _WorkerProcess:
     """One process: takes calls in order and answers each, or returns it before it was begun."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -244,7 +244,7 @@ def _be_worker(tls: ssl.SSLContext, slot: int) -> None:
     connection = _connected(tls, f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()}")
     os.register_at_fork(after_in_child=connection.close)  # what a call leaves behind keeps no dead worker's connection
     script.begin()
-    _Worker(connection).work()
+    _WorkerProcess(connection).work()
 
 
 def main() -> int:

@@ -88,7 +88,7 @@ class _Future(Future[T]):
         return super().cancel()
 
 
-class _Call:
+class _PendingCall:
     __slots__ = ("body", "future", "tries")
 
     def __init__(self, future: _Future[Any], body: wire.Body) -> None:
@@ -101,7 +101,7 @@ class _Link:
     def __init__(self, connection: socket.socket, executor: str) -> None:
         self.connection, self.executor = connection, executor
         self.frames = wire.Frames()
-        self.calls: dict[int, _Call] = {}
+        self.calls: dict[int, _PendingCall] = {}
         self.out = wire.Outgoing()
         self.mean_s: float | None = None
         self.leaving = self.stopped = False
@@ -119,7 +119,7 @@ class _Link:
         self.mean_s = took_s if self.mean_s is None else 0.8 * self.mean_s + 0.2 * took_s
 
 
-class _Pool:
+class _WorkerPool:
     """The pool's state and thread; it does not refer to the `Executor`, so that this can be collected."""
 
     def __init__(
@@ -132,7 +132,7 @@ class _Pool:
         self.initializer: wire.Body = ()
         """The call that each worker makes first, pickled."""
         self.app: OwnedApp | None = None
-        self.calls: deque[_Call] = deque()
+        self.calls: deque[_PendingCall] = deque()
         self._lock = threading.Lock()
         self._closing = self._ended = False
         self._broken: BaseException | None = None
@@ -141,7 +141,7 @@ class _Pool:
         self._events: deque[Event] = deque()
         self._why: dict[str, str] = {}
         """Executor -> why it failed, as the log says."""
-        self._doomed: list[tuple[float, _Call, str]] = []
+        self._doomed: list[tuple[float, _PendingCall, str]] = []
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.settimeout(0)
@@ -160,7 +160,7 @@ class _Pool:
         self.app, self._asked = app, asked
         self._thread.start()
 
-    def add(self, call: _Call) -> None:
+    def add(self, call: _PendingCall) -> None:
         """Take a call. Raises: RuntimeError after the shutdown, BrokenProcessPool once the pool is broken."""
         with self._lock:
             self.check()
@@ -586,7 +586,7 @@ class Executor(_Executor):
         }
         asked = executors if elastic is None else elastic[0]
         tls = wire.context(keys.authority, chain, server=True)
-        pool = _Pool(listener, tls, slots=cores, retries=retries, idle_s=idle_s)
+        pool = _WorkerPool(listener, tls, slots=cores, retries=retries, idle_s=idle_s)
         if initializer is not None:
             pool.initializer = worker.dumped((initializer, initargs, {}))
         request = SubmitApp(
@@ -630,7 +630,7 @@ class Executor(_Executor):
             future.set_running_or_notify_cancel()
             future.set_exception(error)
             return future
-        self._pool.add(_Call(future, body))
+        self._pool.add(_PendingCall(future, body))
         return future
 
     def map(

@@ -38,7 +38,7 @@ KNOWN = "known"
 """The folder in the data folder of an `up` in which its processes keep how far they have known the log."""
 
 
-class Running(NamedTuple):
+class RunningUp(NamedTuple):
     """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started.
 
     Its API is at `socket`, the path of a Unix socket, and at `api`, an http URL for those with a token.
@@ -77,7 +77,7 @@ def lock(data: Path) -> int:
     return descriptor
 
 
-def announce(running: Running) -> None:
+def announce(running: RunningUp) -> None:
     """Let other commands find the `up`; replaces an earlier announcement."""
     data = Path(running.data)
     draft = data / f"{RECORD}.new"
@@ -95,14 +95,14 @@ def withdraw(data: Path) -> None:
     _link(data).unlink(missing_ok=True)
 
 
-def find_running(data: Path | None = None) -> Running | None:
+def find_running(data: Path | None = None) -> RunningUp | None:
     """The live `up` on `data`, by default this user's `up` started last; None if there is none."""
     if data is not None:
         return _alive(data.absolute())
     return max(_all_running(), key=lambda running: running.started_at, default=None)
 
 
-def others_than(found: Running | None, named: Path | None) -> dict[str, int]:
+def others_than(found: RunningUp | None, named: Path | None) -> dict[str, int]:
     """The data folders of this user's further `up`s, and since when (ms) each runs, if nobody `named` the one found.
 
     None without an `up`.
@@ -138,21 +138,21 @@ def check_own_keys(data: Path) -> None:
     )
 
 
-def _all_running() -> list[Running]:
+def _all_running() -> list[RunningUp]:
     links = _links()
     folders = [default_data(), *(sorted(links.iterdir()) if links.is_dir() else [])]
     return [running for folder in folders if (running := _alive(folder)) is not None]
 
 
-def _alive(data: Path) -> Running | None:
+def _alive(data: Path) -> RunningUp | None:
     with suppress(OSError):
         return _read(data) if is_locked(data / _LOCK) else None
     return None
 
 
-def _read(data: Path) -> Running | None:
+def _read(data: Path) -> RunningUp | None:
     try:
-        return Running(**json.loads((data / RECORD).read_text()))
+        return RunningUp(**json.loads((data / RECORD).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 

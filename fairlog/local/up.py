@@ -29,7 +29,7 @@ from fairlog.api.client import ApiClient
 from fairlog.api.serve import CannotListen
 from fairlog.errors import Unreachable
 from fairlog.local import running
-from fairlog.local.running import KNOWN, Running
+from fairlog.local.running import KNOWN, RunningUp
 from fairlog.local.store import EmbeddedStore
 from fairlog.watch.surroundings import STANDBYS_VARIABLE
 from recovery.archive.accept import refusal
@@ -42,7 +42,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
 from scheduler.service.child import Child, die_with_parent
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.grant_tokens import worker_pass
 from scheduler.service.keyring import KEYS_FILE, KEYS_VARIABLE, Keyring, keyring_at
 from scheduler.service.known import KNOWN_VARIABLE
@@ -78,7 +78,7 @@ def check_local(address: Address) -> None:
         ) from error
 
 
-class NotReady(FairlogError):
+class NotInTime(FairlogError):
     """The cluster did not start or stop in time."""
 
 
@@ -88,7 +88,7 @@ def written(address: Address) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class Plan(NamedTuple):
+class UpPlan(NamedTuple):
     """What to run; `cores` and `memory_mb` are the offer of each worker.
 
     The first master serves its metrics at `metrics`, each further one at the next port.
@@ -122,7 +122,7 @@ class Tree:
     cannot be served where the plan says.
     """
 
-    def __init__(self, plan: Plan, *, say: Callable[[str], None], findable: bool = True) -> None:
+    def __init__(self, plan: UpPlan, *, say: Callable[[str], None], findable: bool = True) -> None:
         self.plan = plan._replace(data=plan.data.absolute())
         self._say = say
         self._findable = findable
@@ -203,7 +203,7 @@ class Tree:
             if hopeless or time.monotonic() > deadline:
                 failed = [f"{child.name} failed: {child.failures[-1]}" for child in self._children if child.failures]
                 why = failed[0] if failed else f"{self.masters[0].name} says: {self.masters[0].last_words()}"
-                raise NotReady(f"the cluster does not start; {why}")
+                raise NotInTime(f"the cluster does not start; {why}")
             self.tend()
             time.sleep(_POLL_S)
         self._ready = True
@@ -219,14 +219,14 @@ class Tree:
             with connect(self.store.url) as store:
                 serving = members(store, keys)[0]
                 if serving is None and (refused := refusal(EventLog(store, keys))) is not None:
-                    raise NotReady(str(refused))
+                    raise NotInTime(str(refused))
                 if serving is None and REFUSING in self.masters[0].last_words():
                     check_edition(rebuild(EventLog(store, keys))[0])
                 agents = cast("dict[bytes, bytes]", store.hgetall(keys.agents))
                 registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
                 if serving is None or any(registered.get(worker.name, 0) != worker.pid for worker in self.workers):
                     return False
-                Client(store, self.plan.cluster, keyring=self.keyring, timeout_s=_ANSWER_S).hear()
+                CommandClient(store, self.plan.cluster, keyring=self.keyring, timeout_s=_ANSWER_S).hear()
             with ApiClient(f"{UNIX}{self.store.api_socket}", timeout_s=_ANSWER_S) as api:
                 api.check()
         except (RedisError, NoMaster, Unreachable):
@@ -262,7 +262,7 @@ class Tree:
     def _announce(self) -> None:
         if self._findable:
             data, pid = str(self.plan.data), self.store.pid
-            up = Running(os.getpid(), self.store.url, self.plan.cluster, data, pid, self._started_at, self._ready)
+            up = RunningUp(os.getpid(), self.store.url, self.plan.cluster, data, pid, self._started_at, self._ready)
             up = up._replace(masters=self.plan.masters)
             running.announce(up._replace(socket=str(self.store.api_socket), api=f"http://{self.address}"))
 
@@ -306,7 +306,7 @@ def as_fairlog(
     runpy.run_module("fairlog", run_name="__main__")
 
 
-def run_up(plan: Plan, say: Callable[[str], None]) -> None:
+def run_up(plan: UpPlan, say: Callable[[str], None]) -> None:
     """Run the tree of `plan` in the foreground until SIGTERM, SIGINT or SIGHUP; `say` reports on its processes.
 
     Raises: as `Tree` and `Tree.wait_until_ready`.
@@ -333,7 +333,7 @@ def run_up(plan: Plan, say: Callable[[str], None]) -> None:
     say("stopped")
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: UpPlan) -> str:
     """What `up` has started, and what to type next."""
     offer = f"{plan.cores} cores and {size_text(plan.memory_mb)}"
     masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 active, the others standby)"
@@ -349,7 +349,7 @@ def describe(plan: Plan) -> str:
     )
 
 
-def start_detached(plan: Plan) -> Running:
+def start_detached(plan: UpPlan) -> RunningUp:
     """Start `up` in the background; returns once the cluster is ready.
 
     Raises: DataInUse if another runs on the data, NotReady with its last output if it ends.
@@ -371,17 +371,17 @@ def start_detached(plan: Plan) -> Running:
         if found is not None and found.pid == up.pid and found.ready:
             return found
         if up.exit_code is not None:
-            raise NotReady(up.last_words())
+            raise NotInTime(up.last_words())
         time.sleep(_POLL_S)
 
 
-def stop_running(found: Running) -> None:
+def stop_running(found: RunningUp) -> None:
     """Stop the `up`. Returns once all of it has ended. Raises: NotReady if it takes too long."""
     os.kill(found.pid, signal.SIGTERM)
     deadline = time.monotonic() + 3 * STOP_S
     while running.find_running(Path(found.data)) is not None or started_s(found.pid) is not None:
         if time.monotonic() > deadline:
-            raise NotReady(
+            raise NotInTime(
                 f"`fairlog up` (process {found.pid}) was asked to stop but still runs; end it with `kill {found.pid}`"
             )
         time.sleep(_POLL_S)

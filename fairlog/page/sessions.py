@@ -37,7 +37,7 @@ _PURPOSE = b"session of the page"
 _WITHOUT = "-"
 
 
-class Session(NamedTuple):
+class PageVisit(NamedTuple):
     """Who looks at the page, under which id, and until when (ms) without a new cookie."""
 
     id: str
@@ -82,7 +82,7 @@ class Sessions:
         parts = identity or secrets.token_hex(8), who.account, who.token or _WITHOUT, str(now + SESSION_MS), door
         return _spelled(":".join((*parts, self._mac(door, parts[:-1]))).encode())
 
-    def of(self, cookie: str, state: ClusterState, now: int) -> Session:
+    def of(self, cookie: str, state: ClusterState, now: int) -> PageVisit:
         """The session that the cookie shows. Raises: NotAuthenticated unless it, and its token, is good at `now`."""
         try:
             said = urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4))
@@ -102,7 +102,7 @@ class Sessions:
             raise NotAuthenticated("the session has ended")
         if identity in self._ended:
             raise NotAuthenticated("the session was ended")
-        return Session(identity, self._sender(state, account, token, now), int(until))
+        return PageVisit(identity, self._sender(state, account, token, now), int(until))
 
     def _sender(self, state: ClusterState, account: str, token: str, now: int) -> By:
         if token == _WITHOUT:

@@ -19,7 +19,7 @@ _PLACED = 10_000
 """The most executors that are looked for room for."""
 
 
-class Seen(NamedTuple):
+class PoolSeen(NamedTuple):
     """What one look has found: what the provider has, the workers of the log by id, and what apps lack by size."""
 
     listed: Mapping[str, Instance]
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     """Workers that have an account; looked for only now and then."""
 
 
-class Plan(NamedTuple):
+class PoolPlan(NamedTuple):
     """What is to be done, each list by the worker's number, and the figures of the line that tells of the pool."""
 
     start: list[str]
@@ -72,7 +72,7 @@ class Memory:
         self.not_before = 0.0
         """Nothing is started before."""
 
-    def note(self, pool: Pool, seen: Seen, now_s: float) -> None:
+    def note(self, pool: Pool, seen: PoolSeen, now_s: float) -> None:
         """Remember what is seen now, and forget what is over."""
         empty = {name for name, each in seen.workers.items() if each["status"] == "alive" and is_empty(each)}
         coming = {name for name in seen.listed if pool.number(name) is not None and not is_live(seen, name)}
@@ -88,12 +88,12 @@ def is_empty(worker: Mapping[str, Any]) -> bool:
     return not worker["executors"] and not worker["drivers"]
 
 
-def is_live(seen: Seen, name: str) -> bool:
+def is_live(seen: PoolSeen, name: str) -> bool:
     """Whether the log has the worker, and not as lost."""
     return name in seen.workers and seen.workers[name]["status"] != "lost"
 
 
-def _fate(pool: Pool, seen: Seen, name: str, late: bool) -> Fate:  # noqa: FBT001 (of one caller)
+def _fate(pool: Pool, seen: PoolSeen, name: str, late: bool) -> Fate:  # noqa: FBT001 (of one caller)
     """What is to become of a worker of the pool; `late`: it has had its time to join."""
     worker, instance = seen.workers.get(name), seen.listed.get(name)
     joined = worker is not None and worker["status"] != "lost"
@@ -112,7 +112,7 @@ def _fate(pool: Pool, seen: Seen, name: str, late: bool) -> Fate:  # noqa: FBT00
     return "take back" if ours and not instance.leaving else "wait"
 
 
-def plan(pool: Pool, seen: Seen, memory: Memory, now_s: float) -> Plan:
+def plan(pool: Pool, seen: PoolSeen, memory: Memory, now_s: float) -> PoolPlan:
     """What to do now, after `memory.note`.
 
     A name is in use while the provider has it or the log has its worker; so nothing is ever there twice, whatever
@@ -141,7 +141,7 @@ def plan(pool: Pool, seen: Seen, memory: Memory, now_s: float) -> Plan:
             [name for name in idle if name not in drain][: max(0, spare - len(drain))], LETS_GO.format(pool.name)
         )
     start = [pool.worker(number) for number in free[: max(0, more)]]
-    return Plan(
+    return PoolPlan(
         start=start,
         stop=[*fates["stop"], *fates["give up"]],
         drain=drain,

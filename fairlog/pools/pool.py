@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from fairlog.pools.look import Memory, Plan, Seen, plan
+from fairlog.pools.look import Memory, PoolPlan, PoolSeen, plan
 from fairlog.pools.providers import Order, ProviderFailed, provider_of
 from scheduler.model.commands import (
     AddAccount,
@@ -78,7 +78,7 @@ def hold(pool: str, wait_s: float = LOCK_S) -> int:
     return lock
 
 
-class Running:
+class RunningPool:
     """A pool that runs: `look`, `act`, or `serve`, which does both until `stop`. `tell` hears what is done.
 
     `api` is where workers find API servers if the file does not say so; `lock` that of the pool (`hold`).
@@ -102,12 +102,12 @@ class Running:
         """End `serve` after the present round; the workers stay."""
         self._over.set()
 
-    def look(self) -> Plan:
+    def look(self) -> PoolPlan:
         """What there is to do now. Raises: ProviderFailed; what the API client raises."""
         listed = self._provider.present()
         known = self._client.view("workers", lost=True)
         ours = {each["worker"]: each for each in known if self._pool.number(each["worker"]) is not None}
-        seen = Seen(listed, ours, self._client.view("demand"), self._accounts() if self._untidy else ())
+        seen = PoolSeen(listed, ours, self._client.view("demand"), self._accounts() if self._untidy else ())
         now_s = time.monotonic()
         self._memory.note(self._pool, seen, now_s)
         return plan(self._pool, seen, self._memory, now_s)
@@ -119,7 +119,7 @@ class Running:
         self._untidy = bool(found)
         return found
 
-    def act(self, found: Plan) -> None:
+    def act(self, found: PoolPlan) -> None:
         """Do it, several things at a time, and return once all is done or has failed."""
         for name, why in found.drain.items():
             self._send(name, "drain", f"{name} takes nothing new: {why}", DrainWorker(worker=name, reason=why))
@@ -138,7 +138,7 @@ class Running:
         elif done:
             self._failures = 0
 
-    def serve(self, until: Callable[[Plan], bool] = lambda _: False) -> int:
+    def serve(self, until: Callable[[PoolPlan], bool] = lambda _: False) -> int:
         """Look and act until `stop`, or until `until` says so of a round with nothing to do. Returns an exit code.
 
         Raises: NotAllowed, NotAuthenticated if the account may not do what a pool does.
@@ -232,7 +232,7 @@ class Running:
             if isinstance(outcome, CommandRejected) and not isinstance(outcome, UnknownWorker | UnknownAccount):
                 raise outcome
 
-    def _summary(self, found: Plan) -> None:
+    def _summary(self, found: PoolPlan) -> None:
         """Tell how the pool stands, if that has changed."""
         pool = self._pool
         text = f"{found.serve} of at most {pool.most} workers serve, {found.empty} of them with nothing to do"
@@ -250,7 +250,7 @@ class Running:
         self._tell({"did": did, "worker": None, "text": text, **more})
 
 
-def figures(pool: Pool, found: Plan) -> dict[str, Any]:
+def figures(pool: Pool, found: PoolPlan) -> dict[str, Any]:
     """The figures of a plan, as JSON values."""
     rate = None if pool.price is None else (found.serve + found.coming) * pool.price
     return {

@@ -84,7 +84,7 @@ class Provider(Protocol):
         """End it; nothing if it is gone."""
 
 
-class Run:
+class CommandRunner:
     """Runs commands, each for at most `timeout_s`; `lock` is a descriptor that stays open while one runs."""
 
     def __init__(self, lock: int, timeout_s: int) -> None:
@@ -112,7 +112,7 @@ class Run:
 class ByCommand:
     """Commands of the operator (`spec.Commands`)."""
 
-    def __init__(self, pool: Pool, spec: Commands, run: Run) -> None:
+    def __init__(self, pool: Pool, spec: Commands, run: CommandRunner) -> None:
         self._pool, self._spec, self._run = pool, spec, run
 
     def present(self) -> dict[str, Instance]:
@@ -147,7 +147,7 @@ class ByCommand:
 class BySlurm:
     """Jobs of Slurm: one a worker, named as it is. Of two jobs of a name, only one runs at a time."""
 
-    def __init__(self, pool: Pool, spec: Slurm, run: Run) -> None:
+    def __init__(self, pool: Pool, spec: Slurm, run: CommandRunner) -> None:
         self._pool, self._spec, self._run = pool, spec, run
 
     def present(self) -> dict[str, Instance]:
@@ -323,7 +323,7 @@ def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any
 
 def provider_of(pool: Pool, lock: int) -> Provider:
     """The provider that the pool names; its commands keep the descriptor `lock` open."""
-    run = Run(lock, pool.provider.timeout)
+    run = CommandRunner(lock, pool.provider.timeout)
     match pool.provider:
         case Commands() as spec:
             return ByCommand(pool, spec, run)

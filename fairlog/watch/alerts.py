@@ -81,7 +81,7 @@ class Notice(Struct, kw_only=True):
         }
 
 
-class Holding(Struct):
+class HeldCondition(Struct):
     """A condition that holds, since when (ms) it has been seen, and its id."""
 
     id: str
@@ -122,7 +122,7 @@ class Pages(Struct):
     """What the book remembers."""
 
     cluster: str = ""
-    holding: dict[str, Holding] = {}
+    holding: dict[str, HeldCondition] = {}
     due: list[Notice] = field(default_factory=list)
     short_since: dict[str, int] = {}
     master: str = ""
@@ -174,14 +174,14 @@ class Book:
         for key, each in holding.items():
             if key not in pages.holding:
                 identity = blake2b(f"{pages.cluster}\0{key}\0{now}".encode(), digest_size=12).hexdigest()
-                pages.holding[key] = Holding(id=identity, **{**each._asdict(), "since": each.since or now})
+                pages.holding[key] = HeldCondition(id=identity, **{**each._asdict(), "since": each.since or now})
                 pages.due.append(self._notice(pages.holding[key], "firing", now, names))
         ended = [key for key in pages.holding if key not in holding] if whole else []
         for key in ended:
             pages.due.append(self._notice(pages.holding.pop(key), "resolved", now, names))
         self.save()
 
-    def _notice(self, held: Holding, status: Literal["firing", "resolved"], now: int, names: list[str]) -> Notice:
+    def _notice(self, held: HeldCondition, status: Literal["firing", "resolved"], now: int, names: list[str]) -> Notice:
         about = msgspec.structs.asdict(held)
         identity = about.pop("id")
         return Notice(
@@ -300,7 +300,7 @@ class Command:
             raise Undelivered(f"{self.program} exited with {done.returncode}{f': {said[-1]}' if said else ''}")
 
 
-class Printed:
+class NoticePrinter:
     """Prints a line for each notice."""
 
     def __init__(self, say: Callable[[str], object]) -> None:

@@ -29,7 +29,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from fairlog.watch.conditions import AuditedTo
 from recovery.archive.archive import archived_to, open_log
-from recovery.archive.files import Unreachable
+from recovery.archive.files import PlaceUnreachable
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.snapshot_records import lines, restored
@@ -43,7 +43,7 @@ from scheduler.store.eventlog import GENESIS, PAGE, Position
 from scheduler.store.keys import Keys
 from scheduler.store.transient import passes
 from witness.audit.audit import Audit
-from witness.audit.deviation import CHAIN, Deviation, Verdict
+from witness.audit.deviation import CHAIN, CommonCause, Deviation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -312,7 +312,7 @@ class Auditor:
         except UnreadableRecord as error:
             after = first
             known = error.seq in (self._altered, self.findings.first)
-            if not known and not isinstance(error.__cause__, Unreachable) and self.log.holds(self.position):
+            if not known and not isinstance(error.__cause__, PlaceUnreachable) and self.log.holds(self.position):
                 self._altered = error.seq
                 self._alarm([_broken(error)])
         self._again = after
@@ -371,7 +371,7 @@ class Auditor:
 
     def _unreadable(self, error: UnreadableRecord) -> float:
         """Tell an altered log from one whose archive is away, or whose end was replaced."""
-        if isinstance(error.__cause__, Unreachable):
+        if isinstance(error.__cause__, PlaceUnreachable):
             self._set(trouble=str(error))
         elif self.position.seq and not self.log.holds(self.position):
             self._rewind()
@@ -386,7 +386,7 @@ class Auditor:
     def _alarm(self, found: list[Deviation]) -> None:
         for each in found:
             _log.error("the log breaks its rules", seq=each.seq, rule=each.rule, done=each.done, due=each.due)
-        first = {} if self.findings.first else {"first": found[0].seq, "verdict": str(Verdict(found[0]))}
+        first = {} if self.findings.first else {"first": found[0].seq, "verdict": str(CommonCause(found[0]))}
         self._set(deviations=self.findings.deviations + len(found), **first)
 
     def _set(self, **changed: Any) -> None:  # noqa: ANN401 (the fields of `AuditedTo`)

@@ -40,7 +40,7 @@ REWOUND_SHOWN_MS = 86_400_000
 """How long it is told that the log lost entries which had been audited."""
 
 
-class Bounds(NamedTuple):
+class Thresholds(NamedTuple):
     """From where on something needs attention: parts of the store's memory and disk, and seconds of being short."""
 
     memory: float = 0.8
@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
     short_s: int = 900
 
 
-BOUNDS = Bounds()
+BOUNDS = Thresholds()
 
 
 class Failover(NamedTuple):
@@ -138,7 +138,7 @@ class Around(NamedTuple):
     short_since: Mapping[str, int] = {}
     failover: Failover | None = None
     others: Mapping[str, int] = {}
-    bounds: Bounds = BOUNDS
+    bounds: Thresholds = BOUNDS
     cuts: Mapping[str, Cut] = {}
     log_at: int | None = None
     unreplicated: tuple[int, int] | None = None

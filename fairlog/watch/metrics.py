@@ -48,7 +48,7 @@ Read = Callable[[Callable[["ClusterState"], T]], T]
 """What a function makes of the present state."""
 
 
-class Standing(NamedTuple):
+class StateFigures(NamedTuple):
     """The figures of the state, without what would change with it."""
 
     head: int
@@ -143,7 +143,7 @@ class Metrics:
         around = self._around()
         asked_ms = round(time.time() * 1000)
         offset_s = (around.now - asked_ms) / 1000
-        standing: Standing = self._read(lambda state: standing_of(state, around))
+        standing: StateFigures = self._read(lambda state: standing_of(state, around))
         reasons = self._reasons(standing.waiting)
         ended = [self._tally.over.popleft() for _ in range(len(self._tally.over))]
         self._tasks.look(standing.busy, standing.waiting, ended)
@@ -164,7 +164,7 @@ class Metrics:
         return reasons
 
 
-def standing_of(state: ClusterState, around: Around) -> Standing:
+def standing_of(state: ClusterState, around: Around) -> StateFigures:
     """The figures of the state."""
     apps: Counter[tuple[str, str]] = Counter()
     oldest: dict[str, int] = {}
@@ -185,7 +185,7 @@ def standing_of(state: ClusterState, around: Around) -> Standing:
     workers: Counter[str] = Counter(worker.status for worker in state.workers.values())
     workers["suspect"] = len(state.indexes.suspects)
     workers["lost"] = len(state.lost)
-    return Standing(
+    return StateFigures(
         head=state.head,
         at=state.at,
         conditions=Counter(each.condition for each in found(state, around)),
@@ -230,7 +230,7 @@ def _not_asked(state: ClusterState, apps: Sequence[str]) -> Counter[tuple[str, s
     return Counter((state.apps[app].spec.company, "not-asked") for app in apps if app in state.apps)
 
 
-def of_state(now: Standing, reasons: Mapping[tuple[str, str], int], now_ms: int) -> Iterator[Metric]:
+def of_state(now: StateFigures, reasons: Mapping[tuple[str, str], int], now_ms: int) -> Iterator[Metric]:
     """The metrics of the state at the store's time `now_ms`."""
     yield _gauge("log_position", "Position of the last event in the log.", now.head)
     age_s = max(0, now_ms - now.at) / 1000

@@ -17,10 +17,10 @@ from fairlog.watch.conditions import (
     UNSERVED_SHOWN_MS,
     Around,
     AuditedTo,
-    Bounds,
     Failover,
     Found,
     StoreFacts,
+    Thresholds,
     Unserved,
 )
 from recovery.failover.lease import last_sign, members
@@ -124,7 +124,7 @@ def _read(text: Any, form: type[T]) -> T | None:  # noqa: ANN401 (redis-py's ans
     return None
 
 
-class Watched:
+class RepeatedLooks:
     """What only repeated looks tell: since when a company is short, and that a master took over.
 
     `since` and `master` can be kept between processes.
@@ -156,10 +156,10 @@ def look_around(
     *,
     serving: Member | None = None,
     known: tuple[Member | None, Sequence[Member]] | None = None,
-    watched: Watched | None = None,
+    watched: RepeatedLooks | None = None,
     standbys: int | None = None,
     others: Mapping[str, int] | None = None,
-    bounds: Bounds = BOUNDS,
+    bounds: Thresholds = BOUNDS,
 ) -> Around:
     """The surroundings now; `known` are the masters if they were asked for. Raises: redis-py's errors."""
     holder, standing_by = members(store, keys) if known is None else known

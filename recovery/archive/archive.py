@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from recovery.archive.files import DRAFT, Unreachable, make_folder, names, needed, remove
+from recovery.archive.files import DRAFT, PlaceUnreachable, make_folder, names, needed, remove
 from recovery.archive.segment import SUFFIX, Segment, check, entries, get, put, segment_name, segment_of
 from recovery.replay import snapshot
 from recovery.replay.rebuild import rebuild
@@ -132,7 +132,7 @@ def archive(
             make_folder(folder)
             behind = _snapshot_behind(log, bound, folded)
             yield from _move(log, folder, known, behind, watched(log.read(_position(known), to=bound)))
-        except (CannotArchive, Unreachable, UnreadableRecord):
+        except (CannotArchive, PlaceUnreachable, UnreadableRecord):
             if log.store.lindex(log.keys.archive, -1) == known:
                 raise
         else:

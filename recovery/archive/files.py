@@ -1,7 +1,7 @@
 """Files named by a URL: a path or `file://` on this machine, or any other place that fsspec supports.
 
 A file is replaced atomically after it is completely written, and synced on this machine. All errors of a place are
-raised as `Unreachable`.
+raised as `PlaceUnreachable`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ DRAFT = ".draft"
 _INSTALL = "pip install 'fairlog[archive]'"
 
 
-class Unreachable(FairlogError):
+class PlaceUnreachable(FairlogError):
     """A place cannot be read or written."""
 
 
 class _Errors:
-    """A context that raises every error as `Unreachable`, because each kind of place has its own."""
+    """A context that raises every error as `PlaceUnreachable`, because each kind of place has its own."""
 
     def __init__(self, url: str, what: str) -> None:
         self._sentence = f"{_named(url)} cannot be {what}"
@@ -39,8 +39,8 @@ class _Errors:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, Unreachable):
-            raise Unreachable(f"{self._sentence}: {_reason(error)}") from error
+        if isinstance(error, Exception) and not isinstance(error, PlaceUnreachable):
+            raise PlaceUnreachable(f"{self._sentence}: {_reason(error)}") from error
 
 
 def needed(module: str, what: str) -> ModuleType:
@@ -48,7 +48,7 @@ def needed(module: str, what: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError:
-        raise Unreachable(f"{what} needs {module}, which is not installed; run {_INSTALL}") from None
+        raise PlaceUnreachable(f"{what} needs {module}, which is not installed; run {_INSTALL}") from None
 
 
 def path_of(url: str) -> Path | None:
@@ -60,7 +60,7 @@ def path_of(url: str) -> Path | None:
     if parts.scheme != "file":
         return None
     if parts.netloc not in {"", "localhost"}:
-        raise Unreachable(f"{url} does not name a file on this machine; write file:///FOLDER/FILE")
+        raise PlaceUnreachable(f"{url} does not name a file on this machine; write file:///FOLDER/FILE")
     return Path(unquote(parts.path))
 
 
@@ -81,7 +81,7 @@ def written(url: str) -> Iterator[IO[bytes]]:
         with whole_file(path, private=True) as draft, draft.open("wb") as file:
             yield file
     except OSError as error:
-        raise Unreachable(f"{_named(url)} cannot be written: {_reason(error)}") from error
+        raise PlaceUnreachable(f"{_named(url)} cannot be written: {_reason(error)}") from error
 
 
 @contextmanager
@@ -92,11 +92,11 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
     written.
     """
     if not path.name:
-        raise Unreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it has no file name")
+        raise PlaceUnreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it has no file name")
     if not path.parent.is_dir():
-        raise Unreachable(f"{path} cannot be written: folder {path.parent} does not exist")
+        raise PlaceUnreachable(f"{path} cannot be written: folder {path.parent} does not exist")
     if path.exists() and not path.is_file():
-        raise Unreachable(f"{path} cannot be written: it is a folder or a device; name a file")
+        raise PlaceUnreachable(f"{path} cannot be written: it is a folder or a device; name a file")
     draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}{DRAFT}")
     try:
         draft.touch(mode=0o600 if private else 0o666, exist_ok=False)

@@ -19,7 +19,7 @@ SEALS_VARIABLE = "FAIRLOG_SEALS"
 _NAME = re.compile(r"(\d{15})-([0-9a-f]{64})\.seal")
 
 
-class Kept(NamedTuple):
+class KeptSeal(NamedTuple):
     """What a kept seal says: the log ended a turn at `seq` with this digest."""
 
     seq: int
@@ -36,8 +36,8 @@ def keep(url: str, cluster: str, seal: LogSealed) -> None:
             file.write(msgspec.json.encode(seal) + b"\n")
 
 
-def kept(url: str, cluster: str) -> Iterator[Kept]:
+def kept(url: str, cluster: str) -> Iterator[KeptSeal]:
     """The seals kept below `url`, in order. Raises: Unreachable if the folder cannot be read."""
     for name in names(f"{url.rstrip('/')}/{cluster}"):
         if found := _NAME.fullmatch(name):
-            yield Kept(int(found[1]), found[2])
+            yield KeptSeal(int(found[1]), found[2])

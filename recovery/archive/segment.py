@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from recovery.archive.files import Unreachable, needed, opened, written
+from recovery.archive.files import PlaceUnreachable, needed, opened, written
 from scheduler.model.errors import UnreadableRecord
 from scheduler.store import codec
 from scheduler.store.codec import Record
@@ -84,7 +84,7 @@ def get(segment: Segment) -> list[bytes]:
         zstandard = needed("zstandard", "an archive")
         with opened(segment.url) as file:
             squeezed = file.read()
-    except Unreachable as error:
+    except PlaceUnreachable as error:
         raise segment.unusable(str(error)) from error
     try:
         if zstandard.frame_content_size(squeezed) != segment.size:

@@ -13,7 +13,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.program_log import program_log
 from scheduler.store.codec import Fact, Record, told
-from scheduler.store.eventlog import GENESIS, Bell, EventLog, Position
+from scheduler.store.eventlog import GENESIS, EventLog, LogBell, Position
 
 
 class Follower:
@@ -37,7 +37,7 @@ class Follower:
         """The last position that was read from the log: `position` is ahead of it after `resume`."""
         self._guard = nullcontext() if guard is None else guard
 
-    def follow(self, wait_ms: int, bell: Bell | None = None) -> Sequence[Record]:
+    def follow(self, wait_ms: int, bell: LogBell | None = None) -> Sequence[Record]:
         """Fold the next turns, waiting up to `wait_ms` or until the bell; returns them.
 
         If it starts over, the state is that of the end of the log, and no turns are returned.

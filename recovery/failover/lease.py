@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scheduler.rules.validate import MAX_LEASE_S
 from scheduler.store.connection import clock_ms
-from scheduler.store.eventlog import Bell
+from scheduler.store.eventlog import LogBell
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -104,7 +104,7 @@ class Lease:
         self._member = member.as_json()
         self._ttl_ms = ttl_ms
         self.left_ms = 0
-        self.bell = Bell(keys.handover, "0-0")
+        self.bell = LogBell(keys.handover, "0-0")
         self._take = store.register_script(_TAKE_LUA)
         self._release = store.register_script(_RELEASE_LUA)
         self._appear = store.register_script(_APPEAR_LUA)
@@ -117,7 +117,7 @@ class Lease:
         )
         if not held:
             return True
-        self.left_ms, self.bell = int(held[0]), Bell(keys.handover, held[1].decode())
+        self.left_ms, self.bell = int(held[0]), LogBell(keys.handover, held[1].decode())
         return False
 
     def release(self) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from recovery.archive.files import Unreachable
+from recovery.archive.files import PlaceUnreachable
 from recovery.archive.seal_files import keep
 from recovery.failover.snapshotter import NICENESS, Fork
 from scheduler.model.events import LogSealed
@@ -43,7 +43,7 @@ class Sealer:
 def _keep(url: str, cluster: str, seal: LogSealed) -> int:
     try:
         keep(url, cluster, seal)
-    except Unreachable as error:
+    except PlaceUnreachable as error:
         _log.warning("a seal could not be kept", seq=seal.seq, error=str(error))
         return 1
     return 0

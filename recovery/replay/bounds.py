@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from scheduler.store.codec import Fact, Line
+    from scheduler.store.codec import EventLine, Fact
 
-E = TypeVar("E", "Fact", "Line")
+E = TypeVar("E", "Fact", "EventLine")
 
 
 def moment(at_ms: int) -> str:
@@ -27,11 +27,11 @@ class Bound(NamedTuple):
     def __str__(self) -> str:
         return str(self.seq or 1) if self.at is None else moment(self.at)
 
-    def reached(self, record: Fact | Line) -> bool:
+    def reached(self, record: Fact | EventLine) -> bool:
         """Whether a span that begins here contains the entry or begins before it."""
         return record.at >= self.at if self.at is not None else record.seq >= (self.seq or 1)
 
-    def passed(self, record: Fact | Line) -> bool:
+    def passed(self, record: Fact | EventLine) -> bool:
         """Whether the entry is after a span that ends here."""
         return (self.seq is not None and record.seq > self.seq) or (self.at is not None and record.at > self.at)
 

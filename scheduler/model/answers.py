@@ -1549,7 +1549,7 @@ class Nothing(Camel, frozen=True, kw_only=True):
     """Nothing but that it is done."""
 
 
-class Provider(Verbatim, frozen=True, kw_only=True):
+class LoginProvider(Verbatim, frozen=True, kw_only=True):
     """What a client needs to send its browser to the OpenID provider."""
 
     issuer: str

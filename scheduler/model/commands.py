@@ -37,31 +37,31 @@ else:
     """What a setting can be; the type of each is checked by `decide`."""
 
 
-class _Request(
+class _CommandFields(
     Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False, tag=True, tag_field="type"
 ):
     """A command. Only reading it from JSON checks the types of its values."""
 
 
-class ConfigureCluster(_Request, frozen=True):
+class ConfigureCluster(_CommandFields, frozen=True):
     """Change these settings and keep the others."""
 
     settings: dict[str, Setting]
 
 
-class ChangeEdition(_Request, frozen=True):
+class ChangeEdition(_CommandFields, frozen=True):
     """Decide by that edition of the rules of sharing from now on (semantics H)."""
 
     edition: int
 
 
-class RegisterKind(_Request, frozen=True):
+class RegisterKind(_CommandFields, frozen=True):
     """Let workers offer, and apps request, a kind of resources beside cores and memory (semantics R1)."""
 
     kind: str
 
 
-class RegisterCompany(_Request, frozen=True):
+class RegisterCompany(_CommandFields, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
     `borrow`: whether it may exceed its quota (semantics H1); None = only a default quota may be passed (C2).
@@ -79,7 +79,7 @@ class RegisterCompany(_Request, frozen=True):
     max_max_runtime_s: int | None = None
 
 
-class ChangeCompany(_Request, frozen=True):
+class ChangeCompany(_CommandFields, frozen=True):
     """Replace a tenant's quota in full. If the command states other things and no quota, the quota is unchanged.
 
     The times are as in `RegisterCompany`; 0 removes one.
@@ -95,13 +95,13 @@ class ChangeCompany(_Request, frozen=True):
     max_max_runtime_s: int | None = None
 
 
-class RemoveCompany(_Request, frozen=True):
+class RemoveCompany(_CommandFields, frozen=True):
     """Remove a tenant without apps."""
 
     company: str
 
 
-class SetLimit(_Request, frozen=True):
+class SetLimit(_CommandFields, frozen=True):
     """Set a limit of the cluster, a company or a user of it, where `*` are all without their own (semantics N1).
 
     The cluster's is that of every company without its own. `value` None removes the limit.
@@ -114,7 +114,7 @@ class SetLimit(_Request, frozen=True):
     user: str | None = None
 
 
-class RegisterWorker(_Request, frozen=True, kw_only=True):
+class RegisterWorker(_CommandFields, frozen=True, kw_only=True):
     """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1).
 
     `resources`: kind -> the addresses that it offers (semantics R1). `labels`: what people know it by, which decides
@@ -131,7 +131,7 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class DrainWorker(_Request, frozen=True):
+class DrainWorker(_CommandFields, frozen=True):
     """Stop granting on the worker; its executors and drivers continue (semantics W3). `reason`: why, for people.
 
     `unwell`: the worker's own health check has failed (W11).
@@ -142,34 +142,34 @@ class DrainWorker(_Request, frozen=True):
     unwell: bool = False
 
 
-class DecommissionWorker(_Request, frozen=True):
+class DecommissionWorker(_CommandFields, frozen=True):
     """Stop granting on the worker permanently and stop its executors (semantics W3)."""
 
     worker: str
 
 
-class UndrainWorker(_Request, frozen=True):
+class UndrainWorker(_CommandFields, frozen=True):
     """Resume granting on the worker (semantics W3). `unwell`: only if its own health check had stopped it (W11)."""
 
     worker: str
     unwell: bool = False
 
 
-class RemoveWorker(_Request, frozen=True):
+class RemoveWorker(_CommandFields, frozen=True):
     """Remove the worker once it is empty, or with `force` at once; its executors are lost (semantics W3)."""
 
     worker: str
     force: bool = False
 
 
-class LoseWorker(_Request, frozen=True):
+class LoseWorker(_CommandFields, frozen=True):
     """Declare a silent worker lost; `last_seen` is its last heartbeat in ms (semantics W2)."""
 
     worker: str
     last_seen: int = 0
 
 
-class SubmitApp(_Request, frozen=True):
+class SubmitApp(_CommandFields, frozen=True):
     """Queue an app for its user, under a new id: `tasks` of `cores_per_task` cores each, `cores` of them held at once.
 
     `env` holds names of variables; the client stores their values elsewhere. Executors as in Spark (semantics S5):
@@ -273,7 +273,7 @@ def needs_all(fields: Mapping[str, Any]) -> bool:
     return bool(fields.get("executor_program")) and not fields.get("driver") and fields.get("owner_timeout_s") is None
 
 
-class ScaleApp(_Request, frozen=True):
+class ScaleApp(_CommandFields, frozen=True):
     """Replace the demand of an app in full: its number of executors and the hosts its tasks prefer (semantics L1).
 
     `executors` is the maximum, None = no limit (P4). `prefer` maps host -> number of tasks that prefer it.
@@ -292,14 +292,14 @@ class ScaleApp(_Request, frozen=True):
     executor_resources: dict[str, int] = {}
 
 
-class KillExecutors(_Request, frozen=True):
+class KillExecutors(_CommandFields, frozen=True):
     """Stop these executors of an app and keep its demand; ids of other executors are ignored (semantics P6)."""
 
     app: str
     executors: tuple[str, ...]
 
 
-class KillApp(_Request, frozen=True):
+class KillApp(_CommandFields, frozen=True):
     """End an app; its executors stop and hold their grants until they are gone (semantics A5).
 
     Operators state a `reason` once there are accounts (semantics I3).
@@ -309,7 +309,7 @@ class KillApp(_Request, frozen=True):
     reason: str = ""
 
 
-class SignalApp(_Request, frozen=True):
+class SignalApp(_CommandFields, frozen=True):
     """Send a signal, named without SIG, to what runs of an app, or to its task of that index from 0 (semantics X4).
 
     It goes to the process of each task, or `whole` to all processes that come from it. Operators state a `reason` as
@@ -323,7 +323,7 @@ class SignalApp(_Request, frozen=True):
     reason: str = ""
 
 
-class CancelTask(_Request, frozen=True):
+class CancelTask(_CommandFields, frozen=True):
     """Cancel a task of an app, by its index from 0; the others go on (semantics X4).
 
     Operators state a `reason` as for `KillApp`.
@@ -334,7 +334,7 @@ class CancelTask(_Request, frozen=True):
     reason: str = ""
 
 
-class RequeueApp(_Request, frozen=True):
+class RequeueApp(_CommandFields, frozen=True):
     """Put an app that was admitted back into its user's queue, under its own id (semantics X6).
 
     Operators state a `reason` as for `KillApp`.
@@ -344,7 +344,7 @@ class RequeueApp(_Request, frozen=True):
     reason: str = ""
 
 
-class FinishApp(_Request, frozen=True):
+class FinishApp(_CommandFields, frozen=True):
     """The owner of an app without a driver, whose executors run a program, ends it (semantics G4)."""
 
     app: str
@@ -352,14 +352,14 @@ class FinishApp(_Request, frozen=True):
     detail: str = ""
 
 
-class LoseOwner(_Request, frozen=True):
+class LoseOwner(_CommandFields, frozen=True):
     """Declare the owner of an app lost; `last_seen` is its last sign of life in ms, 0 = none (semantics G4)."""
 
     app: str
     last_seen: int = 0
 
 
-class ExtendApp(_Request, frozen=True):
+class ExtendApp(_CommandFields, frozen=True):
     """Let the app run `by_s` seconds longer: up to the maximum, or `beyond_maximum`, as operators may (X1)."""
 
     app: str
@@ -367,26 +367,26 @@ class ExtendApp(_Request, frozen=True):
     beyond_maximum: bool = False
 
 
-class ReprioritizeApp(_Request, frozen=True):
+class ReprioritizeApp(_CommandFields, frozen=True):
     """Change an app's priority among its user's apps (semantics Q1)."""
 
     app: str
     priority: int
 
 
-class HoldApp(_Request, frozen=True):
+class HoldApp(_CommandFields, frozen=True):
     """Keep a pending app from being admitted until it is released (semantics J3)."""
 
     app: str
 
 
-class ReleaseApp(_Request, frozen=True):
+class ReleaseApp(_CommandFields, frozen=True):
     """End the hold of an app (semantics J3)."""
 
     app: str
 
 
-class EndApp(_Request, frozen=True):
+class EndApp(_CommandFields, frozen=True):
     """A worker reports the end of the app: every task succeeded, or one failed permanently.
 
     `executor` is the one that saw it, "" in older logs.
@@ -405,7 +405,7 @@ class Measured(NamedTuple):
     peak_mb: int
 
 
-class StartedExecutor(_Request, frozen=True):
+class StartedExecutor(_CommandFields, frozen=True):
     """A worker reports that an executor's processes are up.
 
     `worker` is the sender, here and below: after a store failover that lost entries, another worker may hold an
@@ -416,7 +416,7 @@ class StartedExecutor(_Request, frozen=True):
     worker: str = ""
 
 
-class EndedExecutor(_Request, frozen=True, kw_only=True):
+class EndedExecutor(_CommandFields, frozen=True, kw_only=True):
     """A worker reports that an executor is gone; `done` = no task was left for it (semantics S6).
 
     `finished`: a task of its app finished in it (W7). `unstartable`: why its app's command cannot be started on the
@@ -434,7 +434,7 @@ class EndedExecutor(_Request, frozen=True, kw_only=True):
     used: Measured | None = None
 
 
-class ReportBacklog(_Request, frozen=True):
+class ReportBacklog(_CommandFields, frozen=True):
     """An executor of an elastic app reports waiting and running tasks, and whether it is `idle` (semantics L6).
 
     One of an app whose tasks prefer hosts reports as well how many of the waiting ones do, and host -> how many prefer
@@ -449,7 +449,7 @@ class ReportBacklog(_Request, frozen=True):
     prefer: dict[str, int] | None = None
 
 
-class EndedDriver(_Request, frozen=True, kw_only=True):
+class EndedDriver(_CommandFields, frozen=True, kw_only=True):
     """A worker reports that an app's driver is gone (semantics D3); `detail` says why it failed, `used` as above."""
 
     driver: str
@@ -460,7 +460,7 @@ class EndedDriver(_Request, frozen=True, kw_only=True):
     used: Measured | None = None
 
 
-class AddAccount(_Request, frozen=True, kw_only=True):
+class AddAccount(_CommandFields, frozen=True, kw_only=True):
     """Add an account, with a role (semantics I2). `company`: whose user it is, None for op, auditor and worker.
 
     `role` None = the least role that the account's kind has. A `robot` has longer tokens (I5). A worker's account fixes
@@ -477,34 +477,34 @@ class AddAccount(_Request, frozen=True, kw_only=True):
     resources: dict[str, int] = {}
 
 
-class ChangeAccount(_Request, frozen=True, kw_only=True):
+class ChangeAccount(_CommandFields, frozen=True, kw_only=True):
     """Change how the account is shown."""
 
     account: str
     display: str
 
 
-class RemoveAccount(_Request, frozen=True):
+class RemoveAccount(_CommandFields, frozen=True):
     """Remove an account and its tokens; its apps stay."""
 
     account: str
 
 
-class GrantRole(_Request, frozen=True):
+class GrantRole(_CommandFields, frozen=True):
     """Give an account of a company one more role (semantics I2)."""
 
     account: str
     role: Literal["user", "admin"]
 
 
-class RevokeRole(_Request, frozen=True):
+class RevokeRole(_CommandFields, frozen=True):
     """Take a role from an account; the tokens that act in it end (semantics I5)."""
 
     account: str
     role: Literal["user", "admin"]
 
 
-class IssueToken(_Request, frozen=True, kw_only=True):
+class IssueToken(_CommandFields, frozen=True, kw_only=True):
     """Issue a token of the account under the random `token` id; `hash` is the hex SHA-256 of its text (semantics I5).
 
     `role` None = the strongest of the account; `scopes` None = all verbs of the role; `lifetime_s` None = the longest.
@@ -521,20 +521,20 @@ class IssueToken(_Request, frozen=True, kw_only=True):
     replaces: str | None = None
 
 
-class RevokeToken(_Request, frozen=True):
+class RevokeToken(_CommandFields, frozen=True):
     """End a token."""
 
     token: str
 
 
-class ShowApps(_Request, frozen=True):
+class ShowApps(_CommandFields, frozen=True):
     """Whether all users of a company see each other's apps (semantics I3)."""
 
     company: str
     shown: bool
 
 
-class RestoreLog(_Request, frozen=True):
+class RestoreLog(_CommandFields, frozen=True):
     """Go on with a log that was restored or imported: its workers are gone, and the masters' key `key` signs (I7).
 
     `public` is the key's public half (hex); "" = the key in force goes on to sign, or none does.
@@ -544,7 +544,7 @@ class RestoreLog(_Request, frozen=True):
     public: str = ""
 
 
-class AcceptLog(_Request, frozen=True):
+class AcceptLog(_CommandFields, frozen=True):
     """Go on with a log that is shorter than one that was known (semantics I7).
 
     `seq` and `digest` are its last turn's; `known` and `known_digest` those of a turn that it does not hold, as `by`

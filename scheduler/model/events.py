@@ -129,20 +129,20 @@ class Wanted(NamedTuple):
     since: int
 
 
-class _Fact(Struct, frozen=True, kw_only=True, array_like=True, tag=True, forbid_unknown_fields=True, gc=False):
+class _EventFields(Struct, frozen=True, kw_only=True, array_like=True, tag=True, forbid_unknown_fields=True, gc=False):
     """A fact. Only reading it checks the types of its values.
 
     Thousands are written and read every second; a msgspec struct takes a fifth of the time of a pydantic model.
     """
 
 
-class MasterElected(_Fact, frozen=True):
+class MasterElected(_EventFields, frozen=True):
     """`master` writes the log from here on; a master that folds another name becomes a standby."""
 
     master: str
 
 
-class ClusterConfigured(_Fact, frozen=True):
+class ClusterConfigured(_EventFields, frozen=True):
     """All settings from here on (semantics, Settings). Memory in MiB, times in the unit of the name.
 
     Nobody reads those that `scheduler.rules.validate.RETIRED` names; logs state them.
@@ -201,13 +201,13 @@ class ClusterConfigured(_Fact, frozen=True):
     notify_targets: str = ""
 
 
-class KindRegistered(_Fact, frozen=True):
+class KindRegistered(_EventFields, frozen=True):
     """Workers may offer, and apps may request, resources of this kind from here on (semantics R1)."""
 
     kind: str
 
 
-class CompanyRegistered(_Fact, frozen=True):
+class CompanyRegistered(_EventFields, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
     `borrow`: whether it may exceed its quota (semantics H1); None = only a default quota may be passed (C2). `kinds`:
@@ -238,7 +238,7 @@ class CompanyChanged(CompanyRegistered, frozen=True):
     """The company's new quota, in full."""
 
 
-class LimitSet(_Fact, frozen=True):
+class LimitSet(_EventFields, frozen=True):
     """A limit is `value` from here on, None = there is none (semantics N1).
 
     Without `company` it is that of every company without its own; with a `user` it is that of this user of the company,
@@ -251,13 +251,13 @@ class LimitSet(_Fact, frozen=True):
     user: str = ""
 
 
-class CompanyRemoved(_Fact, frozen=True):
+class CompanyRemoved(_EventFields, frozen=True):
     """The company is no longer a tenant."""
 
     company: str
 
 
-class WorkerRegistered(_Fact, frozen=True):
+class WorkerRegistered(_EventFields, frozen=True):
     """A worker joined with an offer (semantics W1); `addresses` are those of further kinds, in order (R1)."""
 
     worker: str
@@ -268,14 +268,14 @@ class WorkerRegistered(_Fact, frozen=True):
     addresses: Addresses = {}
 
 
-class WorkerLabelled(_Fact, frozen=True):
+class WorkerLabelled(_EventFields, frozen=True):
     """The worker's labels, all of them; until then it has none (semantics W1)."""
 
     worker: str
     labels: dict[str, str]
 
 
-class WorkerChanged(_Fact, frozen=True):
+class WorkerChanged(_EventFields, frozen=True):
     """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3).
 
     `reason`: why it drains, as whoever drained it has said. `unwell`: it drains until its own health check succeeds
@@ -290,7 +290,7 @@ class WorkerChanged(_Fact, frozen=True):
     unwell: bool = False
 
 
-class WorkerRemoved(_Fact, frozen=True):
+class WorkerRemoved(_EventFields, frozen=True):
     """The worker was removed; `last_seen` is its last heartbeat in ms, 0 if there was none."""
 
     worker: str
@@ -298,13 +298,13 @@ class WorkerRemoved(_Fact, frozen=True):
     last_seen: int = 0
 
 
-class LostWorkersForgotten(_Fact, frozen=True):
+class LostWorkersForgotten(_EventFields, frozen=True):
     """What these lost workers offered no longer counts as an offer that may come back (semantics N3)."""
 
     workers: tuple[str, ...]
 
 
-class WorkerSuspected(_Fact, frozen=True):
+class WorkerSuspected(_EventFields, frozen=True):
     """The worker gets nothing until `until` (ms): these `executors` ended abnormally soon after their start (W8).
 
     `times` counts how often in a row it was suspected.
@@ -316,13 +316,13 @@ class WorkerSuspected(_Fact, frozen=True):
     times: int = 1
 
 
-class WorkerProbed(_Fact, frozen=True):
+class WorkerProbed(_EventFields, frozen=True):
     """The suspected worker may get one executor as a probe (semantics W8)."""
 
     worker: str
 
 
-class WorkerCleared(_Fact, frozen=True):
+class WorkerCleared(_EventFields, frozen=True):
     """The worker is suspected no longer (semantics W8).
 
     `ran`: its probe ran for 10 s; `ended-well`: an executor did; `quarter`: more than a quarter of the live workers
@@ -333,7 +333,7 @@ class WorkerCleared(_Fact, frozen=True):
     reason: Literal["ran", "ended-well", "quarter", "off"]
 
 
-class AppRegistered(_Fact, frozen=True):
+class AppRegistered(_EventFields, frozen=True):
     """An app joined its user's queue with its request (semantics A1, A2, S5).
 
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
@@ -379,19 +379,19 @@ class AppRegistered(_Fact, frozen=True):
     """Whether it may never be put back into its queue (semantics X6)."""
 
 
-class RoomReserved(_Fact, frozen=True):
+class RoomReserved(_EventFields, frozen=True):
     """The app was held back for too long; its company's room is reserved for it from here on (semantics C7)."""
 
     app: str
 
 
-class ReservationLapsed(_Fact, frozen=True):
+class ReservationLapsed(_EventFields, frozen=True):
     """The app was not admitted for too long: its company's room is no longer reserved for it (semantics C7)."""
 
     app: str
 
 
-class AppAdmitted(_Fact, frozen=True):
+class AppAdmitted(_EventFields, frozen=True):
     """The app entered waitingApps; `share` was its company's share before, "n/d" in lowest terms (semantics A3, C3).
 
     `lent`: only because elastic apps of its company count with their least number of executors (semantics E7).
@@ -404,7 +404,7 @@ class AppAdmitted(_Fact, frozen=True):
     lent: bool = False
 
 
-class DriverAllocated(_Fact, frozen=True):
+class DriverAllocated(_EventFields, frozen=True):
     """Resources of one worker are granted to the app's driver; its executors follow (semantics D1, R5)."""
 
     app: str
@@ -414,7 +414,7 @@ class DriverAllocated(_Fact, frozen=True):
     addresses: Addresses = {}
 
 
-class DriverRemoved(_Fact, frozen=True):
+class DriverRemoved(_EventFields, frozen=True):
     """The driver is gone and its grant returns (semantics D3)."""
 
     app: str
@@ -424,7 +424,7 @@ class DriverRemoved(_Fact, frozen=True):
     exit_code: int | None = None
 
 
-class ExecutorAllocated(_Fact, frozen=True):
+class ExecutorAllocated(_EventFields, frozen=True):
     """Resources of one worker are granted to an executor; the worker starts it after the commit.
 
     `locality` is relative to the app's preferred hosts, None without any (semantics L5). A grant beyond the app's
@@ -441,7 +441,7 @@ class ExecutorAllocated(_Fact, frozen=True):
     addresses: Addresses = {}
 
 
-class ExecutorChanged(_Fact, frozen=True):
+class ExecutorChanged(_EventFields, frozen=True):
     """The executor's processes are up; `idle` = it has no task (elastic apps only, semantics L6)."""
 
     executor: str
@@ -449,7 +449,7 @@ class ExecutorChanged(_Fact, frozen=True):
     idle: bool = False
 
 
-class RoomHeld(_Fact, frozen=True):
+class RoomHeld(_EventFields, frozen=True):
     """Room for one executor is held on the worker for the app (semantics P8), or for its claim (semantics E5).
 
     `within`: the claim is on what elastic apps of the same company were lent (semantics E7).
@@ -462,7 +462,7 @@ class RoomHeld(_Fact, frozen=True):
     within: bool = False
 
 
-class HoldEnded(_Fact, frozen=True):
+class HoldEnded(_EventFields, frozen=True):
     """The room is no longer held; `hold` is the position of its RoomHeld (semantics P8, E5)."""
 
     hold: int
@@ -471,13 +471,13 @@ class HoldEnded(_Fact, frozen=True):
     reason: Literal["granted", "served", "part-reached", "worker-gone", "unusable", "limit"]
 
 
-class EditionChanged(_Fact, frozen=True):
+class EditionChanged(_EventFields, frozen=True):
     """The rules of sharing are those of that edition from here on (semantics H)."""
 
     edition: int
 
 
-class NeedBegan(_Fact, frozen=True):
+class NeedBegan(_EventFields, frozen=True):
     """The app is below its entitlement by so many units that fit nowhere now; it gets one by `date` (ms) (H6, H7).
 
     `date` is 0 if what is lent never has to come back.
@@ -488,33 +488,33 @@ class NeedBegan(_Fact, frozen=True):
     date: int
 
 
-class NeedEnded(_Fact, frozen=True):
+class NeedEnded(_EventFields, frozen=True):
     """The app is not below its entitlement any more, or its unit fits (semantics H6)."""
 
     app: str
 
 
-class SlotAwaited(_Fact, frozen=True):
+class SlotAwaited(_EventFields, frozen=True):
     """The app, whose unit is larger than its company's share, may have a slot from `date` (ms) on (semantics H10)."""
 
     app: str
     date: int
 
 
-class SlotBegan(_Fact, frozen=True):
+class SlotBegan(_EventFields, frozen=True):
     """The app is entitled to so many executors before everybody else, until its slot ends (semantics H10)."""
 
     app: str
     units: int
 
 
-class SlotEnded(_Fact, frozen=True):
+class SlotEnded(_EventFields, frozen=True):
     """The app awaits no slot any more, or its slot is over (semantics H10)."""
 
     app: str
 
 
-class TargetSet(_Fact, frozen=True):
+class TargetSet(_EventFields, frozen=True):
     """Room for one unit of the app is being made on the worker (semantics H6).
 
     `why`: by surplus that leaves, by executors that change their place, by the plan, or below the company's cap.
@@ -526,7 +526,7 @@ class TargetSet(_Fact, frozen=True):
     why: Literal["surplus", "move", "plan", "cap"]
 
 
-class TargetEnded(_Fact, frozen=True):
+class TargetEnded(_EventFields, frozen=True):
     """No room is made there for the app any more; `target` is the position of its TargetSet (semantics H7)."""
 
     target: int
@@ -543,7 +543,7 @@ _MADE_BY: dict[str, Literal["surplus", "move", "plan", "cap"]] = {
 }
 
 
-class ExecutorRevoked(_Fact, frozen=True):
+class ExecutorRevoked(_EventFields, frozen=True):
     """The executor must stop; it holds its grant until its worker reports the end (semantics A5).
 
     `reclaimed`: it leaves for a claimant, which has waited since `since` (ms) and whose hold is at position `hold`, by
@@ -568,7 +568,7 @@ class ExecutorRevoked(_Fact, frozen=True):
         return _MADE_BY.get(self.rule or "")
 
 
-class RevocationWithdrawn(_Fact, frozen=True):
+class RevocationWithdrawn(_EventFields, frozen=True):
     """The claim for which the executor was to leave is void: it continues (semantics E5)."""
 
     app: str
@@ -576,7 +576,7 @@ class RevocationWithdrawn(_Fact, frozen=True):
     worker: str
 
 
-class ExecutorRemoved(_Fact, frozen=True):
+class ExecutorRemoved(_EventFields, frozen=True):
     """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6).
 
     `finished`: a task of its app finished in it (semantics W7). `unstartable`: its app's command cannot be started on
@@ -594,7 +594,7 @@ class ExecutorRemoved(_Fact, frozen=True):
     detail: str = ""
 
 
-class AppChanged(_Fact, frozen=True):
+class AppChanged(_EventFields, frozen=True):
     """The demand of an app, in full (semantics O1, S6, P4, L1); `executor_limit` None = no limit.
 
     A `Computed` app becomes `Fixed` when its number of executors is stated; executors that run a program may change
@@ -615,59 +615,59 @@ class AppChanged(_Fact, frozen=True):
     target: int | None = None
 
 
-class ExecutorsRequested(_Fact, frozen=True):
+class ExecutorsRequested(_EventFields, frozen=True):
     """All pending requests of an app that prefers hosts, oldest first (semantics L1, L2, L5)."""
 
     app: str
     pending: tuple[Wanted, ...]
 
 
-class AppReady(_Fact, frozen=True):
+class AppReady(_EventFields, frozen=True):
     """The pending app joined its user's queue: its dependencies are met and it is not on hold (semantics J2, J3)."""
 
     app: str
 
 
-class AppReprioritized(_Fact, frozen=True):
+class AppReprioritized(_EventFields, frozen=True):
     """The app's new priority among its user's apps, from -1000 to 1000 (semantics Q1)."""
 
     app: str
     priority: int
 
 
-class AppHeld(_Fact, frozen=True):
+class AppHeld(_EventFields, frozen=True):
     """The pending app is not ready until it is released (semantics J3)."""
 
     app: str
 
 
-class AppReleased(_Fact, frozen=True):
+class AppReleased(_EventFields, frozen=True):
     """The app is no longer on hold (semantics J3)."""
 
     app: str
 
 
-class AppDelayed(_Fact, frozen=True):
+class AppDelayed(_EventFields, frozen=True):
     """The pending app is not ready before `until` (ms) (semantics J4)."""
 
     app: str
     until: int
 
 
-class AppDue(_Fact, frozen=True):
+class AppDue(_EventFields, frozen=True):
     """The time has come before which the pending app was not to be ready (semantics J4)."""
 
     app: str
 
 
-class AppWarned(_Fact, frozen=True):
+class AppWarned(_EventFields, frozen=True):
     """The tasks of the app that run now get the signal: its time is almost over (semantics X2)."""
 
     app: str
     signal: str
 
 
-class AppSignalled(_Fact, frozen=True):
+class AppSignalled(_EventFields, frozen=True):
     """Somebody sent a signal to the tasks of the app that run now, or to one of them (semantics X4).
 
     `whole`: to all their processes.
@@ -679,33 +679,33 @@ class AppSignalled(_Fact, frozen=True):
     whole: bool = False
 
 
-class TaskCancelled(_Fact, frozen=True):
+class TaskCancelled(_EventFields, frozen=True):
     """Somebody cancelled a task of the app: it is stopped, or never begins (semantics X4)."""
 
     app: str
     task: int
 
 
-class AppRequeued(_Fact, frozen=True):
+class AppRequeued(_EventFields, frozen=True):
     """The app left waitingApps for its user's queue; what runs of it is to stop (semantics X6)."""
 
     app: str
 
 
-class AppExpired(_Fact, frozen=True):
+class AppExpired(_EventFields, frozen=True):
     """The app has run for as long as it may; its executors and driver must stop (semantics X2)."""
 
     app: str
 
 
-class AppExtended(_Fact, frozen=True):
+class AppExtended(_EventFields, frozen=True):
     """The app may run for `max_runtime_s` in all from here on (semantics X1)."""
 
     app: str
     max_runtime_s: int
 
 
-class AppRemoved(_Fact, frozen=True):
+class AppRemoved(_EventFields, frozen=True):
     """The app ended; its request leaves all three ledgers (semantics A5).
 
     `unmet`: a dependency cannot be met (J2); `expired`: its time was over (X2).
@@ -716,21 +716,21 @@ class AppRemoved(_Fact, frozen=True):
     detail: str = ""
 
 
-class CommandRefused(_Fact, frozen=True):
+class CommandRefused(_EventFields, frozen=True):
     """A command was refused: the name of the error and its sentence, as its sender received it (semantics T3)."""
 
     error: str
     message: str
 
 
-class RefusalsOmitted(_Fact, frozen=True):
+class RefusalsOmitted(_EventFields, frozen=True):
     """The number of refusals that were not logged, the first of them at `since` (ms) (semantics T3)."""
 
     count: int
     since: int
 
 
-class KeyChanged(_Fact, frozen=True):
+class KeyChanged(_EventFields, frozen=True):
     """The masters sign by the key of this id and public half (hex) from here on (semantics I6).
 
     `signature` is that of the key before over it, "" for the first key, or if no master holds the key before.
@@ -741,7 +741,7 @@ class KeyChanged(_Fact, frozen=True):
     signature: str = ""
 
 
-class LogSealed(_Fact, frozen=True):
+class LogSealed(_EventFields, frozen=True):
     """A master has signed the end of a turn: its last position and its digest (semantics I6).
 
     `reads` is the digest of the last entry of the record of reads at that time, "" if it was empty.
@@ -754,7 +754,7 @@ class LogSealed(_Fact, frozen=True):
     reads: str = ""
 
 
-class LogRestored(_Fact, frozen=True):
+class LogRestored(_EventFields, frozen=True):
     """An operator restored or imported the log up to the turn before (semantics I7).
 
     `key` and its public half (hex) sign from here on, though the key before has not signed them; "" = no other key.
@@ -764,7 +764,7 @@ class LogRestored(_Fact, frozen=True):
     public: str = ""
 
 
-class LogAccepted(_Fact, frozen=True):
+class LogAccepted(_EventFields, frozen=True):
     """An operator accepted a log that ends at `seq` with `digest`, though it was known to go on (semantics I7).
 
     It does not hold the turn that ended at `known` with `known_digest`, as `by` knew it. What was acknowledged behind
@@ -778,7 +778,7 @@ class LogAccepted(_Fact, frozen=True):
     by: str
 
 
-class AccountAdded(_Fact, frozen=True):
+class AccountAdded(_EventFields, frozen=True):
     """An account (semantics I2); `host` and `offer` bound what a worker registers (I3)."""
 
     account: str
@@ -789,34 +789,34 @@ class AccountAdded(_Fact, frozen=True):
     offer: Resources | None = None
 
 
-class AccountChanged(_Fact, frozen=True):
+class AccountChanged(_EventFields, frozen=True):
     """How the account is shown."""
 
     account: str
     display: str
 
 
-class AccountRemoved(_Fact, frozen=True):
+class AccountRemoved(_EventFields, frozen=True):
     """The account and all its tokens are gone."""
 
     account: str
 
 
-class RoleGranted(_Fact, frozen=True):
+class RoleGranted(_EventFields, frozen=True):
     """The account has this role, too (semantics I2)."""
 
     account: str
     role: Role
 
 
-class RoleRevoked(_Fact, frozen=True):
+class RoleRevoked(_EventFields, frozen=True):
     """The account has lost this role, and its tokens that act in it are gone (semantics I5)."""
 
     account: str
     role: Role
 
 
-class TokenIssued(_Fact, frozen=True):
+class TokenIssued(_EventFields, frozen=True):
     """A token (semantics I5): `expires` in ms, `hash` the hex SHA-256 of its text.
 
     `once`: an invitation. The token `replaces`, if any, ends.
@@ -832,13 +832,13 @@ class TokenIssued(_Fact, frozen=True):
     replaces: str | None = None
 
 
-class TokenRevoked(_Fact, frozen=True):
+class TokenRevoked(_EventFields, frozen=True):
     """The token is valid no longer."""
 
     token: str
 
 
-class AppsShown(_Fact, frozen=True):
+class AppsShown(_EventFields, frozen=True):
     """Whether all users of the company see each other's apps (semantics I3)."""
 
     company: str

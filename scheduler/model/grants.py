@@ -33,7 +33,7 @@ class RuntimeWarn(BaseModel):
     at: int
 
 
-class Sent(NamedTuple):
+class SentSignal(NamedTuple):
     """A signal that somebody sent at that position of the log: to the task, None = all; to all processes if `whole`."""
 
     seq: int
@@ -125,7 +125,7 @@ class Grant(BaseModel):
     number: int = 0
     """The number of the app, if its tasks are to find it (`FAIRLOG_APP_NUMBER`)."""
     outputs: Outputs | None = None
-    signals: tuple[Sent, ...] = ()
+    signals: tuple[SentSignal, ...] = ()
     """The last ones that its tasks were to get; those that it began with it passes on to nobody."""
     cancelled: str = ""
     """The tasks that were cancelled, as a list of their indexes from 0 (semantics X4)."""

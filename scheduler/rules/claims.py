@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Need
-from scheduler.rules.ledger import Standing, Standings, sums
+from scheduler.rules.ledger import Occupation, Standings, sums
 from scheduler.rules.placement.sizing import (
     LEAST_MB_PER_CORE,
     MOST_MB_PER_CORE,
@@ -69,9 +69,9 @@ class Claims:
     """The claims of the cluster, its companies and their users, and the needs of their apps."""
 
     def __init__(self, fleet: Fleet, apps: Mapping[str, App]) -> None:
-        self.total = Standing()
-        self.companies: dict[str, Standing] = {}
-        self.users: dict[tuple[str, str], Standing] = {}
+        self.total = Occupation()
+        self.companies: dict[str, Occupation] = {}
+        self.users: dict[tuple[str, str], Occupation] = {}
         self._levels: dict[tuple[str, str], Standings] = {}
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._many = NEEDS
@@ -97,19 +97,19 @@ class Claims:
         key = company, user
         found = self._levels.get(key)
         if found is None:
-            theirs = self.users[key] = self.users.get(key) or Standing()
+            theirs = self.users[key] = self.users.get(key) or Occupation()
             found = self._levels[key] = self.total, self.of(company), theirs
         return found
 
-    def standing(self, company: str, user: str) -> Standing:
+    def standing(self, company: str, user: str) -> Occupation:
         """The standing of the user, or of the company if `user` is ""; an empty one for a user who never submitted."""
-        return self.users.get((company, user)) or Standing() if user else self.of(company)
+        return self.users.get((company, user)) or Occupation() if user else self.of(company)
 
-    def of(self, company: str) -> Standing:
+    def of(self, company: str) -> Occupation:
         """The company's."""
         found = self.companies.get(company)
         if found is None:
-            found = self.companies[company] = Standing()
+            found = self.companies[company] = Occupation()
         return found
 
     def forget(self, company: str) -> None:

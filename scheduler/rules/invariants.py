@@ -16,7 +16,7 @@ from scheduler.rules.share.entitlement import filling, still_holding
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities import Allocation, App, Worker
-    from scheduler.rules.ledger import Standing
+    from scheduler.rules.ledger import Occupation
 from scheduler.rules.state import ClusterState
 
 FILLING_EVERY = 3
@@ -109,7 +109,7 @@ def _claims(state: ClusterState) -> Iterator[str]:
         if app.unserved:
             unserved[company,] += app.requested
             unserved[company, user] += app.requested
-    known: list[tuple[tuple[str, ...], Standing]] = [((), claims.total)]
+    known: list[tuple[tuple[str, ...], Occupation]] = [((), claims.total)]
     known += [((name,), each) for name, each in claims.companies.items()]
     known += [(user, each) for user, each in claims.users.items()]
     for level, standing in known:

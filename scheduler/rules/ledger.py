@@ -115,7 +115,7 @@ def granted(free: Resources, held: Resources, grant: Resources) -> tuple[Resourc
 
 
 @dataclass(slots=True)
-class Standing:
+class Occupation:
     """What the cluster's, a company's or a user's apps count for."""
 
     claimed: Resources = NOTHING
@@ -129,5 +129,5 @@ class Standing:
     apps: int = 0
 
 
-Standings = tuple[Standing, Standing, Standing]
+Standings = tuple[Occupation, Occupation, Occupation]
 """The standings of the cluster, of an app's company and of its user."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scheduler.model.commands import SetLimit
     from scheduler.model.events import AppRegistered
     from scheduler.rules.claims import Claims
-    from scheduler.rules.ledger import Standing
+    from scheduler.rules.ledger import Occupation
 
 
 PENDING_OF_USER, PENDING_OF_COMPANY = 1_000, 10_000
@@ -72,7 +72,7 @@ def check_submission(limits: Limits, claims: Claims, app: AppRegistered, at: int
 
 
 def _check(  # noqa: PLR0917 - what a limit is about
-    limits: Limits, holder: Holder, standing: Standing, app: AppRegistered, at: int, most_pending: int | None
+    limits: Limits, holder: Holder, standing: Occupation, app: AppRegistered, at: int, most_pending: int | None
 ) -> None:
     request = app.requested
     for name, asked, text in (

@@ -110,7 +110,7 @@ def run_scenario(scenario: Mapping[str, Any], *, timed: bool = False) -> dict[st
         raise InvalidCommand('"settings" must be an object of settings by name')
     edition = scenario.get("edition", EDITIONS[-1])
     check_edition(edition)
-    course = _Course(edition, timed=timed)
+    course = _SimulatedCourse(edition, timed=timed)
     beginning = Turn(course.state, 0)
     beginning.take(ConfigureCluster(settings={**(NEW_SETTINGS if edition == EDITIONS[-1] else {}), **settings}))
     for kind in sorted(_kinds(scenario["commands"])):
@@ -135,7 +135,7 @@ def _kinds(operations: Sequence[Any]) -> set[str]:
     return found
 
 
-class _Course:
+class _SimulatedCourse:
     """The state between two commands, and the decisions so far."""
 
     def __init__(self, edition: int = EDITIONS[-1], *, timed: bool = False) -> None:

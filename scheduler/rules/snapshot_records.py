@@ -41,7 +41,7 @@ from scheduler.rules.entities import (
     Worker,
     shared_spec,
 )
-from scheduler.rules.ledger import Accounts, Balance, Standing, Standings, Usage
+from scheduler.rules.ledger import Accounts, Balance, Occupation, Standings, Usage
 from scheduler.rules.ranks import Ranks
 from scheduler.rules.state import ClusterState
 
@@ -49,11 +49,11 @@ RECORDS_PER_LINE = 500
 """At most 10 ms of work a line, so that a reader of the state can do other things in between."""
 
 
-class _Record(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class _SnapshotRecord(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A record; fields that an older version did not write get their defaults."""
 
 
-class _Cluster(_Record):
+class _ClusterRecord(_SnapshotRecord):
     """Attributes of `ClusterState`."""
 
     head: int
@@ -117,11 +117,11 @@ def _record_of(
         described.append((field.name, types[field.name], *(() if default is MISSING else (default,))))
     for group in grouped:
         described += [(name, kind, getattr(group, name)) for name, kind in _types(type(group)).items()]
-    return defstruct(entity.__name__, [*more.items(), *described], bases=(_Record,))
+    return defstruct(entity.__name__, [*more.items(), *described], bases=(_SnapshotRecord,))
 
 
 _BLANK = Allocation("", "", "", NOTHING)
-_STANDINGS, _ACCOUNTS = (Standing(), Standing(), Standing()), (Balance(), Balance(), Balance())
+_STANDINGS, _ACCOUNTS = (Occupation(), Occupation(), Occupation()), (Balance(), Balance(), Balance())
 _SPEC = AppRegistered("", "", "", "batch", None, NOTHING, 0, Computed())
 _NEW = App("", _SPEC, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
 _COMPANY = _record_of(Company, "users", name=str)
@@ -158,31 +158,33 @@ _APP_READ = defstruct(
         *((name, _TYPES[name] | UnsetType, UNSET) for name in _UNUSUAL),
         ("private", Private | None, None),
     ],
-    bases=(_Record,),
+    bases=(_SnapshotRecord,),
 )
 _RECORDS: dict[str, type[Any]] = {
-    "cluster": _Cluster,
+    "cluster": _ClusterRecord,
     "companies": _COMPANY,
     "users": _USER,
     "workers": _record_of(Worker, "executors", "drivers", "holds", "leaving"),
-    "limits": defstruct("Limit", [("company", str), ("user", str), ("values", dict[str, int])], bases=(_Record,)),
+    "limits": defstruct(
+        "Limit", [("company", str), ("user", str), ("values", dict[str, int])], bases=(_SnapshotRecord,)
+    ),
     "buckets": defstruct(
-        "Bucket", [("company", str), ("user", str), ("tokens", int), ("second", int)], bases=(_Record,)
+        "Bucket", [("company", str), ("user", str), ("tokens", int), ("second", int)], bases=(_SnapshotRecord,)
     ),
     "lost": _record_of(LostWorker),
     "apps": defstruct("App", [("private", Private | None, None)], bases=(_APP,)),
     "executors": _ALLOCATION,
     "drivers": _ALLOCATION,
     "holds": _record_of(Hold, "leaving"),
-    "ended": defstruct("Ended", [("app", str)], bases=(_Record,)),
-    "commands": defstruct("Command", [("id", str), ("seq", int), ("at", int, 0)], bases=(_Record,)),
-    "refusals": defstruct("Refusal", [("id", str), ("error", str), ("message", str)], bases=(_Record,)),
+    "ended": defstruct("Ended", [("app", str)], bases=(_SnapshotRecord,)),
+    "commands": defstruct("Command", [("id", str), ("seq", int), ("at", int, 0)], bases=(_SnapshotRecord,)),
+    "refusals": defstruct("Refusal", [("id", str), ("error", str), ("message", str)], bases=(_SnapshotRecord,)),
     "accounts": _record_of(Account),
-    "tokens": defstruct("Token", [(name, kind) for name, kind in _types(Token).items()], bases=(_Record,)),
-    "shown": defstruct("Shown", [("company", str)], bases=(_Record,)),
-    "inhabited": defstruct("Inhabited", [("company", str)], bases=(_Record,)),
+    "tokens": defstruct("Token", [(name, kind) for name, kind in _types(Token).items()], bases=(_SnapshotRecord,)),
+    "shown": defstruct("Shown", [("company", str)], bases=(_SnapshotRecord,)),
+    "inhabited": defstruct("Inhabited", [("company", str)], bases=(_SnapshotRecord,)),
     "ranks": _record_of(Ranks, app=str),
-    "slots": defstruct("Slot", [("app", str), *_types(Slot).items()], bases=(_Record,)),
+    "slots": defstruct("Slot", [("app", str), *_types(Slot).items()], bases=(_SnapshotRecord,)),
 }
 
 
@@ -349,7 +351,7 @@ class _Users:
         if found is None:
             state, known = self._state, self._state.companies.get(company)
             if known is None:
-                strangers = (Standing(), Standing(), Standing()), (state.balance, Balance(), Balance()), Usage()
+                strangers = (Occupation(), Occupation(), Occupation()), (state.balance, Balance(), Balance()), Usage()
                 return company, user, *strangers
             standings = state.claims.standings(company, user)
             submitted = user in known.users

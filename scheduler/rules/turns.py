@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Hashable)
 
 
-class Turns(Generic[C]):
+class AppTurns(Generic[C]):
     """Apps, the first of the first user of the first company first; places are asked for again as they come up.
 
     `side` is the company, and what else tells apart apps whose company would have another place. Where the places of

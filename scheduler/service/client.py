@@ -94,7 +94,7 @@ RECONNECT_S = 0.2
 CLOCK_KEPT_S = 60
 
 
-class Client:
+class CommandClient:
     """Sends commands to the master of `cluster` through `store` (a connection or a URL).
 
     With a `keyring` it signs them; they are sent by `by`, by default this process's user. With a `secret_key` of 32

@@ -30,7 +30,7 @@ _PURPOSE, _OF_PASS = "fairlog grant", "fairlog worker"
 """No message of the inbox begins with these, since no cluster has that name."""
 
 
-class Claims(msgspec.Struct, frozen=True, array_like=True):
+class GrantClaims(msgspec.Struct, frozen=True, array_like=True):
     """What a grant's token claims: where the executor or driver runs, since when it is granted (ms), and for what."""
 
     cluster: str
@@ -55,15 +55,15 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.executor}.{self.granted_at}"
 
 
-def claims_of(grant: Grant, cluster: str, worker: str) -> Claims:
+def claims_of(grant: Grant, cluster: str, worker: str) -> GrantClaims:
     """What the grant's token claims."""
     runs: Literal["tasks", "driver", "program"]
     runs = "driver" if grant.role == "driver" else "program" if grant.program else "tasks"
     about = grant.tasks, grant.retries, grant.retry_backoff_s, runs, grant.tasks_at_once
-    return Claims(cluster, worker, grant.executor, grant.app, grant.granted_at, *about, company=grant.company)
+    return GrantClaims(cluster, worker, grant.executor, grant.app, grant.granted_at, *about, company=grant.company)
 
 
-def grant_token(ring: Keyring, claims: Claims) -> str:
+def grant_token(ring: Keyring, claims: GrantClaims) -> str:
     """The token, signed by the door key of the ring."""
     said = msgspec.json.encode(claims)
     return signed_text(PREFIX, said, ring.door, ring.mac(ring.door, framed(_PURPOSE, said)))
@@ -105,11 +105,11 @@ class GrantTokens:
         if not due or not hmac.compare_digest(due.encode(), text.encode()):
             raise NotAuthenticated(f"this is not the pass of worker {worker[:80]!r}")
 
-    def _read(self, text: str) -> Claims:
+    def _read(self, text: str) -> GrantClaims:
         """What the token claims. Raises: NotAuthenticated if no door of this cluster has signed it."""
         try:
             said, key, mac = parts_of(PREFIX, text)
-            found = msgspec.json.decode(said, type=Claims)
+            found = msgspec.json.decode(said, type=GrantClaims)
         except ValueError:
             raise NotAuthenticated("this is not the token of a grant") from None
         signed = self._ring is not None and self._ring.is_signed(framed(_PURPOSE, said), key, mac)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REMEMBERED = 100_000
 
 
-class _Known(NamedTuple):
+class _CarriedOut(NamedTuple):
     """When a message was carried out (ms), the digest of its body, and the id of its last command with events."""
 
     at: int
@@ -34,7 +34,7 @@ class Recall:
 
     def __init__(self) -> None:
         self._since = 0
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _CarriedOut] = OrderedDict()
         """By the id of the message, the oldest first."""
 
     def forget(self, since: int) -> None:
@@ -47,7 +47,7 @@ class Recall:
         caused = next((each for each, _ in reversed(message.commands) if each in state.commands), None)
         if caused is None:
             return
-        self._known[message.id] = _Known(state.at, _digest(message.body), caused)
+        self._known[message.id] = _CarriedOut(state.at, _digest(message.body), caused)
         while len(self._known) > REMEMBERED:
             _, oldest = self._known.popitem(last=False)
             self._since = max(self._since, oldest.at)

@@ -43,11 +43,11 @@ def veiled(state: ClusterState, command: Command) -> Command:
     """The command with what may be public of its sentence; most kinds have no sentence."""
     match command:
         case EndApp(app=app, detail=said) if said:
-            return replace(command, detail=_public(said, _Known(state, app)))
+            return replace(command, detail=_public(said, _PublicNames(state, app)))
         case EndedDriver(driver=driver, worker=worker, detail=said) if said:
-            return replace(command, detail=_public(said, _Known(state, app_of(driver), worker)))
+            return replace(command, detail=_public(said, _PublicNames(state, app_of(driver), worker)))
         case EndedExecutor(executor=executor, worker=worker) if command.unstartable or command.detail:
-            known = _Known(state, app_of(executor), worker)
+            known = _PublicNames(state, app_of(executor), worker)
             why, said = (_public(text, known) if text else "" for text in (command.unstartable, command.detail))
             return replace(command, unstartable=why, detail=said)
         case _:
@@ -76,7 +76,7 @@ def veiled_refusal(command: Command, refusal: CommandRejected) -> CommandRejecte
     return refusal_of(type(refusal).__name__, _veil(str(refusal), private_of(command) or Private(), public))
 
 
-class _Known(NamedTuple):
+class _PublicNames(NamedTuple):
     """What a sentence about the app, said by `worker` if that is known, may name: what the log tells anyway."""
 
     state: ClusterState
@@ -97,7 +97,7 @@ class _Known(NamedTuple):
                 return app_of(name) == self.app
 
 
-def _public(said: str, known: _Known) -> str:
+def _public(said: str, known: _PublicNames) -> str:
     """The sentence without what it quotes, if it is a known one; else `WITHHELD`, and which worker says it."""
     for sentence in SENTENCES:
         found = sentence.fullmatch(said)

@@ -392,7 +392,7 @@ def _words(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-class Line(Struct, forbid_unknown_fields=True, gc=False):
+class EventLine(Struct, forbid_unknown_fields=True, gc=False):
     """An event as a line of a file: `data` has its stored values by field, resources by kind; the rest is as in `Fact`.
 
     `events` is the number of events that the command caused. Fields that do not apply are None.
@@ -416,16 +416,16 @@ class Line(Struct, forbid_unknown_fields=True, gc=False):
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def lines_of(record: Record, *, public: bool = False) -> list[Line]:
+def lines_of(record: Record, *, public: bool = False) -> list[EventLine]:
     """The lines of a verified turn; `public` omits private parts. Raises: UnreadableRecord if it cannot be decoded."""
-    lines: list[Line] = []
+    lines: list[EventLine] = []
     written = _plain(record.events)
     for fact, (name, *values) in zip(told(record), written, strict=True):
         data = dict(zip(EVENT_TYPES[name].__struct_fields__, values, strict=False))
         for vector in _VECTORS[name]:
             if data.get(vector) is not None:
                 data[vector] = by_kind(data[vector])
-        lines.append(Line(fact.seq, name, fact.at, fact.turn, fact.cause, data, digest=fact.digest or None))
+        lines.append(EventLine(fact.seq, name, fact.at, fact.turn, fact.cause, data, digest=fact.digest or None))
     private = {number: {"salt": salt, **part} for number, salt, part in _plain(record.private or b"[]")}
     for number, (offset, count, _, by, command, commit) in enumerate(_plain(record.commands)):
         line = lines[offset]
@@ -442,7 +442,7 @@ _VECTORS = {
 """Event type -> its fields that hold resources."""
 
 
-class _Whole(Struct, forbid_unknown_fields=True, gc=False):
+class _EntryLine(Struct, forbid_unknown_fields=True, gc=False):
     """A line that is a whole entry."""
 
     first: int
@@ -455,8 +455,8 @@ class _Whole(Struct, forbid_unknown_fields=True, gc=False):
 
 
 _BY = By.__struct_fields__
-_line_of = Decoder(Line).decode
-_whole_of = Decoder(_Whole).decode
+_line_of = Decoder(EventLine).decode
+_whole_of = Decoder(_EntryLine).decode
 _WHOLE = b'{"first":'
 
 
@@ -483,7 +483,7 @@ def read_entry(line: bytes, seq: int) -> Record:
 
 def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
     """The turns in the lines of a file, after position `seq`, not verified. Raises: UnreadableRecord at a bad line."""
-    turn: list[Line] = []
+    turn: list[EventLine] = []
     for line in file:
         if line.startswith(_WHOLE) and not turn:
             record = read_entry(line, seq + 1)
@@ -507,7 +507,7 @@ def read_export(file: Iterable[bytes]) -> Iterator[Fact]:
     return facts(read_lines(file))
 
 
-def _line(line: bytes, due: int) -> Line:
+def _line(line: bytes, due: int) -> EventLine:
     """The line of the event at position `due`."""
     try:
         written = _line_of(line)
@@ -524,7 +524,7 @@ def _line(line: bytes, due: int) -> Line:
     return written
 
 
-def _rebuilt(turn: Sequence[Line]) -> Record:
+def _rebuilt(turn: Sequence[EventLine]) -> Record:
     """The record of these lines. Raises: UnreadableRecord if no record has such lines."""
     first, last, at = turn[0].seq, turn[-1].seq, turn[0].at
     events: list[list[Any]] = []

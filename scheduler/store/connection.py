@@ -202,17 +202,17 @@ def _primary_of(url: str, options: dict[str, Any]) -> Redis:
         servers.append((said.pop("host"), said.pop("port", 6379)))
     said["ssl"] = said.pop("connection_class", None) is not None
     asking = {**said, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
-    asked = _Servers(servers, sentinel_kwargs=asking)
+    asked = _StoreServers(servers, sentinel_kwargs=asking)
     return _master_for(asked, places, said)
 
 
 def _master_for(sentinel: Sentinel, service: str, options: dict[str, Any]) -> Redis:
     options["connection_class"] = _WatchedByTls if options.pop("ssl", False) else _Watched
-    found: Redis = sentinel.master_for(service, connection_pool_class=_Pool, **options)  # type: ignore[no-untyped-call]
+    found: Redis = sentinel.master_for(service, connection_pool_class=_PrimaryConnections, **options)  # type: ignore[no-untyped-call]
     return found
 
 
-class _Pool(SentinelConnectionPool):
+class _PrimaryConnections(SentinelConnectionPool):
     """Connections to the store's primary."""
 
     def close(self) -> None:
@@ -353,7 +353,7 @@ def _voice_once(sentinel: Redis, service: str) -> _Voice:
         return _voice(sentinel, service)
 
 
-class _Servers(_Finder):
+class _StoreServers(_Finder):
     """Finds the primary among several servers by asking each for its role; takes the place of sentinels."""
 
     def discover_master(self, service_name: str) -> tuple[str, int]:

@@ -71,7 +71,7 @@ def ring() -> None:
     _answer.get()()
 
 
-class _Bell(Job):
+class _RingJob(Job):
     """The job of a ring. Its record never expires, so it is not persisted each time."""
 
     def perform(self) -> object:
@@ -102,7 +102,7 @@ class DoorbellWorker(SimpleWorker):
         self._answer = answer
         self._due_in_s = due_in_s
         self._leaving = leaving
-        self._bell = _Bell.create(
+        self._bell = _RingJob.create(
             _FUNCTION,
             id=bell_id(queue),
             connection=connection,

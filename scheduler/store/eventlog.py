@@ -98,7 +98,7 @@ class Position(NamedTuple):
     digest: str
 
 
-class Bell(NamedTuple):
+class LogBell(NamedTuple):
     """A stream whose next entry after `after` ends a wait for the log."""
 
     key: str
@@ -256,7 +256,7 @@ class EventLog:
                 return
         self._check_tail(after.seq)
 
-    def follow(self, after: Position, *, wait_ms: int, bell: Bell | None = None) -> list[Record]:
+    def follow(self, after: Position, *, wait_ms: int, bell: LogBell | None = None) -> list[Record]:
         """The next turns after `after`, verified; waits up to `wait_ms` for the first one or the bell.
 
         An empty result may also mean that the log ends before `after`, as after the loss of its tail.

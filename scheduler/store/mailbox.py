@@ -32,7 +32,7 @@ return 1
 """KEYS: the mailbox. ARGV: name, text, the most messages, seconds to keep. -> 0 if it is full."""
 
 
-class Mailbox:
+class Mailboxes:
     """The mailboxes of all apps. Errors are those of redis-py besides those named."""
 
     def __init__(self, store: Redis, keys: Keys) -> None:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-class _Server(NamedTuple):
+class _StoreServer(NamedTuple):
     host: str
     port: int
 
@@ -53,12 +53,12 @@ class Replication:
 
     def __init__(self, store: Redis) -> None:
         self._store = store
-        self._followers: dict[_Server, float] = {}
+        self._followers: dict[_StoreServer, float] = {}
         """Current and former replicas, and the time before which each is not probed again; 0 = no back-off."""
-        self._awaited: dict[_Server, None] = {}
+        self._awaited: dict[_StoreServer, None] = {}
         """Servers not yet in sync since the current primary started or was promoted."""
         self._reign = ""
-        self._primary: dict[_Server, None] = {}
+        self._primary: dict[_StoreServer, None] = {}
         """The primary at the last check; empty before the first."""
         self._looked_s = 0.0
         self.meanwhile: Callable[[], object] = lambda: None
@@ -83,7 +83,7 @@ class Replication:
             self._reign, self._awaited = ours["master_replid"], dict.fromkeys(known)
             self._followers |= dict.fromkeys(known, 0.0)
         host, port = sent.server
-        self._primary = {_Server(host, int(port)): None} if port else {}
+        self._primary = {_StoreServer(host, int(port)): None} if port else {}
         if time.monotonic() - self._looked_s > _HUNG_S:
             self._followers = dict.fromkeys(self._followers, 0.0)
         away = [server for server in self._followers if server not in states]
@@ -98,7 +98,7 @@ class Replication:
         return not self._awaited
 
     def _look_after(
-        self, server: _Server, theirs: dict[str, str], took_s: float, sent: InFlight, ours: dict[str, str]
+        self, server: _StoreServer, theirs: dict[str, str], took_s: float, sent: InFlight, ours: dict[str, str]
     ) -> None:
         """Judge what a server says that does not follow the primary; one that hangs is given a back-off."""
         if _has_replaced(theirs, ours):
@@ -134,7 +134,7 @@ class Replication:
         finally:
             asking.shutdown(wait=False, cancel_futures=True)
 
-    def _announced(self) -> list[_Server]:
+    def _announced(self) -> list[_StoreServer]:
         """The replicas known to the sentinels; without sentinels, the servers in the URL."""
         pool: Any = self._store.connection_pool
         manager = getattr(pool, "sentinel_manager", None)
@@ -143,12 +143,12 @@ class Replication:
         said = self._all(sentinels, lambda place: _replicas_of(sentinels[place], pool.service_name), enough)
         return [server for place, known in said.items() for server in ([place] if known is None else known)]
 
-    def _asked(self, server: _Server) -> tuple[dict[str, str], float]:
+    def _asked(self, server: _StoreServer) -> tuple[dict[str, str], float]:
         """INFO replication of `server`, empty if it does not answer within `_ASK_S`; and how long that took (s)."""
         began_s = time.monotonic()
         return self._said(server), time.monotonic() - began_s
 
-    def _said(self, server: _Server) -> dict[str, str]:
+    def _said(self, server: _StoreServer) -> dict[str, str]:
         pool = self._store.connection_pool
         ours = pool.connection_kwargs.items()
         options = {name: value for name, value in ours if name in _ACCOUNT or name[:4] == "ssl_"}
@@ -186,22 +186,22 @@ def _is_with_us(theirs: dict[str, str], ours: dict[str, str]) -> bool:
     return same and (theirs["role"] == "master" or theirs.get("master_link_status") == "up")
 
 
-def _attached(ours: dict[str, str]) -> Iterator[tuple[_Server, str]]:
+def _attached(ours: dict[str, str]) -> Iterator[tuple[_StoreServer, str]]:
     """Attached replicas and their states, from lines like `slave0:ip=127.0.0.1,port=6380,state=online,…`."""
     for name, said in ours.items():
         if name.startswith("slave") and said.startswith("ip="):
             parts = dict(part.split("=", 1) for part in said.split(","))
-            yield _Server(parts["ip"], int(parts["port"])), parts["state"]
+            yield _StoreServer(parts["ip"], int(parts["port"])), parts["state"]
 
 
-def _place_of(asked: Redis) -> _Server:
+def _place_of(asked: Redis) -> _StoreServer:
     said = asked.connection_pool.connection_kwargs
-    return _Server(str(said["host"]), int(said["port"]))
+    return _StoreServer(str(said["host"]), int(said["port"]))
 
 
-def _replicas_of(sentinel: Redis, service: str) -> list[_Server] | None:
+def _replicas_of(sentinel: Redis, service: str) -> list[_StoreServer] | None:
     """The replicas that it knows; None if it does not answer, or is no sentinel but a server."""
     try:
-        return [_Server(str(replica["ip"]), int(replica["port"])) for replica in sentinel.sentinel_slaves(service)]
+        return [_StoreServer(str(replica["ip"]), int(replica["port"])) for replica in sentinel.sentinel_slaves(service)]
     except RedisError:
         return None

@@ -66,7 +66,7 @@ def read_awaited(stored: Iterable[bytes]) -> list[Awaited]:
     return [_awaited(each) for each in stored]
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VisitCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command for the cell of an app's executor, by its id; "" = the first one, or the driver.
 
     With `rows`, it runs in a terminal of that size and of the type `term`.
@@ -162,7 +162,7 @@ class Visits:
         self._store, self._keys = store, keys
         self._exchange = store.register_script(_EXCHANGE)
 
-    def begin(self, wanted: Wanted, worker: str, executor: str, account: str) -> str:
+    def begin(self, wanted: VisitCommand, worker: str, executor: str, account: str) -> str:
         """Ask the executor to run the command for the account. Returns the visit's id.
 
         Raises: InvalidCommand if accounts of its company have `MOST_VISITS` already.
@@ -236,7 +236,7 @@ class Visits:
             ):
                 text: Any = self._store.hget(self._keys.visit(awaited.visit), "wanted")
                 if text is not None:
-                    wanted = msgspec.json.decode(text, type=Wanted)
+                    wanted = msgspec.json.decode(text, type=VisitCommand)
                     size = wanted.term, wanted.rows, wanted.columns
                     found.append(Visit(awaited.visit, wanted.command, *size))
         return found

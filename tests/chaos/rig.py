@@ -29,7 +29,7 @@ from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
 from scheduler.service.child import Child
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.keyring import KEYS_VARIABLE, Keyring
 from scheduler.store.codec import Record, told
 from scheduler.store.connection import connect
@@ -122,7 +122,7 @@ class Rig:
         for child in self._masters:
             child.start()
         with connect(self._store.url) as store:
-            self._set_up(Client(store, CLUSTER, keyring=self._ring, timeout_s=HOPELESS_S))
+            self._set_up(CommandClient(store, CLUSTER, keyring=self._ring, timeout_s=HOPELESS_S))
         for child in (*self._agents, *self._apis, *self._clients):
             child.start()
 
@@ -136,7 +136,7 @@ class Rig:
         servers = [self._fairlog(f"api-{n}", ["api", "--socket", str(path)]) for n, path in enumerate(sockets)]
         return servers, tuple(f"http+unix:{path}" for path in sockets)
 
-    def _set_up(self, client: Client) -> None:
+    def _set_up(self, client: CommandClient) -> None:
         """Make the cluster what workers and clients expect."""
         client.send(ConfigureCluster(settings=SETTINGS | {"archive_url": self._archive}))
         client.send(RegisterKind(kind=KIND))
@@ -283,7 +283,7 @@ class Rig:
         with suppress(RedisError, NoMaster, CommandRejected), connect(self._store.url) as store:
             if store.xlen(Keys(CLUSTER).inbox) or any(store.hlen(Keys(CLUSTER).grants(w)) for w in state.workers):
                 return False
-            Client(store, CLUSTER, keyring=self._ring, timeout_s=5).hear()
+            CommandClient(store, CLUSTER, keyring=self._ring, timeout_s=5).hear()
             return not self._read_on()
         return False
 

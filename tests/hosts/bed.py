@@ -21,7 +21,7 @@ from fairlog.local.store import bundled_server
 from fairlog.local.up import as_fairlog
 from scheduler.model.commands import AddAccount, IssueToken
 from scheduler.service.child import Child, dies_with_us
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.keyring import KEYS_VARIABLE
 from scheduler.service.tokens import new_token
 from scheduler.store.acl import AUDITOR, ROLES, acl_file, hash_of, new_password
@@ -375,7 +375,7 @@ class Bed(Rig):
         servers = tuple(f"http://{self.network.address(name)}:{API_PORT}" for name in names)
         return [self._fairlog(name, options) for name in names], servers
 
-    def _set_up(self, client: Client) -> None:
+    def _set_up(self, client: CommandClient) -> None:
         super()._set_up(client)
         client.send(AddAccount(account="op/olga"))
         for account, token in self._tokens.items():

@@ -21,7 +21,7 @@ from workers.rundir import ExitNote, Holder
 if TYPE_CHECKING:
     import pytest
 
-    from scheduler.model.grants import Grant, Leaving, RuntimeWarn, Sent
+    from scheduler.model.grants import Grant, Leaving, RuntimeWarn, SentSignal
     from tests.simulation.loom import Actor, Loom
     from workers.executor import ExecutorSpec
     from workers.offer import Offer
@@ -140,11 +140,11 @@ class Machine:
         """As the real one."""
         self.warned[executor] = warning.at
 
-    def signals(self, _executor: str) -> list[Sent]:
+    def signals(self, _executor: str) -> list[SentSignal]:
         """None, as for `warning`."""
         return []
 
-    def tell_signals(self, _executor: str, _sent: Sequence[Sent]) -> None:
+    def tell_signals(self, _executor: str, _sent: Sequence[SentSignal]) -> None:
         """Nobody takes them."""
 
     def cancelled(self, _executor: str) -> str:

@@ -145,7 +145,7 @@ def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
 
 def executors_outstay_the_time_of_their_app(patch: pytest.MonkeyPatch) -> None:
     """An expired app waits for its executors, which no command can stop any more (semantics X2)."""
-    patch.setattr("workers.executor.Executor._leave", lambda *_: None)
+    patch.setattr("workers.executor.ExecutorProcess._leave", lambda *_: None)
 
 
 def every_end_meets_every_condition(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def who_holds_which_address_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_leaves_for_a_claim_does_not_end_its_tasks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("workers.executor.Executor._leave", lambda *_: "killed")
+    patch.setattr("workers.executor.ExecutorProcess._leave", lambda *_: "killed")
 
 
 def room_that_is_made_for_a_need_is_given_to_anybody(patch: pytest.MonkeyPatch) -> None:

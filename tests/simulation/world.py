@@ -51,7 +51,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.model.sender import By, local
 from scheduler.rules.snapshot_records import lines, restored
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.inbox import received
 from scheduler.service.receipts import Receipt
 from scheduler.store.keys import OPERATORS, WORKERS, bell_id, queue_key
@@ -443,7 +443,7 @@ class World:
         self.witness.asked.setdefault(identity, self.witness.elections)
 
         def live() -> None:
-            client = Client(self.store.client, KEYS.cluster, timeout_s=20)
+            client = CommandClient(self.store.client, KEYS.cluster, timeout_s=20)
             for _ in range(4):
                 try:
                     receipt = client.send(command, command_id=identity)
@@ -467,11 +467,11 @@ class World:
     def _tell(self, *commands: Command, by: By | None = None) -> None:
         """Have the owner of the store, or `by`, send the commands at once."""
         owner = by or local("owner")
-        client = Client(self.store.client, KEYS.cluster, keyring=self.ring, by=owner, timeout_s=60)
+        client = CommandClient(self.store.client, KEYS.cluster, keyring=self.ring, by=owner, timeout_s=60)
         self.number += 1
         self.clients[f"admin-{self.number}"] = self.loom.spawn("admin", lambda: self._admin(client, commands))
 
-    def _admin(self, client: Client, commands: Sequence[Command]) -> None:
+    def _admin(self, client: CommandClient, commands: Sequence[Command]) -> None:
         for answer in client.send_many(commands):
             self.say("is told", answer)
             if isinstance(answer, Receipt):

@@ -43,7 +43,7 @@ from scheduler.rules.turn import ENTAILING, beginning, decision_of, decisions, e
 from scheduler.service import seals
 from scheduler.store.codec import Fact
 from witness.audit.as_due import AsDue
-from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
+from witness.audit.deviation import CHAIN, CommonCause, Deviation, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
 from witness.audit.shadow_ledger import ShadowLedger
 
@@ -100,7 +100,7 @@ class Audit:
         self.first, self.last = first, last
         self.state = ClusterState()
         self.events = self.decisions = 0
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[CommonCause] = []
         self.companies: dict[str, None] = {}
         """Every company that was ever registered."""
         self.restored: list[Restored] = []
@@ -205,7 +205,8 @@ class Audit:
 
     def _adopt(self, earlier: EarlierAudit) -> None:
         self.verdicts = [
-            Verdict(Deviation(*each.first), [Deviation(*later) for later in each.later]) for each in earlier.verdicts
+            CommonCause(Deviation(*each.first), [Deviation(*later) for later in each.later])
+            for each in earlier.verdicts
         ]
 
     def _compare(self, found: list[Deviation], departed: Deviation | None) -> list[Deviation]:
@@ -234,7 +235,7 @@ class Audit:
         if new and self._explained and self.verdicts:
             self.verdicts[-1].later += new
         elif new:
-            self.verdicts.append(Verdict(new[0], new[1:]))
+            self.verdicts.append(CommonCause(new[0], new[1:]))
         return found
 
     def _violations(self) -> list[Deviation]:
@@ -323,7 +324,7 @@ class Audit:
 
     def _hold(self, decided: Sequence[Fact], last: Fact) -> None:
         """Fold the decisions of a turn, each compared with the one that is due."""
-        course = _Course(self.state, last.at)
+        course = _TurnCourse(self.state, last.at)
         for logged in decided:
             event = logged.event
             as_due = event == course.due
@@ -341,7 +342,7 @@ class Audit:
         if course.due is not None:
             self._wrong(course, last.seq + 1, None)
 
-    def _held_against(self, course: _Course, seq: int, event: Event) -> bool:
+    def _held_against(self, course: _TurnCourse, seq: int, event: Event) -> bool:
         """Whether the decision is due after all, once the decisions due are worked out again."""
         if course.departed:
             course.work_out_again(stage_of(event))
@@ -353,7 +354,7 @@ class Audit:
             self._wrong(course, seq, event)
         return as_due
 
-    def _wrong(self, course: _Course, seq: int, done: Event | None) -> None:
+    def _wrong(self, course: _TurnCourse, seq: int, done: Event | None) -> None:
         due = course.due
         event = done if due is None else due
         if event is not None:
@@ -376,7 +377,7 @@ class Audit:
         return None
 
 
-class _Course:
+class _TurnCourse:
     """The decisions of a turn at time `at` (ms) on `state`, which the caller folds as logged; `due` comes next.
 
     Placement works out the executors of an app together. Once the log has `departed` from them, both are right:

@@ -40,7 +40,7 @@ class Deviation(NamedTuple):
 
 
 @dataclass
-class Verdict:
+class CommonCause:
     """Deviations that have one cause."""
 
     first: Deviation

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from recovery.archive.seal_files import Kept
+from recovery.archive.seal_files import KeptSeal
 from scheduler.model.events import KeyChanged, LogAccepted, LogRestored
 from scheduler.model.sender import NOBODY, By
 from scheduler.service.receipts import SignedReceipt
@@ -20,7 +20,7 @@ _RULE = "I6"
 class Proofs:
     """Receipts and kept seals, to be compared with one log."""
 
-    def __init__(self, receipts: Iterable[SignedReceipt] = (), seals: Iterable[Kept] = ()) -> None:
+    def __init__(self, receipts: Iterable[SignedReceipt] = (), seals: Iterable[KeptSeal] = ()) -> None:
         self._receipts = list(receipts)
         self._seals = list(seals)
         seqs = (*(each.seq for each in self._receipts), *(each.seq for each in self._seals))

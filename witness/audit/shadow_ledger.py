@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _App:
+class _ShadowApp:
     name: str
     company: str
     user: str
@@ -36,7 +36,7 @@ class _App:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _ShadowWorker:
     name: str
     offer: Resources = NOTHING
     free: Resources = NOTHING
@@ -44,7 +44,7 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class _Company:
+class _ShadowCompany:
     spec: CompanyRegistered
     sums: Balance = field(default_factory=Balance)
     users: dict[str, Balance] = field(default_factory=dict)
@@ -55,10 +55,10 @@ class ShadowLedger:
 
     def __init__(self) -> None:
         self._cluster = Balance()
-        self._apps: dict[str, _App] = {}
-        self._workers: dict[str, _Worker] = {}
-        self._companies: dict[str, _Company] = {}
-        self._allocations: dict[str, tuple[_App, _Worker, Resources]] = {}
+        self._apps: dict[str, _ShadowApp] = {}
+        self._workers: dict[str, _ShadowWorker] = {}
+        self._companies: dict[str, _ShadowCompany] = {}
+        self._allocations: dict[str, tuple[_ShadowApp, _ShadowWorker, Resources]] = {}
         """Executor or driver -> its app, worker and grant."""
 
     @classmethod
@@ -66,10 +66,10 @@ class ShadowLedger:
         """The ledgers as they follow from the apps, executors and workers of a state."""
         made = cls()
         for name, company in state.companies.items():
-            made._companies[name] = _Company(company.spec)
+            made._companies[name] = _ShadowCompany(company.spec)
         for worker in state.workers.values():
             live = worker.status == "alive"
-            made._workers[worker.id] = _Worker(worker.id, worker.offer, worker.offer, live=live)
+            made._workers[worker.id] = _ShadowWorker(worker.id, worker.offer, worker.offer, live=live)
         for app in state.apps.values():
             if app.ended is None or app.granted != NOTHING:
                 made._enter(app)
@@ -84,13 +84,13 @@ class ShadowLedger:
         company = self._companies.get(spec.company)
         sums = Balance() if company is None else company.sums
         user = Balance() if company is None else company.users.setdefault(spec.user, Balance())
-        entered = _App(app.id, spec.company, spec.user, (self._cluster, sums, user), app.accounts, app.requested)
+        entered = _ShadowApp(app.id, spec.company, spec.user, (self._cluster, sums, user), app.accounts, app.requested)
         entered.waits, entered.ended = bool(app.admitted) and not ended, ended
         if entered.waits:
             add_request(entered.accounts, entered.requested)
         self._apps[app.id] = entered
 
-    def _move(self, app: _App, worker: _Worker, grant: Resources) -> None:
+    def _move(self, app: _ShadowApp, worker: _ShadowWorker, grant: Resources) -> None:
         """The app is granted that on the worker, or returns it if it is negative."""
         worker.free, app.granted = granted(worker.free, app.granted, grant)
         add_grant(app.accounts, grant)
@@ -107,7 +107,7 @@ class ShadowLedger:
             user = company.users[event.user] = Balance()
         accounts = self._cluster, company.sums, user
         stated = state.balance, tenant.balance, tenant.users[event.user].balance
-        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, stated, event.requested)
+        self._apps[event.app] = _ShadowApp(event.app, event.company, event.user, accounts, stated, event.requested)
 
     def _app_admitted(self, event: events.AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
@@ -157,7 +157,7 @@ class ShadowLedger:
         self._move(app, worker, -grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
 
-    def _of_app(self, app: _App, state: ClusterState) -> str | None:
+    def _of_app(self, app: _ShadowApp, state: ClusterState) -> str | None:
         known = state.apps.get(app.name)
         if app.ended and app.granted == NOTHING:
             del self._apps[app.name]
@@ -168,7 +168,7 @@ class ShadowLedger:
             return f"app {app.name} requests {known.requested}, its events make {app.requested}"
         return None if equal(app.stated, app.accounts) else _words(app)
 
-    def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
+    def _of_worker(self, worker: _ShadowWorker, state: ClusterState) -> str | None:
         known = state.workers.get(worker.name)
         if known is None:
             return f"worker {worker.name} is not registered, but offers {worker.offer}"
@@ -177,7 +177,7 @@ class ShadowLedger:
         return f"worker {worker.name} has {known.free} free where its executors and drivers leave {worker.free}"
 
     def _worker_registered(self, event: events.WorkerRegistered, state: ClusterState) -> str | None:
-        self._workers[event.worker] = worker = _Worker(event.worker)
+        self._workers[event.worker] = worker = _ShadowWorker(event.worker)
         return self._offers(worker, event.offer, state, live=True)
 
     def _worker_changed(self, event: events.WorkerChanged, state: ClusterState) -> str | None:
@@ -187,13 +187,13 @@ class ShadowLedger:
         worker = self._workers.pop(event.worker)
         return f"worker {worker.name} was removed, but is registered" if event.worker in state.workers else None
 
-    def _offers(self, worker: _Worker, offer: Resources, state: ClusterState, *, live: bool) -> str | None:
+    def _offers(self, worker: _ShadowWorker, offer: Resources, state: ClusterState, *, live: bool) -> str | None:
         worker.free += offer - worker.offer
         worker.offer, worker.live = offer, live
         return self._of_worker(worker, state)
 
     def _company_registered(self, event: CompanyRegistered, _: ClusterState) -> None:
-        self._companies[event.company] = _Company(event)
+        self._companies[event.company] = _ShadowCompany(event)
 
     def _company_changed(self, event: events.CompanyChanged, _: ClusterState) -> None:
         self._companies[event.company].spec = event
@@ -223,7 +223,7 @@ class ShadowLedger:
         }
 
 
-def _words(app: _App) -> str | None:
+def _words(app: _ShadowApp) -> str | None:
     """The first of the app's balances that differs from the sums."""
     names = "waitingApps", f"company {app.company}", f"user {app.user} of {app.company}"
     for name, balance, sums in zip(names, app.stated, app.accounts, strict=True):

@@ -34,7 +34,7 @@ from witness.audit.audit import Audit
 if TYPE_CHECKING:
     from scheduler.store.codec import Fact, Record
     from witness.audit.audit import Restored
-    from witness.audit.deviation import Verdict
+    from witness.audit.deviation import CommonCause
 
 LOOK_S = 0.5
 _FREE, _TAKEN, _CONTINUED = range(3)
@@ -59,7 +59,7 @@ class _Checked(NamedTuple):
     decisions: int
     companies: tuple[str, ...]
     restored: list[Restored]
-    verdicts: list[Verdict]
+    verdicts: list[CommonCause]
     blind_from: int | None
 
 
@@ -251,7 +251,7 @@ def _check(log: EventLog, spans: _Spans, at: int) -> _Checked:
     audit = Audit()
     if at:
         audit.resume(state, *begin.position)
-    run = _Run(log, spans, at)
+    run = _SpanRun(log, spans, at)
     for _ in audit.hear_all(run.turns(begin.position, audit)):
         pass
     end = _Seam(Position(audit.ends_at, audit.digest), "" if run.whole else _digest(lines(audit.state)))
@@ -259,7 +259,7 @@ def _check(log: EventLog, spans: _Spans, at: int) -> _Checked:
     return _Checked(begin, end, run.whole, *found)
 
 
-class _Run:
+class _SpanRun:
     """Adjacent spans, from the one of number `at` on, that one process reads in one go."""
 
     def __init__(self, log: EventLog, spans: _Spans, at: int) -> None:

@@ -18,8 +18,16 @@ import platformdirs
 
 from fairlog.cli import params
 from fairlog.cli.target import Target, target_options
-from fairlog.watch.alerts import WEBHOOK_VARIABLE, Book, Command, Printed, Webhook, known_conditions, partial_knowledge
-from fairlog.watch.conditions import Bounds, Found, found
+from fairlog.watch.alerts import (
+    WEBHOOK_VARIABLE,
+    Book,
+    Command,
+    NoticePrinter,
+    Webhook,
+    known_conditions,
+    partial_knowledge,
+)
+from fairlog.watch.conditions import Found, Thresholds, found
 from fairlog.watch.mail import SMTP_VARIABLE, MailServer
 from scheduler.model.errors import (
     FairlogError,
@@ -44,7 +52,7 @@ class BookInUse(FairlogError):
     """Another `alerts` uses the file."""
 
 
-class Asked(NamedTuple):
+class AlertOptions(NamedTuple):
     """The options of the verb."""
 
     webhook: str | None
@@ -64,7 +72,7 @@ class Asked(NamedTuple):
         """Where notices are delivered; on stdout if nothing is named."""
         found: list[Sink] = [Webhook(self.webhook)] if self.webhook else []
         found += [Command(self.command)] if self.command else []
-        return found or [Printed(click.echo)]
+        return found or [NoticePrinter(click.echo)]
 
     def mail(self) -> MailServer | None:
         """What sends mail to whom apps name. Raises: click.UsageError unless both options are given, or none."""
@@ -82,11 +90,11 @@ class Eyes:
     `pages` is what it remembers from earlier looks.
     """
 
-    def __init__(self, target: Target, bounds: Bounds, pages: Pages) -> None:
-        from fairlog.watch.surroundings import Watched  # noqa: PLC0415 (help needs none of it)
+    def __init__(self, target: Target, bounds: Thresholds, pages: Pages) -> None:
+        from fairlog.watch.surroundings import RepeatedLooks  # noqa: PLC0415 (help needs none of it)
 
         self._target, self._bounds, self._pages = target, bounds, pages
-        self._watched = Watched(pages.short_since, pages.master)
+        self._watched = RepeatedLooks(pages.short_since, pages.master)
         self._watched.failover = pages.failover
         self._session: Session | None = None
         self._reader: Reader | None = None
@@ -282,7 +290,7 @@ def _command(text: str) -> str:
 )
 @target_options()
 @click.pass_context
-def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fields of `Asked`)
+def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fields of `AlertOptions`)
     """Tell a webhook or a command what needs attention, and when it no longer does.
 
     The conditions are those of `fairlog status`. Each is told when it begins and when it ends: at least once, also if
@@ -296,7 +304,7 @@ def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fie
     """
     from scheduler.service.locks import try_lock  # noqa: PLC0415 (help needs none of it)
 
-    target, options = ctx.ensure_object(Target), Asked(**asked)
+    target, options = ctx.ensure_object(Target), AlertOptions(**asked)
     mail = options.mail()
     log_to_stderr()
     cluster, where = _named(ctx, target)
@@ -306,7 +314,7 @@ def alerts(ctx: click.Context, /, **asked: Any) -> int:  # noqa: ANN401 (the fie
     if lock is None:
         raise BookInUse(f"another `fairlog alerts` uses {path}; give --state another FILE")
     try:
-        eyes = Eyes(target, Bounds(options.memory, options.disk, options.short), book.pages)
+        eyes = Eyes(target, Thresholds(options.memory, options.disk, options.short), book.pages)
         endings = None
         if options.apps:
             from fairlog.watch.endings import Endings  # noqa: PLC0415 (loads the rules)
@@ -338,7 +346,7 @@ def _named(ctx: click.Context, target: Target) -> tuple[str, str]:
     return known.api, re.sub(r"[^A-Za-z0-9.-]+", "-", known.api)
 
 
-def _follow(book: Book, eyes: Eyes, options: Asked, endings: Endings | None) -> int:
+def _follow(book: Book, eyes: Eyes, options: AlertOptions, endings: Endings | None) -> int:
     """Look and deliver, once or until SIGTERM or SIGINT."""
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlog.cli import render
-from fairlog.cli.app_lists import Columns, Wanted, list_options, show_apps
+from fairlog.cli.app_lists import AppFilter, Columns, list_options, show_apps
 from fairlog.cli.choice import app_argument, full_id
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @in_the_past
 @as_json
 @on_log
-def apps(source: Source, *, wanted: Wanted, columns: Columns, as_json: bool) -> None:
+def apps(source: Source, *, wanted: AppFilter, columns: Columns, as_json: bool) -> None:
     """List the apps that have not ended, or all apps.
 
     REASON is the cause for which an app waits, as `fairlog explain` tells it at length, and WAIT how long it waits, or

@@ -30,12 +30,12 @@ from scheduler.store.codec import read_export
 from scheduler.store.eventlog import EventLog
 from witness.audit import spans
 from witness.audit.audit import Audit
-from witness.audit.deviation import Verdict
+from witness.audit.deviation import CommonCause
 from witness.audit.proofs import Proofs
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from recovery.archive.seal_files import Kept
+    from recovery.archive.seal_files import KeptSeal
     from scheduler.store.codec import Fact
 
 _NOWHERE = 1 << 63
@@ -117,13 +117,13 @@ def audit(  # noqa: PLR0913 - its options
     proofs = _proofs(receipts, seals)
     if proofs is not None and (golden is not None or company is not None or (first, last) != (OPEN, OPEN)):
         raise click.UsageError("--receipts and --seals need one whole log; leave out --golden, --company, --from, --to")
-    found: list[tuple[str, Verdict]] = []
+    found: list[tuple[str, CommonCause]] = []
     whole = (expect, proofs, first, last) == (None, None, OPEN, OPEN)
     for name, log in _logs(file, golden, whole=whole):
         audited = _by_spans(log) if isinstance(log, EventLog) else _one_by_one(log, expect, proofs, first, last)
         verdicts = _verdicts(audited, name, company)
         if proofs is not None and audited.blind_from is None:
-            verdicts = [*verdicts, *map(Verdict, proofs.deviations())]
+            verdicts = [*verdicts, *map(CommonCause, proofs.deviations())]
         _check_span(audited, first, last)
         if not as_json:
             _print_verdicts(f"{name}: " if golden else "", audited, verdicts, everything=everything)
@@ -173,7 +173,7 @@ def _proofs(receipts: IO[bytes] | None, seals: str | None) -> Proofs | None:
     """What the log is compared with; None if nothing is named."""
     if receipts is None and seals is None:
         return None
-    kept: list[Kept] = []
+    kept: list[KeptSeal] = []
     if seals is not None:
         target = click.get_current_context().ensure_object(Target)
         up = None if target.cluster else find_running(target.data)
@@ -307,7 +307,7 @@ def _one_by_one(
     return audited
 
 
-def _verdicts(audited: Audit, name: str, company: str | None) -> list[Verdict]:
+def _verdicts(audited: Audit, name: str, company: str | None) -> list[CommonCause]:
     """The verdicts on the log; with `company`, only those that concern it.
 
     Raises: InvalidCommand for a log without entries, UnknownCompany.
@@ -321,7 +321,7 @@ def _verdicts(audited: Audit, name: str, company: str | None) -> list[Verdict]:
     return [each for each in audited.verdicts if each.concerns(company)]
 
 
-def _print_verdicts(name: str, audited: Audit, verdicts: list[Verdict], *, everything: bool) -> None:
+def _print_verdicts(name: str, audited: Audit, verdicts: list[CommonCause], *, everything: bool) -> None:
     checked = f"{audited.events} entries and {audited.decisions} decisions were checked"
     end = f"up to {audited.ends_at}:{audited.digest}"
     if not verdicts:

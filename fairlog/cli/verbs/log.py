@@ -22,7 +22,7 @@ from scheduler.model.resources import size_text
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
-    from scheduler.store.codec import Line
+    from scheduler.store.codec import EventLine
 
 
 @click.command()
@@ -74,7 +74,7 @@ def log(
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
-def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[Line]:
+def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[EventLine]:
     records = source.records(first, last)
     if following and source.session.api is not None:
         records = source.growing()
@@ -91,7 +91,7 @@ def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public
     return (line for line in up_to(lines, last) if first.reached(line))
 
 
-def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:
+def _about(lines: Iterator[EventLine], app: str | None, *, known: bool) -> Iterator[EventLine]:
     """The lines about the app. Raises: UnknownApp if there is none, unless the app is `known` to exist."""
     for line in lines:
         if app == str(line.seq) and line.type == "AppRegistered":  # its number

@@ -20,8 +20,8 @@ from fairlog.cli.session import Session
 
 if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
-    from fairlog.pools.look import Plan
-    from fairlog.pools.pool import Running
+    from fairlog.pools.look import PoolPlan
+    from fairlog.pools.pool import RunningPool
     from fairlog.pools.spec import Pool
 
 
@@ -45,7 +45,7 @@ def pool(
     SIGTERM ends the verb; the workers stay. Started again, it goes on where it was: what there is, it learns from the
     log and from the provider.
     """
-    from fairlog.pools.pool import Running, cost, hold  # noqa: PLC0415 (few need it)
+    from fairlog.pools.pool import RunningPool, cost, hold  # noqa: PLC0415 (few need it)
     from fairlog.pools.spec import read_pool  # noqa: PLC0415 (likewise)
 
     if sum((once, only_plan, empty, only_cost)) > 1:
@@ -58,7 +58,7 @@ def pool(
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         _print_cost(spec, cost(spec, client, round(month.timestamp() * 1000)), as_json=as_json)
         return 0
-    running = Running(spec, client, api, hold(spec.name), _teller(as_json=as_json))
+    running = RunningPool(spec, client, api, hold(spec.name), _teller(as_json=as_json))
     if only_plan:
         _print_plan(spec, running.look(), as_json=as_json)
         return 0
@@ -79,13 +79,13 @@ def _place(session: Session) -> tuple[ApiClient, str]:
     raise click.UsageError("a pool reaches the cluster through its API; set FAIRLOG_API and unset FAIRLOG_STORE")
 
 
-def _serve(running: Running, *, empty: bool) -> int:
+def _serve(running: RunningPool, *, empty: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())
     return running.serve(_is_gone if empty else lambda _: False)
 
 
-def _is_gone(found: Plan) -> bool:
+def _is_gone(found: PoolPlan) -> bool:
     """Whether nothing of the pool is left."""
     return not found.names
 
@@ -104,7 +104,7 @@ def _teller(*, as_json: bool) -> Callable[[Mapping[str, Any]], None]:
     return tell
 
 
-def _print_plan(spec: Pool, found: Plan, *, as_json: bool) -> None:
+def _print_plan(spec: Pool, found: PoolPlan, *, as_json: bool) -> None:
     from fairlog.pools.pool import figures  # noqa: PLC0415 (likewise)
 
     what = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fairlog.cli.sources import Source
     from scheduler.rules.state import ClusterState
-    from witness.playback import Frame
+    from witness.playback import TurnFrame
 
 LONGEST_PAUSE_S = 2.0
 SHOWN_EVERY_S = 0.1
@@ -82,7 +82,7 @@ class Pace:
         self._next_in = 0.0
         self._shown = -math.inf
 
-    def wait(self, frame: Frame) -> None:
+    def wait(self, frame: TurnFrame) -> None:
         """Return when the frame is due."""
         self._due += self._next_in
         self._next_in = 0.0
@@ -91,7 +91,7 @@ class Pace:
         if (early := self._due - self.now()) > 0:
             self.pause(early)
 
-    def is_worth_showing(self, frame: Frame) -> bool:
+    def is_worth_showing(self, frame: TurnFrame) -> bool:
         """Whether the frame or the one shown before lasts `SHOWN_EVERY_S`, or the frame is the last."""
         now = self.now()
         shown = frame.next_at is None or self._next_in >= SHOWN_EVERY_S or now - self._shown >= SHOWN_EVERY_S
@@ -99,11 +99,11 @@ class Pace:
         return shown
 
 
-def _json(frame: Frame) -> str:
+def _json(frame: TurnFrame) -> str:
     return json.dumps(frame.as_json(), separators=(",", ":"))
 
 
-def _line(frame: Frame) -> str:
+def _line(frame: TurnFrame) -> str:
     """The frame in one line: position, time, queue, cores, largest shares, events."""
     state = frame.state
     held = [f"{name} {render.percent(share)}" for name, share in _shares(state)[:_NAMED] if _part(share)]
@@ -128,7 +128,7 @@ def _part(share: str) -> float:
     return numerator / denominator if denominator else math.inf
 
 
-def _live(frames: Iterator[Frame], speed: float) -> None:
+def _live(frames: Iterator[TurnFrame], speed: float) -> None:
     """Draw the frames on the terminal, each over the one before; the last one stays."""
     from rich.console import Console  # noqa: PLC0415 (only terminals need it)
     from rich.live import Live  # noqa: PLC0415 (likewise)
@@ -144,7 +144,7 @@ def _live(frames: Iterator[Frame], speed: float) -> None:
                 live.update(_picture(frame, last, speed, console.height), refresh=True)
 
 
-def _picture(frame: Frame, last: Iterable[str], speed: float, height: int) -> RenderableType:
+def _picture(frame: TurnFrame, last: Iterable[str], speed: float, height: int) -> RenderableType:
     """The frame for a terminal of `height` lines: largest companies, busiest workers, latest events."""
     from rich.console import Group  # noqa: PLC0415 (only terminals need it)
     from rich.text import Text  # noqa: PLC0415 (likewise)

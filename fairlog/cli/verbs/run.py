@@ -147,7 +147,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
     A process that dies is restarted. All acknowledged commands are kept in the data folder, and the next `up`
     continues from there. A worker offers at least the size of the smallest executor.
     """
-    from fairlog.local.up import Plan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
+    from fairlog.local.up import UpPlan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
     from workers.machine import plain_note  # noqa: PLC0415 (likewise)
     from workers.offer import default_cores, default_memory_mb  # noqa: PLC0415 (likewise)
 
@@ -162,7 +162,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
     if asked["beside"] is not None:
         _check_spark()
     each = max(1, asked["workers"])
-    plan = Plan(
+    plan = UpPlan(
         data=data or target.data or default_data(),
         cluster=cluster or target.cluster or "default",
         masters=asked["masters"],
@@ -560,7 +560,7 @@ class NoInvitation(FairlogError):
         super().__init__(f"this machine cannot join: {why}; an operator invites it with `fairlog worker invite ID`")
 
 
-class _Place(NamedTuple):
+class _WorkerAccess(NamedTuple):
     """Where a worker finds its cluster: the URLs of API servers and its token, or the store with its keys."""
 
     address: str
@@ -569,7 +569,7 @@ class _Place(NamedTuple):
     keyring: Keyring | None = None
 
 
-def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Place:
+def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _WorkerAccess:
     """Where the worker finds its cluster; `api_first`: `api` counts more than a store.
 
     Raises: NoStore if nothing is named and no `up` runs; UnsuitableStore.
@@ -585,21 +585,21 @@ def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Pl
     if target.store is None or api_first:
         token = credentials.token_named()
         if api is not None:
-            return _Place(",".join(api_urls(api)), token)
+            return _WorkerAccess(",".join(api_urls(api)), token)
         if (known := credentials.named(target.data)) is not None:
-            return _Place(known.api, token or known.token)
+            return _WorkerAccess(known.api, token or known.token)
         if (up := find_running(target.data)) is not None:
-            return _Place(f"{UNIX}{up.socket}")
+            return _WorkerAccess(f"{UNIX}{up.socket}")
     url, cluster, _ = locate(target)
     from scheduler.store.connection import connect  # noqa: PLC0415 (likewise)
     from scheduler.store.durability import check_store  # noqa: PLC0415 (likewise)
 
     with connect(url) as store:
         check_store(store, unsafe=target.unsafe_store, serving=False)
-    return _Place(url, "", cluster, keyring_for(url, own="data" in target.typed))
+    return _WorkerAccess(url, "", cluster, keyring_for(url, own="data" in target.typed))
 
 
-def _worker_of(place: _Place) -> str:
+def _worker_of(place: _WorkerAccess) -> str:
     """The worker that the token is for. Raises: NoInvitation if the token is not valid."""
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (likewise)
 

@@ -359,7 +359,7 @@ def _contents(paths: Sequence[Path]) -> dict[str, bytes]:
     return found
 
 
-class Job(NamedTuple):
+class AppOptions(NamedTuple):
     """An app as the options describe it: the fields of `SubmitApp`, and the values of its variables."""
 
     fields: dict[str, Any]
@@ -410,7 +410,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     file: Path | None,
     script: str | None,
     **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
-) -> Job:
+) -> AppOptions:
     """The app that the options describe. Raises: click.UsageError."""
     del file  # its options are among the others
     if name == "":
@@ -450,7 +450,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         "notify": asked["notify"] or "",
         "notify_at": place_of(asked["notify"]) if asked["notify"] else "",
     }
-    return Job({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
+    return AppOptions({**asked, **about, "env": tuple(sorted(secrets)), "after": conditions}, secrets)
 
 
 def _variables(
@@ -517,7 +517,7 @@ _submits = partial(click.command, cls=JobCommand, context_settings={"allow_inter
 @as_json
 @on_cluster
 def submit(
-    session: Session, *, job: Job, wait: bool, receipt: Path | None, planned: bool, parsable: bool, as_json: bool
+    session: Session, *, job: AppOptions, wait: bool, receipt: Path | None, planned: bool, parsable: bool, as_json: bool
 ) -> int:
     """Submit an app, which runs CMD one or more times.
 
@@ -579,7 +579,9 @@ def submit(
 @flag("--tty", "--pty", help="Run CMD in a terminal, as --stdin does.")
 @flag("--numbered", hidden=True)
 @on_cluster
-def run(session: Session, *, job: Job, raw: bool, prefix: bool | None, stdin: bool, tty: bool, numbered: bool) -> int:
+def run(
+    session: Session, *, job: AppOptions, raw: bool, prefix: bool | None, stdin: bool, tty: bool, numbered: bool
+) -> int:
     """Submit an app, print its output as it is written, and exit with its code.
 
     While the app waits, stderr says for what, and by which rule. Where a task writes faster than it can be shown,

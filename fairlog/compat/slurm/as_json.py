@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from fairlog.compat.slurm import jobs
-from fairlog.compat.slurm.jobs import Job
-from fairlog.compat.slurm.nodes import Node, list_of
+from fairlog.compat.slurm.jobs import SlurmJob
+from fairlog.compat.slurm.nodes import SlurmNode, list_of
 from fairlog.compat.slurm.sbatch import PARTITION
 
 CLUSTER = "fairlog"
@@ -78,7 +78,7 @@ def print_document(kind: str, items: list[dict[str, Any]]) -> int:
     return 0
 
 
-def of_queue(job: Job) -> dict[str, Any]:
+def of_queue(job: SlurmJob) -> dict[str, Any]:
     """A job as squeue tells it."""
     app, code = job.app, job.code
     listed = None if job.indexes is None else jobs.spans(job.indexes)
@@ -130,7 +130,7 @@ def of_queue(job: Job) -> dict[str, Any]:
     }
 
 
-def of_account(job: Job, *, steps: bool) -> dict[str, Any]:
+def of_account(job: SlurmJob, *, steps: bool) -> dict[str, Any]:
     """A job as sacct tells it, with its step unless the steps are left out."""
     app = job.app
     cpu_ms, peak_mb = sum(task["cpu_ms"] for task in job.tasks), max((task["peak_mb"] for task in job.tasks), default=0)
@@ -186,7 +186,7 @@ def of_account(job: Job, *, steps: bool) -> dict[str, Any]:
     }
 
 
-def of_node(node: Node) -> dict[str, Any]:
+def of_node(node: SlurmNode) -> dict[str, Any]:
     """A node as sinfo tells it."""
     flags, state = _FLAGS.get(node.state, ([], node.state))
     return {
@@ -220,17 +220,17 @@ def _seconds(ms: int | None) -> int:
     return 0 if ms is None else int(ms) // 1000
 
 
-def _minutes(job: Job) -> int | None:
+def _minutes(job: SlurmJob) -> int | None:
     """The time limit, rounded up; None for none."""
     return None if job.limit_s is None else -(-job.limit_s // 60)
 
 
-def _latest(job: Job) -> int | None:
+def _latest(job: SlurmJob) -> int | None:
     """When (ms) the time of a running job is over."""
     return None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s
 
 
-def _times(job: Job) -> dict[str, Any]:
+def _times(job: SlurmJob) -> dict[str, Any]:
     return {"elapsed": job.ran_s, "start": _seconds(job.start), "end": _seconds(job.end), "suspended": 0}
 
 
@@ -242,7 +242,7 @@ def _tres(kind: str, number: int, count: int) -> dict[str, Any]:
     return {"type": kind, "name": None, "id": number, "count": count}
 
 
-def _exit_code(job: Job) -> dict[str, Any]:
+def _exit_code(job: SlurmJob) -> dict[str, Any]:
     code, number = job.code
     if number and job.state == "CANCELLED":
         return {"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": number}}

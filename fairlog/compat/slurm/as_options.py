@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fairlog.compat.slurm import batch, sbatch, times
 from fairlog.compat.slurm.tables import SBATCH
-from fairlog.compat.slurm.words import IDLE, LEFT, Given, Option, Refused, read
+from fairlog.compat.slurm.words import IDLE, LEFT, Given, Option, SlurmError, read
 
 _OF_SBATCH = {
     "get-user-env": "variables are passed on by --export",
@@ -38,18 +38,18 @@ def translated(script: str, known: AbstractSet[str], given: AbstractSet[str]) ->
     Cores that the lines ask for give way to those that are given. Raises: Refused naming the line and the option.
     """
     said, idle = _said(script)
-    asked = sbatch.Asked([(option, value) for option, value, _ in said])
+    asked = sbatch.SbatchOptions([(option, value) for option, value, _ in said])
     lines = {option.name: number for option, _, number in said}
     made: list[str] = []
     for names, translate in _TRANSLATED.items():
         here = [name for name in names if name in asked]
         try:
             words = translate(asked) if here else []
-        except Refused as refusal:
+        except SlurmError as refusal:
             why = str(refusal).removeprefix("Batch job submission failed: ")
-            raise Refused(f"line {max(lines[name] for name in here)}: {why}") from None
+            raise SlurmError(f"line {max(lines[name] for name in here)}: {why}") from None
         if words == ["--plan"] and words[0] not in known:
-            raise Refused(f"line {lines[here[0]]}: --test-only is refused: give the script to `fairlog submit`")
+            raise SlurmError(f"line {lines[here[0]]}: --test-only is refused: give the script to `fairlog submit`")
         if words and words[0] not in known:
             idle[here[0]] = "the output is printed, and the end is waited for, in any case"
         elif names != _CORES or not given & {"--cores", "--cores-per-task"}:
@@ -69,7 +69,7 @@ def _said(script: str) -> tuple[list[tuple[Option, str, int]], dict[str, str]]:
     for number, words in batch.lines(script):
         for option, value in _of_line(number, words):
             if why := _REFUSED.get(option.name) or (option.note if option.effect == LEFT else ""):
-                raise Refused(f"line {number}: --{option.name} is refused: {why}")
+                raise SlurmError(f"line {number}: --{option.name} is refused: {why}")
             if why := _OF_SBATCH.get(option.name) or (option.note if option.effect == IDLE else ""):
                 idle[option.name] = why
             else:
@@ -81,25 +81,25 @@ def _of_line(number: int, words: list[str]) -> Given:
     """The options of a line. Raises: Refused naming the line."""
     try:
         given, rest = read(SBATCH, words)
-    except Refused as refusal:
-        raise Refused(f"line {number}: {refusal}") from None
+    except SlurmError as refusal:
+        raise SlurmError(f"line {number}: {refusal}") from None
     if rest:
-        raise Refused(f"line {number}: {rest[0][:40]!r} belongs to no option")
+        raise SlurmError(f"line {number}: {rest[0][:40]!r} belongs to no option")
     return given
 
 
-def _cores(asked: sbatch.Asked) -> int:
+def _cores(asked: sbatch.SbatchOptions) -> int:
     """The cores of a run of the script: of all its processes. Raises: Refused."""
     processes = asked.number("ntasks", asked.number("ntasks-per-node", 1))
     return processes * asked.number("cpus-per-task", 1)
 
 
-def _at_once(asked: sbatch.Asked) -> int:
+def _at_once(asked: sbatch.SbatchOptions) -> int:
     """How many tasks of the array may run at once, 0 = any number."""
     return sbatch.read_array(asked.get("array"))[1]
 
 
-def _one_by_one(asked: sbatch.Asked, *, with_cores: bool) -> list[str]:
+def _one_by_one(asked: sbatch.SbatchOptions, *, with_cores: bool) -> list[str]:
     """The options by which no more tasks of an array run at once than its %N says."""
     if not (most := _at_once(asked)):
         return []
@@ -109,59 +109,59 @@ def _one_by_one(asked: sbatch.Asked, *, with_cores: bool) -> list[str]:
     return [*words, *(["--cores", str(fields["cores"])] if with_cores else [])]
 
 
-def _text(name: str, option: str) -> Callable[[sbatch.Asked], list[str]]:
+def _text(name: str, option: str) -> Callable[[sbatch.SbatchOptions], list[str]]:
     return lambda asked: [option, asked.get(name) or ""]
 
 
-def _file(name: str) -> Callable[[sbatch.Asked], list[str]]:
+def _file(name: str) -> Callable[[sbatch.SbatchOptions], list[str]]:
     return lambda asked: [f"--{name}", sbatch.pattern(asked.get(name) or "", name)]
 
 
-def _nodes(asked: sbatch.Asked) -> list[str]:
+def _nodes(asked: sbatch.SbatchOptions) -> list[str]:
     sbatch.check_nodes(asked)
     return []
 
 
-def _memory(asked: sbatch.Asked) -> list[str]:
+def _memory(asked: sbatch.SbatchOptions) -> list[str]:
     return ["--memory-per-task", f"{sbatch.memory_of(asked, _cores(asked))}M"]
 
 
-def _resources(asked: sbatch.Asked) -> list[str]:
+def _resources(asked: sbatch.SbatchOptions) -> list[str]:
     found = sbatch.gpus_of(asked, asked.number("ntasks", 1))
     option = "--executor-resource" if _at_once(asked) else "--task-resource"
     return [word for kind, number in found.items() for word in (option, f"{kind}={number}")]
 
 
-def _time(asked: sbatch.Asked) -> list[str]:
+def _time(asked: sbatch.SbatchOptions) -> list[str]:
     seconds = times.read_limit(asked.get("time") or "")
     return [] if seconds is None else ["--time-limit" if "array" in asked else "--max-runtime", f"{seconds}s"]
 
 
-def _array(asked: sbatch.Asked) -> list[str]:
+def _array(asked: sbatch.SbatchOptions) -> list[str]:
     return ["--array", sbatch.read_array(asked.get("array"))[0], "--keep-going"]
 
 
-def _dependencies(asked: sbatch.Asked) -> list[str]:
+def _dependencies(asked: sbatch.SbatchOptions) -> list[str]:
     said = sbatch.read_dependencies(asked.get("dependency"))
     earlier: Mapping[str, Iterable[str]] = said["after"]
     after = [word for condition, jobs in earlier.items() for job in jobs for word in ("--after", f"{job}:{condition}")]
     return [*after, *(["--singleton"] if said[sbatch.SINGLETON] else [])]
 
 
-def _begin(asked: sbatch.Asked) -> list[str]:
+def _begin(asked: sbatch.SbatchOptions) -> list[str]:
     at_ms = times.read_moment(asked.get("begin") or "", "begin", ahead=True)
     return ["--begin", datetime.fromtimestamp(max(0, at_ms) // 1000, UTC).isoformat()]
 
 
-def _signal(asked: sbatch.Asked) -> list[str]:
+def _signal(asked: sbatch.SbatchOptions) -> list[str]:
     _, signal, before = sbatch.read_signal(asked.get("signal") or "")
     seconds = times.read_limit(asked.get("time") or "infinite")
     if seconds is None or "array" in asked:
-        raise Refused("--signal needs a --time before whose end it comes, and no --array")
+        raise SlurmError("--signal needs a --time before whose end it comes, and no --array")
     return ["--warn", f"{signal}@{min(before, max(1, seconds - 1))}s"]
 
 
-def _export(asked: sbatch.Asked) -> list[str]:
+def _export(asked: sbatch.SbatchOptions) -> list[str]:
     import os  # noqa: PLC0415 (only here)
 
     words: list[str] = []
@@ -173,16 +173,16 @@ def _export(asked: sbatch.Asked) -> list[str]:
     return words
 
 
-def _mode(asked: sbatch.Asked) -> list[str]:
+def _mode(asked: sbatch.SbatchOptions) -> list[str]:
     return ["--open-mode", sbatch.open_mode(asked)]
 
 
-def _priority(asked: sbatch.Asked) -> list[str]:
+def _priority(asked: sbatch.SbatchOptions) -> list[str]:
     return ["--priority", str(-sbatch.read_nice(asked.get("nice")))]
 
 
 _CORES = ("cpus-per-task", "ntasks", "ntasks-per-node")
-_TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.Asked], list[str]]] = {
+_TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.SbatchOptions], list[str]]] = {
     ("account",): _text("account", "--company"),
     ("job-name",): _text("job-name", "--name"),
     ("comment",): _text("comment", "--comment"),

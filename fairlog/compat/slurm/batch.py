@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from fairlog.compat.slurm.words import Refused
+from fairlog.compat.slurm.words import SlurmError
 
 DIRECTIVE = "#SBATCH"
 MOST_BYTES = 4 * 1024 * 1024
@@ -67,25 +67,25 @@ def read_script(name: str) -> bytes:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise Refused(f"Unable to open file {name}: {error.strerror}") from None
+        raise SlurmError(f"Unable to open file {name}: {error.strerror}") from None
     return checked(content)
 
 
 def checked(content: bytes) -> bytes:
     """The script. Raises: Refused for what is no script, or cannot be run as one."""
     if not content.strip():
-        raise Refused("Batch script is empty!")
+        raise SlurmError("Batch script is empty!")
     if not content.startswith(b"#!"):
-        raise Refused(
+        raise SlurmError(
             "This does not look like a batch script: the first line must start with #! followed by the path to an "
             "interpreter, for instance #!/bin/sh"
         )
     if b"\0" in content:
-        raise Refused("The Slurm controller does not allow scripts that contain a NULL character '\\0'.")
+        raise SlurmError("The Slurm controller does not allow scripts that contain a NULL character '\\0'.")
     if b"\r\n" in content:
-        raise Refused(r"Batch script contains DOS line breaks (\r\n) instead of expected UNIX line breaks (\n).")
+        raise SlurmError(r"Batch script contains DOS line breaks (\r\n) instead of expected UNIX line breaks (\n).")
     if len(content) > MOST_BYTES:
-        raise Refused(f"the script has more than {MOST_BYTES} bytes; let it run another one that is in a file")
+        raise SlurmError(f"the script has more than {MOST_BYTES} bytes; let it run another one that is in a file")
     return content
 
 
@@ -139,7 +139,7 @@ def _words(line: str, number: int) -> list[str]:
         else:
             word = (word or "") + letter
     if quote:
-        raise Refused(f"line {number} of the script: a quotation mark is not closed")
+        raise SlurmError(f"line {number} of the script: a quotation mark is not closed")
     return [*words, *([] if word is None else [word])]
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairlog.compat.slurm.road import Me, Road
+from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.sbatch import PARTITION, members, signal_that_ended
-from fairlog.compat.slurm.words import Refused, listed, runs
+from fairlog.compat.slurm.words import SlurmError, listed, runs
 
 MIN_JOB_AGE_S = 300
 """How long squeue shows jobs that have ended."""
@@ -64,7 +64,7 @@ _UNBEGUN = {
 _ENDED = frozenset(STATES) - {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
 
 
-class Job:
+class SlurmJob:
     """A job, or a task of an array, in Slurm's words. Times are in ms, None = not yet; memory is in MiB.
 
     `index` is that of a task, `indexes` the list of the pending tasks of an array that are one line; else both are
@@ -244,11 +244,11 @@ def failed_as(why: str) -> str:
     return "FAILED"
 
 
-def jobs_of(app: dict[str, Any], *, apart: bool) -> list[Job]:
+def jobs_of(app: dict[str, Any], *, apart: bool) -> list[SlurmJob]:
     """The jobs that an app is: one; of an array each task, the pending ones together unless they are to be `apart`."""
     tasks = app.get("taskStates") or []
     if not app["array"]:
-        return [Job(app, tasks)]
+        return [SlurmJob(app, tasks)]
     indexes = members(app["array"])
     states: list[dict[str, Any] | None] = [*tasks, *[None] * (len(indexes) - len(tasks))]
     for place in app.get("cancelled") or ():
@@ -256,15 +256,15 @@ def jobs_of(app: dict[str, Any], *, apart: bool) -> list[Job]:
         if task is None or task["state"] in ("queued", "running"):
             leaves = task is not None and task["state"] == "running"
             states[place] = {**_UNBEGUN, **(task or {}), "state": "leaving" if leaves else "cancelled"}
-    found: list[Job] = []
+    found: list[SlurmJob] = []
     waiting: list[int] = []
     for index, task in zip(indexes, states, strict=False):
-        job = Job(app, [] if task is None else [task], index)
+        job = SlurmJob(app, [] if task is None else [task], index)
         if job.state == "PENDING" and not apart:
             waiting.append(index)
         else:
             found.append(job)
-    return [*([Job(app, [], None, waiting)] if waiting else []), *found]
+    return [*([SlurmJob(app, [], None, waiting)] if waiting else []), *found]
 
 
 def spans(indexes: list[int]) -> str:
@@ -282,13 +282,13 @@ class Named:
             number, underscore, rest = whole.partition("_")
             index = rest.strip("[]").partition("%")[0]
             if not (number.isascii() and number.isdecimal()) or (underscore and not is_list(index)):
-                raise Refused(f"{wrong}{text[:40]}")
+                raise SlurmError(f"{wrong}{text[:40]}")
             if not underscore:
                 self.indexes[number] = None
             elif (known := self.indexes.setdefault(number, set())) is not None:
                 known.update(members(index))
 
-    def takes(self, job: Job) -> bool:
+    def takes(self, job: SlurmJob) -> bool:
         """Whether the job is one of them."""
         indexes = self.indexes.get(str(job.number), set())
         return indexes is None or job.index in indexes or bool(job.indexes and indexes & set(job.indexes))
@@ -318,7 +318,7 @@ def states_named(text: str) -> set[str]:
         elif name in STATES.values():
             found.add(next(state for state, short in STATES.items() if short == name))
         elif name:
-            raise Refused(f"Invalid job state specified: {each[:40]}; valid job states include: {','.join(STATES)}")
+            raise SlurmError(f"Invalid job state specified: {each[:40]}; valid job states include: {','.join(STATES)}")
     return found
 
 
@@ -327,13 +327,13 @@ def ended_since(seconds: int) -> int:
     return round((time.time() - seconds) * 1000)
 
 
-def ask(road: Road, **query: str | int) -> list[dict[str, Any]]:
+def ask(road: ApiRoad, **query: str | int) -> list[dict[str, Any]]:
     """The apps, with what their jobs are made of."""
     found: list[dict[str, Any]] = road.get("/v1/apps", fresh="true", details="true", limit=10_000, **query)
     return found
 
 
-def chosen(road: Road, me: Me | None, wanted: dict[str, str]) -> dict[str, str | int]:
+def chosen(road: ApiRoad, me: Me | None, wanted: dict[str, str]) -> dict[str, str | int]:
     """The query for jobs of companies and users that options name."""
     query: dict[str, str | int] = {}
     if text := wanted.get("account"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fairlog.compat.slurm.road import Road
-from fairlog.compat.slurm.words import Refused, listed, runs
+from fairlog.compat.slurm.road import ApiRoad
+from fairlog.compat.slurm.words import SlurmError, listed, runs
 
 _STATES = {"draining": "drain", "leaving": "drain", "decommissioned": "down", "lost": "down"}
 
 
-class Node:
+class SlurmNode:
     """A worker. `state` is one of idle, mix, alloc, drng, drain, down."""
 
     def __init__(self, worker: dict[str, Any]) -> None:
@@ -31,9 +31,9 @@ class Node:
         return self.used, 0 if away else self.cores - self.used, self.cores - self.used if away else 0, self.cores
 
 
-def nodes(road: Road) -> list[Node]:
+def nodes(road: ApiRoad) -> list[SlurmNode]:
     """The workers by name, also lost ones that are still remembered."""
-    return [Node(worker) for worker in road.get("/v1/workers", fresh="true", lost="true")]
+    return [SlurmNode(worker) for worker in road.get("/v1/workers", fresh="true", lost="true")]
 
 
 def hosts_of(text: str) -> list[str]:
@@ -50,7 +50,7 @@ def hosts_of(text: str) -> list[str]:
 def _parts(text: str) -> list[str]:
     """The parts of a list of hosts. Raises: Refused."""
     if text.count("[") != text.count("]"):
-        raise Refused(f"Invalid hostlist: {text[:80]}")
+        raise SlurmError(f"Invalid hostlist: {text[:80]}")
     return [each for each in listed(text) if each]
 
 
@@ -68,7 +68,7 @@ def _first(name: str) -> list[str]:
             or (dash and not last.isdecimal())
             or (dash and int(last) - int(first) not in range(65536))
         ):
-            raise Refused(f"Invalid hostlist: {name[:80]}")
+            raise SlurmError(f"Invalid hostlist: {name[:80]}")
         numbers = range(int(first), int(last if dash else first) + 1)
         found += [f"{before}{str(number).zfill(len(first))}{after}" for number in numbers]
     return found

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from fairlog.compat.slurm.words import Refused
+from fairlog.compat.slurm.words import SlurmError
 from fairlog.credentials import named, two_places
 from fairlog.local.running import find_running
 from scheduler.model.errors import FairlogError
@@ -22,7 +22,7 @@ from scheduler.service.addresses import UNIX, URL_VARIABLE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fairlog.local.running import Running
+    from fairlog.local.running import RunningUp
 
 TIMEOUT_S = 30.0
 """How long a request is repeated until a server answers it."""
@@ -33,7 +33,7 @@ _OF_THE_APP = ("FAIRLOG_MAILBOX", "FAIRLOG_MAILBOX_TOKEN")
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~,")
 
 
-class Problem(Refused):
+class Problem(SlurmError):
     """The API has refused the request; `title` is the class of the error."""
 
     def __init__(self, sentence: str, title: str) -> None:
@@ -41,15 +41,15 @@ class Problem(Refused):
         self.title = title
 
 
-class Road:
+class ApiRoad:
     """The API that this user's programs use. Raises: Refused if there is none."""
 
     def __init__(self) -> None:
         if why := two_places():
-            raise Refused(why)
+            raise SlurmError(why)
         folder = os.environ.get("FAIRLOG_DATA")
         if os.environ.get("FAIRLOG_STORE") and not os.environ.get(URL_VARIABLE):
-            raise Refused(
+            raise SlurmError(
                 f"Slurm's commands reach the cluster through its API; set {URL_VARIABLE} and unset FAIRLOG_STORE"
             )
         try:
@@ -63,14 +63,14 @@ class Road:
                 url, self.token = [os.environ[name] for name in _OF_THE_APP]
                 self.urls = [url]
             elif found is None:
-                raise Refused(
+                raise SlurmError(
                     "no cluster found: start one with `fairlog up`, log in with `fairlog login --api URL`, or set "
                     "FAIRLOG_API"
                 )
             else:
                 self.urls, self.token = [url for url in found.api.split(",") if url], found.token
         except FairlogError as error:
-            raise Refused(str(error)) from None
+            raise SlurmError(str(error)) from None
 
     def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401 (JSON)
         """The value, or all the items, that the path has. Raises: Refused."""
@@ -118,7 +118,7 @@ class Road:
                     raise Problem(why, str(said.get("title", "")))
             tried += 1
             if time.monotonic() + _PAUSE_S >= deadline_s:
-                raise Refused(f"Unable to contact the cluster: {why}")
+                raise SlurmError(f"Unable to contact the cluster: {why}")
             time.sleep(_PAUSE_S if tried % len(self.urls) == 0 else 0)
 
     def _exchange(self, url: str, method: str, path: str, body: bytes, more: str) -> tuple[int, Any]:
@@ -140,7 +140,7 @@ class Road:
         return int(status[0]), json.loads(content or b"{}")
 
 
-def _running(data: Path | None) -> Running | None:
+def _running(data: Path | None) -> RunningUp | None:
     """As `find_running`; in a cell the folders may be hidden."""
     try:
         return find_running(data)
@@ -181,7 +181,7 @@ def quoted(text: str) -> str:
 class Me:
     """Who asks: the user's name here and on this machine, and the company, "" if the account has none."""
 
-    def __init__(self, road: Road) -> None:
+    def __init__(self, road: ApiRoad) -> None:
         self.login = login()
         said = road.get("/v1/whoami")
         company, _, user = said["account"].partition("/") if said["role"] in ("user", "admin") else ("", "", "")

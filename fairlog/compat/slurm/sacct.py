@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairlog.compat.slurm import jobs, times
-from fairlog.compat.slurm.jobs import Job, always
-from fairlog.compat.slurm.road import Me, Road, login
+from fairlog.compat.slurm.jobs import SlurmJob, always
+from fairlog.compat.slurm.road import ApiRoad, Me, login
 from fairlog.compat.slurm.tables import SACCT
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 USUAL = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
@@ -22,7 +22,7 @@ _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 class Row(NamedTuple):
     """A line: a job, or its step `batch`, which has the measures. `units`: those of sizes, "" for the fitting one."""
 
-    job: Job
+    job: SlurmJob
     step: str
     units: str
 
@@ -154,9 +154,9 @@ def read_fields(text: str) -> list[tuple[str, int]]:
             found += [(one, FIELDS[one][0]) for one in FIELDS]
             continue
         if name.lower() not in known:
-            raise Refused(f'Invalid field requested: "{name[:40]}"; --helpformat lists the fields')
+            raise SlurmError(f'Invalid field requested: "{name[:40]}"; --helpformat lists the fields')
         if percent and not width.removeprefix("-").isdecimal():
-            raise Refused(f"Invalid width of a field: {each[:40]}")
+            raise SlurmError(f"Invalid width of a field: {each[:40]}")
         whole = known[name.lower()]
         found.append((whole, int(width) if percent else FIELDS[whole][0]))
     return found
@@ -170,7 +170,7 @@ def run(words: list[str]) -> int:
     """List the jobs that are wanted, each with its step."""
     given, rest = read(SACCT, words)
     if rest:
-        raise Refused(f"unrecognized argument {rest[0][:40]!r}; name jobs with --jobs")
+        raise SlurmError(f"unrecognized argument {rest[0][:40]!r}; name jobs with --jobs")
     without_effect("sacct", given)
     asked: dict[str, str] = {}
     for option, value in given:
@@ -184,16 +184,16 @@ def run(words: list[str]) -> int:
     columns = read_fields(_fields(asked))
     units = asked.get("units", "M" if "noconvert" in asked else "").upper()
     if units not in (*_UNITS, ""):
-        raise Refused(f"Invalid --units: {units[:40]}; they are K, M, G or T")
+        raise SlurmError(f"Invalid --units: {units[:40]}; they are K, M, G or T")
     if "json" in asked:
         from fairlog.compat.slurm.as_json import of_account, print_document  # noqa: PLC0415 (few ask for it)
 
         steps_too = "allocations" not in asked
-        return print_document("jobs", [of_account(job, steps=steps_too) for job in wanted(Road(), asked)])
+        return print_document("jobs", [of_account(job, steps=steps_too) for job in wanted(ApiRoad(), asked)])
     steps = steps_named(jobs.split(asked.get("jobs", "")))
     rows = [
         Row(job, step, units)
-        for job in wanted(Road(), asked)
+        for job in wanted(ApiRoad(), asked)
         for step in (("",) if "allocations" in asked or job.start is None else ("", "batch"))
         if (only := steps.get(str(job.number))) is None or step in only
     ]
@@ -241,7 +241,7 @@ def lines(asked: dict[str, str], columns: list[tuple[str, int]], table: list[lis
     return [heads, " ".join("-" * abs(width) for _, width in columns) + " ", *found]
 
 
-def wanted(road: Road, asked: dict[str, str]) -> list[Job]:
+def wanted(road: ApiRoad, asked: dict[str, str]) -> list[SlurmJob]:
     """The jobs that the options mean, in the order of their submission."""
     named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id specified: ")
     since = until = 0
@@ -262,7 +262,7 @@ def wanted(road: Road, asked: dict[str, str]) -> list[Job]:
     states = jobs.states_named(asked["state"]) if "state" in asked else set(jobs.STATES)
     names = set(asked.get("name", "").split(",")) - {""}
     nodes = set(asked.get("nodelist", "").split(",")) - {""}
-    found: list[Job] = []
+    found: list[SlurmJob] = []
     for app in jobs.ask(road, tasks="true", **query):
         if (names and app["name"] not in names) or (until and app["submittedAt"] > until):
             continue

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlog.compat.slurm.jobs import always
-from fairlog.compat.slurm.road import Me, Problem, Road
+from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.sacct import lines
 from fairlog.compat.slurm.tables import SACCTMGR
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 Row = dict[str, Any]
 FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
@@ -46,13 +46,13 @@ def run(words: list[str]) -> int:
     asked = {option.name: value for option, value in given}
     verb, what = [*(word.lower() for word in rest[:2]), "", ""][:2]
     if verb not in ("list", "show"):
-        raise Refused(
+        raise SlurmError(
             f"{verb[:40] or 'nothing'} is refused: companies and users are managed by `fairlog company` and `account`"
         )
     about = {name.lower(): value for name, equals, value in (word.partition("=") for word in rest[2:]) if equals}
     named = [word for word in rest[2:] if "=" not in word and word.lower() not in ("where", "withassoc")]
     text = about.get("format", "")
-    road = Road()
+    road = ApiRoad()
     names = {
         "user",
         "users",
@@ -66,7 +66,7 @@ def run(words: list[str]) -> int:
         "qos",
     }
     if what not in names:
-        raise Refused(f"Bad entity {what[:40]!r}; there are user, association, account, cluster and qos")
+        raise SlurmError(f"Bad entity {what[:40]!r}; there are user, association, account, cluster and qos")
     if what.startswith("account"):
         rows, usual = [{"user": "", "company": each} for each in companies(road)], "Account,Descr,Organization"
     elif what.startswith(("cluster", "qos")):
@@ -91,19 +91,19 @@ def show(asked: dict[str, str], text: str, rows: list[Row]) -> int:
             (whole for low, whole in known.items() if name and low.startswith(name.lower())), ""
         )
         if not full or (percent and not width.removeprefix("-").isdecimal()):
-            raise Refused(f'Unknown field "{each[:40]}"')
+            raise SlurmError(f'Unknown field "{each[:40]}"')
         columns.append((full, int(width) if percent else FIELDS[full][0]))
     table = [[str(FIELDS[name][1](row)) for name, _ in columns] for row in rows]
     sys.stdout.write("".join(f"{line}\n" for line in lines(asked, columns, table)))
     return 0
 
 
-def companies(road: Road) -> list[str]:
+def companies(road: ApiRoad) -> list[str]:
     """The companies by name."""
     return [str(each["company"]) for each in road.get("/v1/companies")]
 
 
-def associations(road: Road) -> list[Row]:
+def associations(road: ApiRoad) -> list[Row]:
     """Which user belongs to which company; before there are accounts, the caller to each."""
     try:
         accounts = [each["account"] for each in road.get("/v1/accounts")]

@@ -9,9 +9,9 @@ from hashlib import blake2b
 from typing import Any
 
 from fairlog.compat.slurm import batch, times
-from fairlog.compat.slurm.road import Me, Problem, Road
+from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.tables import SBATCH
-from fairlog.compat.slurm.words import Given, Refused, read, without_effect
+from fairlog.compat.slurm.words import Given, SlurmError, read, without_effect
 
 CODE = 255
 """The exit code of a wrong option."""
@@ -83,7 +83,7 @@ _OF_THE_JOB = (
 """How variables of a job begin, which another job that it submits must not find."""
 
 
-class Asked:
+class SbatchOptions:
     """The options of a submission by their names, the last one of each; and in the order in which they count."""
 
     def __init__(self, given: Given) -> None:
@@ -103,32 +103,32 @@ class Asked:
         if text is None:
             return default
         if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1_000_000):
-            raise Refused(f'Invalid numeric value "{text[:40]}" for --{name}.')
+            raise SlurmError(f'Invalid numeric value "{text[:40]}" for --{name}.')
         return int(text)
 
 
 def run(words: list[str]) -> int:
     """Submit, and print the id."""
     given, rest = read(SBATCH, words, mixed=False, code=CODE)
-    line = Asked(given)
+    line = SbatchOptions(given)
     wrap = line.get("wrap")
     if wrap is not None and rest:
-        raise Refused("Script arguments not permitted with --wrap option")
+        raise SlurmError("Script arguments not permitted with --wrap option")
     name = rest[0] if rest else "-"
     script = batch.wrapped(wrap) if wrap is not None else batch.read_script(found(name))
     of_script, others = read(SBATCH, batch.directives(script), code=CODE)
     if others:
-        raise Refused(f"the script has {others[0][:40]!r} in a line #SBATCH, which belongs to no option", CODE)
+        raise SlurmError(f"the script has {others[0][:40]!r} in a line #SBATCH, which belongs to no option", CODE)
     of_variables = [
         (next(option for option in SBATCH if option.name == option_name), os.environ[variable])
         for variable, option_name in _VARIABLES.items()
         if variable in os.environ
     ]
-    asked = Asked([*of_script, *of_variables, *given])
+    asked = SbatchOptions([*of_script, *of_variables, *given])
     note = without_effect(
         "sbatch", [(option, value) for option, value in asked.given if (option.name, value) != ("partition", PARTITION)]
     )
-    road = Road()
+    road = ApiRoad()
     me = Me(road)
     default = "wrap" if wrap is not None else "sbatch" if name in ("-", "/dev/stdin") else os.path.basename(name)  # noqa: PTH119 (as above)
     fields, secrets = submission(asked, (script, rest[1:], default), road, me)
@@ -153,7 +153,7 @@ def found(name: str) -> str:
 
 
 def submission(
-    asked: Asked, batch_of: tuple[bytes, list[str], str], road: Road, me: Me
+    asked: SbatchOptions, batch_of: tuple[bytes, list[str], str], road: ApiRoad, me: Me
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields of the app, and its variables; the batch is a script, its arguments and its usual name.
 
@@ -212,7 +212,7 @@ def submission(
     return fields, secrets
 
 
-def may_requeue(asked: Asked) -> bool:
+def may_requeue(asked: SbatchOptions) -> bool:
     """Whether the job may be put back into its queue; of several options the last one says so."""
     return [option.name for option, _ in asked.given if option.name in ("requeue", "no-requeue")][-1:] != ["no-requeue"]
 
@@ -229,12 +229,12 @@ def one_by_one(cores: int, memory_mb: int | None, at_once: int, kinds: dict[str,
     }
 
 
-def submit(road: Road, asked: Asked, fields: dict[str, Any], secrets: dict[str, str]) -> int:
+def submit(road: ApiRoad, asked: SbatchOptions, fields: dict[str, Any], secrets: dict[str, str]) -> int:
     """Submit the app and print its number; wait for its end if that is asked for."""
     try:
         seq = road.send({**fields, "secrets": secrets})
     except Problem as problem:
-        raise Refused(f"Batch job submission failed: {problem}") from None
+        raise SlurmError(f"Batch job submission failed: {problem}") from None
     path = f"/v1/apps/{fields['app']}"
     number = road.get(path, after=seq)["submittedSeq"]
     if "parsable" in asked:
@@ -245,7 +245,7 @@ def submit(road: Road, asked: Asked, fields: dict[str, Any], secrets: dict[str, 
     return wait(road, path) if "wait" in asked else 0
 
 
-def wait(road: Road, path: str) -> int:
+def wait(road: ApiRoad, path: str) -> int:
     """Wait for the end of the app; the largest exit code of its tasks."""
     import time  # noqa: PLC0415 (few wait)
 
@@ -264,7 +264,7 @@ def signal_that_ended(task: dict[str, Any]) -> int:
     return code - _OF_SIGNALS if code > _OF_SIGNALS and " was ended by SIG" in said else 0
 
 
-def tell_plan(road: Road, fields: dict[str, Any]) -> int:
+def tell_plan(road: ApiRoad, fields: dict[str, Any]) -> int:
     """Say when and where the job would start, or why it would wait."""
     said = road.post("/v1/plan", {name: value for name, value in fields.items() if name != "type"})["value"]
     cores = said["requestedCores"]
@@ -278,7 +278,7 @@ def tell_plan(road: Road, fields: dict[str, Any]) -> int:
     return 0
 
 
-def company(asked: Asked, road: Road, me: Me) -> str:
+def company(asked: SbatchOptions, road: ApiRoad, me: Me) -> str:
     """The company of the job: --account, that of the caller, or the only one. Raises: Refused."""
     named = asked.get("account") or me.company
     if named:
@@ -286,17 +286,17 @@ def company(asked: Asked, road: Road, me: Me) -> str:
     known = [each["company"] for each in road.get("/v1/companies")]
     if len(known) == 1:
         return str(known[0])
-    raise Refused("name the company of the job with --account, or set FAIRLOG_COMPANY")
+    raise SlurmError("name the company of the job with --account, or set FAIRLOG_COMPANY")
 
 
-def check_nodes(asked: Asked) -> None:
+def check_nodes(asked: SbatchOptions) -> None:
     """Raises: Refused for more than a node: a job runs on one machine."""
     least, dash, most = (asked.get("nodes") or "1").partition("-")
     for text in (least, *([most] if dash else [])):
         if not (text.isascii() and text.isdecimal() and int(text)):
-            raise Refused(f'Invalid numeric value "{text[:40]}" for --nodes.')
+            raise SlurmError(f'Invalid numeric value "{text[:40]}" for --nodes.')
     if int(least) > 1:
-        raise Refused("Requested node configuration is not available: a job runs on one node here; give --nodes=1")
+        raise SlurmError("Requested node configuration is not available: a job runs on one node here; give --nodes=1")
 
 
 def read_array(text: str | None) -> tuple[str, int]:
@@ -304,7 +304,7 @@ def read_array(text: str | None) -> tuple[str, int]:
     if text is None:
         return "", 0
     listed, percent, most = text.partition("%")
-    wrong = Refused(f"Batch job submission failed: Invalid job array specification: {text[:40]!r}")
+    wrong = SlurmError(f"Batch job submission failed: Invalid job array specification: {text[:40]!r}")
     if percent and not (most.isascii() and most.isdecimal() and int(most)):
         raise wrong
     for part in listed.split(","):
@@ -333,7 +333,7 @@ def count_of(indexes: str) -> int:
     return len(members(indexes))
 
 
-def memory_of(asked: Asked, cores: int) -> int | None:
+def memory_of(asked: SbatchOptions, cores: int) -> int | None:
     """The MiB of a task, None if none are asked for. Raises: Refused."""
     both = [name for name in ("mem", "mem-per-cpu") if name in asked]
     if not both:
@@ -352,14 +352,16 @@ def read_memory(text: str, name: str) -> int:
     unit = upper[-1:] if upper[-1:] in _MEMORY else ""
     number = upper.removesuffix(unit) if unit else upper
     if not (number.isascii() and number.replace(".", "", 1).isdecimal()):
-        raise Refused(f"Invalid --{name} specification", CODE)
+        raise SlurmError(f"Invalid --{name} specification", CODE)
     mb = -int(-float(number) * _MEMORY[unit or "M"] // 1)
     if mb < 1:
-        raise Refused(f"Invalid --{name} specification: a job needs some memory here; give its size, such as 2G", CODE)
+        raise SlurmError(
+            f"Invalid --{name} specification: a job needs some memory here; give its size, such as 2G", CODE
+        )
     return mb
 
 
-def gpus_of(asked: Asked, tasks: int) -> dict[str, int]:
+def gpus_of(asked: SbatchOptions, tasks: int) -> dict[str, int]:
     """The further kinds that a job asks for, and how many of each. Raises: Refused."""
     found: dict[str, int] = {}
     for part in (asked.get("gres") or "").split(","):
@@ -375,7 +377,7 @@ def gpus_of(asked: Asked, tasks: int) -> dict[str, int]:
 
 def _whole(text: str, name: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise Refused(f"Invalid --{name} specification", CODE)
+        raise SlurmError(f"Invalid --{name} specification", CODE)
     return int(text)
 
 
@@ -385,7 +387,7 @@ def read_nice(text: str | None) -> int:
         return 0
     number = text or "100"
     if not number.removeprefix("-").isdecimal():
-        raise Refused(f"Invalid --nice value: {text[:40]}", CODE)
+        raise SlurmError(f"Invalid --nice value: {text[:40]}", CODE)
     return max(-1000, min(1000, int(number)))
 
 
@@ -395,19 +397,21 @@ def read_dependencies(text: str | None) -> dict[str, Any]:
     alone = False
     wrong = "Batch job submission failed: Job dependency problem"
     if text is not None and "?" in text:
-        raise Refused(f"{wrong}: all of them must be met here; separate them by commas")
+        raise SlurmError(f"{wrong}: all of them must be met here; separate them by commas")
     for part in [] if text is None else text.split(","):
         kind, colon, jobs = part.partition(":")
         if kind == SINGLETON and not colon:
             alone = True
             continue
         if kind not in _DEPENDENCIES:
-            raise Refused(f"{wrong}: {kind[:40]!r} is not one of {', '.join((*_DEPENDENCIES, SINGLETON))}")
+            raise SlurmError(f"{wrong}: {kind[:40]!r} is not one of {', '.join((*_DEPENDENCIES, SINGLETON))}")
         for job in jobs.split(":"):
             if "+" in job:
-                raise Refused(f"{wrong}: a job starts when another one has begun, and no minutes later; leave out +N")
+                raise SlurmError(
+                    f"{wrong}: a job starts when another one has begun, and no minutes later; leave out +N"
+                )
             if not (job.isascii() and job.isdecimal()):
-                raise Refused(f"{wrong}: {kind} needs the ids of jobs, as {kind}:17")
+                raise SlurmError(f"{wrong}: {kind} needs the ids of jobs, as {kind}:17")
             found.setdefault(_DEPENDENCIES[kind], []).append(job)
     return {"after": found, SINGLETON: alone}
 
@@ -429,11 +433,11 @@ def read_signal(text: str) -> tuple[str, str, int]:
     }
     signal = number.get(name, name.upper().removeprefix("SIG"))
     if signal not in _SIGNALS or (before and not before.isdecimal()) or (colon and set(options.upper()) - {"B", "R"}):
-        raise Refused("Invalid --signal specification", CODE)
+        raise SlurmError("Invalid --signal specification", CODE)
     return ("script" if "B" in options.upper() else "steps"), signal, int(before or 60)
 
 
-def outputs(asked: Asked, indexes: str, cwd: str) -> dict[str, Any]:
+def outputs(asked: SbatchOptions, indexes: str, cwd: str) -> dict[str, Any]:
     """The files of the job's output, from its folder."""
     start = cwd.replace("%", "%%")
     output = asked.get("output") or ("slurm-%A_%a.out" if indexes else "slurm-%j.out")
@@ -444,11 +448,11 @@ def outputs(asked: Asked, indexes: str, cwd: str) -> dict[str, Any]:
     return found
 
 
-def open_mode(asked: Asked) -> str:
+def open_mode(asked: SbatchOptions) -> str:
     """Whether files of output are emptied before they are written to. Raises: Refused."""
     mode = (asked.get("open-mode") or "truncate").lower()
     if mode not in ("append", "a", "truncate", "t"):
-        raise Refused("Invalid --open-mode specification", CODE)
+        raise SlurmError("Invalid --open-mode specification", CODE)
     return "append" if mode.startswith("a") else "truncate"
 
 
@@ -470,7 +474,9 @@ def pattern(text: str, name: str) -> str:
         elif letter in ("%", "j", "A", "a", "x", "u", "N"):
             done += f"%{digits if letter == 'a' else ''}{letter}"
         else:
-            raise Refused(f"--{name} has %{letter}, which stands for nothing here; there are %j %A %a %x %u %N", CODE)
+            raise SlurmError(
+                f"--{name} has %{letter}, which stands for nothing here; there are %j %A %a %x %u %N", CODE
+            )
     return done
 
 
@@ -494,7 +500,7 @@ def exported(text: str | None) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in foreign}
 
 
-def told(asked: Asked, fields: dict[str, Any], tasks: int, per_task: int) -> dict[str, str]:
+def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int) -> dict[str, str]:
     """The variables of the job that are known now; its script's prelude adds the others."""
     said = {
         "SLURM_JOB_NAME": fields["name"],

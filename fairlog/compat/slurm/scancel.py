@@ -6,10 +6,10 @@ import sys
 from typing import Any
 
 from fairlog.compat.slurm import jobs
-from fairlog.compat.slurm.road import Me, Problem, Road
+from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.sbatch import members
 from fairlog.compat.slurm.tables import SCANCEL
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 _FILTERS = ("account", "name", "jobname", "user", "me", "state", "nodelist")
 _KILLS = ("KILL", "TERM", "9", "15")
@@ -22,11 +22,11 @@ def run(words: list[str]) -> int:
     without_effect("scancel", given)
     asked = {option.name: value for option, value in given}
     if not rest and not any(name in asked for name in _FILTERS):
-        raise Refused("No job identification provided")
+        raise SlurmError("No job identification provided")
     signal = signal_of(asked.get("signal", "KILL"))
     named = jobs.Named([part for each in rest for part in jobs.split(each)], "Invalid job id ")
     states = state_of(asked.get("state"))
-    road = Road()
+    road = ApiRoad()
     users = asked | ({"user": Me(road).user} if "me" in asked else {})
     query = jobs.chosen(road, None, users)
     if named.indexes:
@@ -54,7 +54,7 @@ def run(words: list[str]) -> int:
     return code
 
 
-def _to_task(road: Road, asked: dict[str, str], app: dict[str, Any], index: int, signal: str) -> int:
+def _to_task(road: ApiRoad, asked: dict[str, str], app: dict[str, Any], index: int, signal: str) -> int:
     """Send a signal to a task of an array; the exit code."""
     job, indexes = f"{app['submittedSeq']}_{index}", members(app["array"] or "0")
     if index not in indexes:
@@ -80,7 +80,7 @@ def signal_of(text: str) -> str:
     """The name of a signal. Raises: Refused."""
     name = _NAMES.get(text, text.upper().removeprefix("SIG"))
     if name not in (*_KILLS, *_NAMES.values(), "TSTP", "TTIN", "TTOU", "URG", "WINCH", "XCPU"):
-        raise Refused(f"Unknown job signal: {text[:40]}")
+        raise SlurmError(f"Unknown job signal: {text[:40]}")
     return name
 
 
@@ -90,12 +90,12 @@ def state_of(text: str | None) -> str:
         return ""
     found = jobs.states_named(text)
     if len(found) != 1 or not found <= {"PENDING", "RUNNING", "SUSPENDED"}:
-        raise Refused(f"Invalid job state specified: {text[:40]}; PENDING, RUNNING or SUSPENDED can be cancelled")
+        raise SlurmError(f"Invalid job state specified: {text[:40]}; PENDING, RUNNING or SUSPENDED can be cancelled")
     return found.pop()
 
 
 def _fits(app: dict[str, Any], asked: dict[str, str], state: str) -> bool:
-    job = jobs.Job(app, [])
+    job = jobs.SlurmJob(app, [])
     names = [asked[each] for each in ("name", "jobname") if each in asked]
     nodes = set(asked.get("nodelist", "").split(",")) - {""}
     return (

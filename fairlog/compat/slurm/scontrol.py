@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlog.compat.slurm import jobs, times
-from fairlog.compat.slurm.jobs import Job
-from fairlog.compat.slurm.nodes import Node, hosts_of, list_of, nodes
-from fairlog.compat.slurm.road import Problem, Road
+from fairlog.compat.slurm.jobs import SlurmJob
+from fairlog.compat.slurm.nodes import SlurmNode, hosts_of, list_of, nodes
+from fairlog.compat.slurm.road import ApiRoad, Problem
 from fairlog.compat.slurm.sbatch import PARTITION
 from fairlog.compat.slurm.tables import SCONTROL
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 from scheduler.model.outputs import filled
 
 _UNKNOWN = "Invalid job id specified"
@@ -31,7 +31,7 @@ def run(words: list[str]) -> int:
     while rest and rest[0] in ("-o", "--oneliner"):
         line, rest = True, rest[1:]
     if not rest:
-        raise Refused("too few arguments: name a command, such as `scontrol show job 17`")
+        raise SlurmError("too few arguments: name a command, such as `scontrol show job 17`")
     verb, arguments = rest[0].lower(), rest[1:]
     verbs: dict[str, Callable[[], int]] = {
         "show": lambda: show(arguments, one_line=line),
@@ -45,9 +45,9 @@ def run(words: list[str]) -> int:
         "version": version,
     }
     if verb in _LEFT:
-        raise Refused(f"{verb} is refused: there is no such thing here")
+        raise SlurmError(f"{verb} is refused: there is no such thing here")
     if verb not in verbs:
-        raise Refused(f"invalid keyword: {verb[:40]}")
+        raise SlurmError(f"invalid keyword: {verb[:40]}")
     return verbs[verb]()
 
 
@@ -61,7 +61,7 @@ def version() -> int:
 
 def ping() -> int:
     """Say whether a master answers. Raises: Refused if no API server does."""
-    up = Road().get("/v1/status")["master"] is not None
+    up = ApiRoad().get("/v1/status")["master"] is not None
     sys.stdout.write(f"Slurmctld(primary) at fairlog is {'UP' if up else 'DOWN'}\n")
     return 0 if up else 1
 
@@ -86,7 +86,7 @@ def show(words: list[str], *, one_line: bool) -> int:
         "hostlistsorted": lambda: _print([list_of(sorted(",".join(named).split(",")))]),
     }
     if what not in shown:
-        raise Refused(f"invalid entity:{what[:40]} for keyword:show")
+        raise SlurmError(f"invalid entity:{what[:40]} for keyword:show")
     return shown[what]()
 
 
@@ -100,7 +100,7 @@ def _block(lines: list[str], *, one_line: bool) -> str:
 
 
 def _show_jobs(named: list[str], *, one_line: bool) -> int:
-    road = Road()
+    road = ApiRoad()
     wanted = jobs.Named([part for each in named for part in jobs.split(each)], "Invalid job id specified: ")
     ids = {"ids": ",".join(wanted.indexes)} if wanted.indexes else {}
     apps = jobs.ask(road, **ids, endedAfter=jobs.ended_since(jobs.MIN_JOB_AGE_S), tasks="true")
@@ -116,7 +116,7 @@ def _show_jobs(named: list[str], *, one_line: bool) -> int:
     return 0
 
 
-def _job_lines(job: Job, detail: dict[str, Any]) -> list[str]:
+def _job_lines(job: SlurmJob, detail: dict[str, Any]) -> list[str]:
     app, code = job.app, job.code
     at = times.moment
     restarts = max([task["attempts"] - 1 for task in job.tasks if task["attempts"]], default=0)
@@ -153,7 +153,7 @@ def _job_lines(job: Job, detail: dict[str, Any]) -> list[str]:
     ]
 
 
-def _file(job: Job, pattern: str | None) -> str:
+def _file(job: SlurmJob, pattern: str | None) -> str:
     """The file of a job's output: the pattern with what stands for each of its parts."""
     if not pattern:
         return "(null)"
@@ -171,14 +171,14 @@ def _file(job: Job, pattern: str | None) -> str:
 
 def _show_nodes(named: list[str], *, one_line: bool) -> int:
     wanted = set(hosts_of(",".join(named)))
-    found = [node for node in nodes(Road()) if not wanted or node.name in wanted]
+    found = [node for node in nodes(ApiRoad()) if not wanted or node.name in wanted]
     for missing in sorted(wanted - {node.name for node in found}):
-        raise Refused(f"Node {missing[:80]} not found")
+        raise SlurmError(f"Node {missing[:80]} not found")
     sys.stdout.write("".join(_block(_node_lines(node), one_line=one_line) for node in found))
     return 0
 
 
-def _node_lines(node: Node) -> list[str]:
+def _node_lines(node: SlurmNode) -> list[str]:
     state = {"drng": "MIXED+DRAIN", "drain": "IDLE+DRAIN", "mix": "MIXED", "alloc": "ALLOCATED"}
     said, free = state.get(node.state, node.state.upper()), node.memory - node.used_memory
     lines = [
@@ -199,8 +199,8 @@ def _node_lines(node: Node) -> list[str]:
 
 def _show_partition(named: list[str], *, one_line: bool) -> int:
     if named and named[0] and named[0] != PARTITION:
-        raise Refused(f"Partition {named[0][:80]} not found; there is {PARTITION}")
-    found = nodes(Road())
+        raise SlurmError(f"Partition {named[0][:80]} not found; there is {PARTITION}")
+    found = nodes(ApiRoad())
     cores, memory = sum(node.cores for node in found), sum(node.memory for node in found)
     lines = [
         f"PartitionName={PARTITION}",
@@ -220,7 +220,7 @@ def _show_partition(named: list[str], *, one_line: bool) -> int:
 
 
 def _show_config() -> int:
-    settings = Road().get("/v1/settings")
+    settings = ApiRoad().get("/v1/settings")
     known = {
         "AccountingStorageType": "accounting_storage/fairlog",
         "ClusterName": "fairlog",
@@ -241,18 +241,18 @@ def _show_config() -> int:
 
 def change(words: list[str], *commands: str) -> int:
     """Hold, release or requeue jobs, which are named by ids or `name=NAME`. Raises: Refused if there is none."""
-    road = Road()
+    road = ApiRoad()
     code = 0
     again = commands[0] == "RequeueApp"
     if again and words and (words[0].lower() == "incomplete" or words[0].lower().startswith("state=")):
         words = words[1:]
     named = [part.removeprefix("JobId=").removeprefix("jobid=") for each in words for part in jobs.split(each)]
     if not named:
-        raise Refused("too few arguments: name jobs by their ids")
+        raise SlurmError("too few arguments: name jobs by their ids")
     for each in named:
         name = each.lower().startswith("name=") and each[5:]
         if again and "_" in each:
-            raise Refused(f"a task of an array cannot be put back alone: {each[:40]}; the whole array can")
+            raise SlurmError(f"a task of an array cannot be put back alone: {each[:40]}; the whole array can")
         found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each.partition("_")[0]]
         if again and os.environ.get("SLURM_JOB_ID") in found:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the job gets before this process has its answer
@@ -261,7 +261,7 @@ def change(words: list[str], *commands: str) -> int:
     return code
 
 
-def _send(road: Road, command: dict[str, Any], job: str) -> int:
+def _send(road: ApiRoad, command: dict[str, Any], job: str) -> int:
     try:
         if command["type"] == "RequeueApp":  # by the way of what runs in a job as well
             road.post(f"/v1/apps/{command['app']}/requeue", {"reason": "scontrol"})
@@ -279,18 +279,18 @@ def update(words: list[str]) -> int:
     asked = {name.lower(): value for name, _, value in (word.partition("=") for word in words)}
     job = asked.pop("jobid", asked.pop("job", ""))
     if not job.isdecimal():
-        raise Refused("name the job to update, as JobId=17" if not job else f"Invalid job id specified: {job[:40]}")
+        raise SlurmError("name the job to update, as JobId=17" if not job else f"Invalid job id specified: {job[:40]}")
     others = [name for name in asked if name not in ("timelimit", "nice", "priority")]
     if others or not asked:
-        raise Refused(f"{(others or ['nothing'])[0][:40]} of a job cannot be updated; TimeLimit and Nice can")
-    road = Road()
+        raise SlurmError(f"{(others or ['nothing'])[0][:40]} of a job cannot be updated; TimeLimit and Nice can")
+    road = ApiRoad()
     code = 0
     if (limit := asked.get("timelimit")) is not None:
         code = _extend(road, job, limit)
     if "nice" in asked or "priority" in asked:
         text = asked.get("nice") or asked.get("priority") or ""
         if not text.removeprefix("-").isdecimal():
-            raise Refused(f"Invalid Nice value: {text[:40]}")
+            raise SlurmError(f"Invalid Nice value: {text[:40]}")
         number = -int(text) if "nice" in asked else int(text) - 1000
         code = (
             _send(road, {"type": "ReprioritizeApp", "app": job, "priority": max(-1000, min(1000, number))}, job) or code
@@ -298,7 +298,7 @@ def update(words: list[str]) -> int:
     return code
 
 
-def _extend(road: Road, job: str, text: str) -> int:
+def _extend(road: ApiRoad, job: str, text: str) -> int:
     try:
         known = road.get(f"/v1/apps/{job}")["maxRuntime"]
     except Problem:
@@ -307,8 +307,8 @@ def _extend(road: Road, job: str, text: str) -> int:
     more = text.startswith("+")
     seconds = times.read_limit(text.removeprefix("+"))
     if seconds is None or known is None:
-        raise Refused("a time limit can only be made longer, of a job that has one")
+        raise SlurmError("a time limit can only be made longer, of a job that has one")
     by = seconds if more else seconds - known
     if by <= 0:
-        raise Refused(f"a time limit can only be made longer than {times.elapsed(known)}")
+        raise SlurmError(f"a time limit can only be made longer than {times.elapsed(known)}")
     return _send(road, {"type": "ExtendApp", "app": job, "by_s": by}, job)

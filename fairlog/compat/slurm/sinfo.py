@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 from fairlog.compat.slurm.jobs import always
-from fairlog.compat.slurm.nodes import Node, hosts_of, list_of, nodes
-from fairlog.compat.slurm.road import Road
+from fairlog.compat.slurm.nodes import SlurmNode, hosts_of, list_of, nodes
+from fairlog.compat.slurm.road import ApiRoad
 from fairlog.compat.slurm.sbatch import PARTITION
-from fairlog.compat.slurm.squeue import Column, read_columns
+from fairlog.compat.slurm.squeue import FormatField, read_columns
 from fairlog.compat.slurm.tables import SINFO
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 USUAL = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -23,27 +23,27 @@ SUMMARY = "%9P %.5a %.10l %.16F %N"
 _WHOLE = {"drng": "draining", "drain": "drained", "mix": "mixed", "alloc": "allocated"}
 
 
-def _sum(group: list[Node]) -> str:
+def _sum(group: list[SlurmNode]) -> str:
     return "/".join(str(sum(each)) for each in zip(*(node.counts for node in group), strict=True))
 
 
-def _shared(tell: Callable[[Node], int]) -> Callable[[list[Node]], object]:
+def _shared(tell: Callable[[SlurmNode], int]) -> Callable[[list[SlurmNode]], object]:
     """The value that all have, or the least of them and a plus."""
 
-    def shown(group: list[Node]) -> object:
+    def shown(group: list[SlurmNode]) -> object:
         values = {tell(node) for node in group}
         return min(values) if len(values) == 1 else f"{min(values)}+" if values else 0
 
     return shown
 
 
-def _states(group: list[Node]) -> str:
+def _states(group: list[SlurmNode]) -> str:
     used = sum(node.state in ("alloc", "mix") for node in group)
     idle = sum(node.state == "idle" for node in group)
     return f"{used}/{idle}/{len(group) - used - idle}/{len(group)}"
 
 
-FIELDS: dict[str, tuple[str, Callable[[list[Node]], object]]] = {
+FIELDS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
     "P": ("PARTITION", always(f"{PARTITION}*")),
     "R": ("PARTITION", always(PARTITION)),
     "a": ("AVAIL", always("up")),
@@ -138,12 +138,12 @@ NAMES = {
 """What --Format calls the fields, in small letters -> the letter."""
 
 
-def _kinds(node: Node) -> str:
+def _kinds(node: SlurmNode) -> str:
     offered = node.worker.get("offeredResources") or {}
     return ",".join(f"{kind}:{number}" for kind, number in offered.items()) or "(null)"
 
 
-def _since(node: Node) -> str:
+def _since(node: SlurmNode) -> str:
     from fairlog.compat.slurm import times  # noqa: PLC0415 (few print it)
 
     return times.moment(node.worker["since"], "Unknown")
@@ -153,24 +153,24 @@ def run(words: list[str]) -> int:
     """List the nodes that are wanted, those of one state together."""
     given, rest = read(SINFO, words)
     if rest:
-        raise Refused(f"Unrecognized option: {rest[0][:40]}")
+        raise SlurmError(f"Unrecognized option: {rest[0][:40]}")
     without_effect("sinfo", given)
     asked = {option.name: value for option, value in given}
     columns, end = read_long(asked["Format"]) if "Format" in asked else read_columns(_format(asked), FIELDS, "node")
-    found = _wanted(nodes(Road()), asked)
+    found = _wanted(nodes(ApiRoad()), asked)
     if "format" not in asked and columns[0].letter == "N":
         columns[0].width = max([columns[0].width, *(len(node.name) for node in found)])
     if "json" in asked:
         from fairlog.compat.slurm.as_json import of_node, print_document  # noqa: PLC0415 (few ask for it)
 
         return print_document("nodes", [of_node(node) for node in found])
-    groups: list[list[Node]] = []
+    groups: list[list[SlurmNode]] = []
     if "Node" in asked or "list-reasons" in asked or any(each.letter == "n" for each in columns):
         groups = [[node] for node in found]
     elif "summarize" in asked or not any(each.letter in "tTEHAo" for each in columns):
         groups = [found]
     else:
-        by_state: dict[str, list[Node]] = {}
+        by_state: dict[str, list[SlurmNode]] = {}
         for node in found:
             by_state.setdefault(node.state, []).append(node)
         groups = list(by_state.values()) or [[]]
@@ -185,16 +185,16 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def read_long(text: str) -> tuple[list[Column], str]:
+def read_long(text: str) -> tuple[list[FormatField], str]:
     """The fields of a list of names such as `NodeHost:20,CPUs`. Raises: Refused for an unknown name."""
-    found: list[Column] = []
+    found: list[FormatField] = []
     for each in text.split(","):
         name, _, size = each.strip().partition(":")
         width = size.removeprefix(".")
         if name.lower() not in NAMES:
-            raise Refused(f"Invalid node format specification: {name[:40]}")
+            raise SlurmError(f"Invalid node format specification: {name[:40]}")
         at = int(width) if width.isdecimal() else 20
-        found.append(Column("", NAMES[name.lower()], at, right=size.startswith(".")))
+        found.append(FormatField("", NAMES[name.lower()], at, right=size.startswith(".")))
     return found, ""
 
 
@@ -210,13 +210,13 @@ def _format(asked: dict[str, str]) -> str:
     return LONG if "long" in asked else USUAL
 
 
-def _wanted(found: list[Node], asked: dict[str, str]) -> list[Node]:
+def _wanted(found: list[SlurmNode], asked: dict[str, str]) -> list[SlurmNode]:
     if "partition" in asked and PARTITION not in asked["partition"].split(","):
         return []
     names = set(hosts_of(asked.get("nodes", "")))
     states = {each.strip().lower() for each in asked.get("states", "all").split(",")}
 
-    def fits(node: Node) -> bool:
+    def fits(node: SlurmNode) -> bool:
         named = {node.state, _WHOLE.get(node.state, node.state)}
         return (
             (not names or node.name in names)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Collection
 
 from fairlog.compat.slurm import jobs, times
-from fairlog.compat.slurm.jobs import Job, always
-from fairlog.compat.slurm.road import Me, Road
+from fairlog.compat.slurm.jobs import SlurmJob, always
+from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.tables import SQUEUE
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -21,13 +21,13 @@ _LIVING = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURI
 """The states in which jobs are that squeue shows unless others are named."""
 
 
-def _where(job: Job) -> str:
+def _where(job: SlurmJob) -> str:
     """The nodes, or in brackets why it waits or has failed."""
     waits = job.state in ("PENDING", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE")
     return f"({job.reason})" if waits else ",".join(job.nodes)
 
 
-def _left(job: Job) -> str:
+def _left(job: SlurmJob) -> str:
     return "UNLIMITED" if job.limit_s is None else times.clock(max(0, job.limit_s - job.ran_s))
 
 
@@ -35,15 +35,15 @@ def _size(mb: int) -> str:
     return f"{mb // 1024}G" if mb >= 1024 and mb % 1024 == 0 else f"{mb}M"
 
 
-def _after(job: Job) -> str:
+def _after(job: SlurmJob) -> str:
     return jobs.after_of(job.app) or NO
 
 
-def _host(job: Job) -> str:
+def _host(job: SlurmJob) -> str:
     return job.nodes[0] if job.nodes else "n/a"
 
 
-FIELDS: dict[str, tuple[str, str, Callable[[Job], object]]] = {
+FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "i": ("JOBID", "JobID", lambda job: job.id),
     "A": ("JOBID", "JobArrayID", lambda job: job.number),
     "F": ("ARRAY_JOB_ID", "ArrayJobID", lambda job: job.number),
@@ -119,7 +119,7 @@ _ALIASES = {
 }
 
 
-class Column:
+class FormatField:
     """A field of the output: the text before it, its letter, its width, and on which side it is filled."""
 
     def __init__(self, before: str, letter: str, width: int, *, right: bool = False) -> None:
@@ -134,14 +134,14 @@ class Column:
         return self.before + (text.rjust(self.width) if self.right else text.ljust(self.width))
 
 
-def read_format(text: str) -> tuple[list[Column], str]:
+def read_format(text: str) -> tuple[list[FormatField], str]:
     """The fields of a format such as `%.18i %j`, and what follows the last. Raises: Refused for an unknown letter."""
     return read_columns(text, FIELDS, "job")
 
 
-def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[Column], str]:
+def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[FormatField], str]:
     """As `read_format`, of the letters that are known."""
-    found: list[Column] = []
+    found: list[FormatField] = []
     before, rest = "", text
     while rest:
         plain, percent, rest = rest.partition("%")
@@ -156,23 +156,23 @@ def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[Col
             before += "%"
             continue
         if not letter or letter not in known:
-            raise Refused(f"Invalid {what} format specification: %{letter}")
-        found.append(Column(before, letter, int(digits or 0), right=right))
+            raise SlurmError(f"Invalid {what} format specification: %{letter}")
+        found.append(FormatField(before, letter, int(digits or 0), right=right))
         before = ""
     return found, before
 
 
-def read_names(text: str) -> tuple[list[Column], str]:
+def read_names(text: str) -> tuple[list[FormatField], str]:
     """The fields of a list of names such as `JobID:20,State`. Raises: Refused for an unknown name."""
     known = {name.lower(): letter for letter, (_, name, _) in FIELDS.items()} | _ALIASES
-    found: list[Column] = []
+    found: list[FormatField] = []
     for each in text.split(","):
         name, _, size = each.strip().partition(":")
         right = size.startswith(".")
         size = size.removeprefix(".")
         if name.lower() not in known:
-            raise Refused(f"Invalid job format specification: {name[:40]}")
-        found.append(Column("", known[name.lower()], int(size) if size.isdecimal() else 20, right=right))
+            raise SlurmError(f"Invalid job format specification: {name[:40]}")
+        found.append(FormatField("", known[name.lower()], int(size) if size.isdecimal() else 20, right=right))
     return found, ""
 
 
@@ -180,15 +180,15 @@ def run(words: list[str]) -> int:
     """List the jobs that are wanted."""
     given, rest = read(SQUEUE, words)
     if rest:
-        raise Refused(f"Unrecognized option: {rest[0][:40]}; name jobs with --jobs")
+        raise SlurmError(f"Unrecognized option: {rest[0][:40]}; name jobs with --jobs")
     without_effect("squeue", given)
     asked = {option.name: value for option, value in given}
     columns, end = read_names(asked["Format"]) if "Format" in asked else read_format(_format(asked))
     named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id: ")
     every = asked.get("iterate")
     if every is not None and not (every.isdecimal() and int(every)):
-        raise Refused("--iterate needs a number of seconds")
-    road = Road()
+        raise SlurmError("--iterate needs a number of seconds")
+    road = ApiRoad()
     while True:
         found = wanted(road, asked, named, _states(asked))
         if len(named.indexes) == 1 and not found and not _is_known(road, next(iter(named.indexes))):
@@ -229,7 +229,7 @@ def _states(asked: dict[str, str]) -> set[str]:
     return set(_LIVING)
 
 
-def wanted(road: Road, asked: dict[str, str], named: jobs.Named, states: set[str]) -> list[Job]:
+def wanted(road: ApiRoad, asked: dict[str, str], named: jobs.Named, states: set[str]) -> list[SlurmJob]:
     """The jobs that the options mean, in the order of their submission."""
     users = asked | ({"user": Me(road).user} if "me" in asked else {})
     query = jobs.chosen(road, None, users)
@@ -239,7 +239,7 @@ def wanted(road: Road, asked: dict[str, str], named: jobs.Named, states: set[str
         query["endedAfter"] = jobs.ended_since(jobs.MIN_JOB_AGE_S)
     names = set(asked.get("name", "").split(",")) - {""}
     nodes = set(asked.get("nodelist", "").split(",")) - {""}
-    found: list[Job] = []
+    found: list[SlurmJob] = []
     apps = jobs.ask(road, **query)
     begun = [str(app["submittedSeq"]) for app in apps if app["admittedAt"] and (app["array"] or app["endedAt"])]
     if begun:  # tasks of arrays have states of their own, and those of jobs that have ended know where they ran
@@ -256,19 +256,19 @@ def wanted(road: Road, asked: dict[str, str], named: jobs.Named, states: set[str
     return found
 
 
-def _is_known(road: Road, number: str) -> bool:
+def _is_known(road: ApiRoad, number: str) -> bool:
     """Whether there is a job of that number that squeue may show."""
     return bool(jobs.ask(road, ids=number, endedAfter=jobs.ended_since(jobs.MIN_JOB_AGE_S)))
 
 
-def sorted_by(found: list[Job], order: str | None) -> list[Job]:
+def sorted_by(found: list[SlurmJob], order: str | None) -> list[SlurmJob]:
     """The jobs in the order of these letters. Raises: Refused for an unknown one."""
     if order is None:
         return found
     for each in reversed(order.split(",")):
         letter = each.lstrip("+-")
         if letter not in FIELDS:
-            raise Refused(f"Invalid sort specification: {each[:40]}")
+            raise SlurmError(f"Invalid sort specification: {each[:40]}")
         key = FIELDS[letter][2]
         falling = each.startswith("-")
         found = sorted(found, key=lambda job: _key(key(job)), reverse=falling)

@@ -10,9 +10,9 @@ import threading
 from typing import IO, Any
 
 from fairlog.compat.slurm import sbatch, times
-from fairlog.compat.slurm.sbatch import Asked
+from fairlog.compat.slurm.sbatch import SbatchOptions
 from fairlog.compat.slurm.tables import SRUN
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 _PASSED_ON = (
     signal.SIGHUP,
@@ -29,12 +29,12 @@ def run(words: list[str]) -> int:
     """Run the program, and exit with the largest code of its processes."""
     given, command = read(SRUN, words, mixed=False)
     note = without_effect("srun", given)
-    asked = Asked(given)
+    asked = SbatchOptions(given)
     if not command:
-        raise Refused("No command given to execute.")
+        raise SlurmError("No command given to execute.")
     job = os.environ.get("SLURM_JOB_ID")
     if (named := asked.get("jobid")) not in (None, job):
-        raise Refused(
+        raise SlurmError(
             f"job {str(named)[:40]} cannot be entered; `fairlog exec ID -- CMD` runs a command beside its tasks"
         )
     sbatch.check_nodes(asked)
@@ -42,15 +42,15 @@ def run(words: list[str]) -> int:
         if note and "quiet" not in asked:
             sbatch.say(note)
         return _outside(asked, words[: len(words) - len(command)], command)
-    return Step(asked, command).run()
+    return SrunStep(asked, command).run()
 
 
-def _outside(asked: Asked, options: list[str], command: list[str]) -> int:
+def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> int:
     """Run it as a job of its own, in which this command starts the processes, in the place of this process."""
     from fairlog.compat.slurm import batch  # noqa: PLC0415 (in a job, nothing is submitted)
-    from fairlog.compat.slurm.road import Me, Road  # noqa: PLC0415 (likewise)
+    from fairlog.compat.slurm.road import ApiRoad, Me  # noqa: PLC0415 (likewise)
 
-    road = Road()
+    road = ApiRoad()
     me = Me(road)
     tasks, per_task = asked.number("ntasks", asked.number("ntasks-per-node", 1)), asked.number("cpus-per-task", 1)
     cores = tasks * per_task
@@ -79,7 +79,7 @@ def _outside(asked: Asked, options: list[str], command: list[str]) -> int:
     os.execv(sys.executable, [sys.executable, "-m", "fairlog", *words])  # noqa: S606 (it is this program's other half)
 
 
-def _is_given_input(asked: Asked, tasks: int) -> bool:
+def _is_given_input(asked: SbatchOptions, tasks: int) -> bool:
     """Whether the process is to read what this one is given: a file or a pipe."""
     if tasks > 1 or "input" in asked:
         return False
@@ -92,10 +92,10 @@ def _is_given_input(asked: Asked, tasks: int) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-class Step:
+class SrunStep:
     """The processes of a step of this job."""
 
-    def __init__(self, asked: Asked, command: list[str]) -> None:
+    def __init__(self, asked: SbatchOptions, command: list[str]) -> None:
         self.asked, self.command = asked, command
         self.tasks = asked.number("ntasks", int(os.environ.get("SLURM_NTASKS") or 1))
         self.number = _next_number()
@@ -164,7 +164,7 @@ class Step:
             )
         except OSError as error:
             self._end()
-            raise Refused(f"task {rank}: execve(): {self.command[0]}: {error.strerror}", error.errno or 1) from None
+            raise SlurmError(f"task {rank}: execve(): {self.command[0]}: {error.strerror}", error.errno or 1) from None
         self.processes.append(process)
         pipes = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
         threads = [
@@ -184,7 +184,7 @@ class Step:
             return open(name, "ab" if again or shared else "wb", buffering=0)  # noqa: PTH123 (the process's)
         except OSError as error:
             self._end()
-            raise Refused(f"Could not open {name}: {error.strerror}") from None
+            raise SlurmError(f"Could not open {name}: {error.strerror}") from None
 
     def _named(self, text: str, rank: int) -> str:
         job, index = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_ARRAY_TASK_ID", "")
@@ -209,7 +209,7 @@ class Step:
                 digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
                 letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
                 if letter not in known:
-                    raise Refused(f"the name of a file has %{letter}, which stands for nothing here")
+                    raise SlurmError(f"the name of a file has %{letter}, which stands for nothing here")
                 done += known[letter].zfill(int(digits or 0)) if letter not in "xuN" else known[letter]
         return done
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fairlog.compat.slurm import sacctmgr
-from fairlog.compat.slurm.road import Me, Road
+from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.tables import SSHARE
-from fairlog.compat.slurm.words import Refused, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 USUAL = "Account,User,RawShares,NormShares,RawUsage,EffectvUsage,FairShare"
 
@@ -14,10 +14,10 @@ def run(words: list[str]) -> int:
     """List companies and users; `fairlog shares` says what each is entitled to."""
     given, rest = read(SSHARE, words)
     if rest:
-        raise Refused(f"unrecognized argument {rest[0][:40]!r}")
+        raise SlurmError(f"unrecognized argument {rest[0][:40]!r}")
     without_effect("sshare", given)
     asked = {option.name: value for option, value in given}
-    road = Road()
+    road = ApiRoad()
     me = Me(road)
     wanted = {each for each in asked.get("accounts", "").split(",") if each}
     users = set(me.names(asked["users"])) if "users" in asked else None if "all" in asked else {me.user}

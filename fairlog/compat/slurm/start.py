@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-from fairlog.compat.slurm.words import Refused, usage
+from fairlog.compat.slurm.words import SlurmError, usage
 
 COMMANDS = {
     "sbatch": "[OPTION]... SCRIPT [ARGUMENT]...",
@@ -38,7 +38,7 @@ def main(command: str, words: list[str]) -> int:
     try:
         code: int = import_module(f"fairlog.compat.slurm.{command}").run(words)
         sys.stdout.flush()
-    except Refused as refusal:
+    except SlurmError as refusal:
         sys.stderr.write(f"{command}: error: {' '.join(str(refusal).split())}\n")
         return refusal.code
     except OSError as error:

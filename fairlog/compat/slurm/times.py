@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from fairlog.compat.slurm.words import Refused
+from fairlog.compat.slurm.words import SlurmError
 
 UNLIMITED = ("infinite", "unlimited", "-1")
 
@@ -25,7 +25,7 @@ def read_limit(text: str) -> int | None:
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
     if not all(each.isascii() and each.isdecimal() for each in [*parts, *([days] if dash else [])]) or len(parts) > 3:
-        raise Refused("Invalid --time specification", 255)
+        raise SlurmError("Invalid --time specification", 255)
     numbers = [int(each) for each in parts]
     if dash:
         hours, minutes, seconds = (*numbers, 0, 0)[:3]
@@ -34,7 +34,7 @@ def read_limit(text: str) -> int | None:
     else:
         hours, minutes, seconds = numbers
     if seconds > 59 or ((dash or len(numbers) == 3) and minutes > 59) or (dash and hours > 23):
-        raise Refused("Invalid --time specification", 255)
+        raise SlurmError("Invalid --time specification", 255)
     total = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
     return total or None
 
@@ -111,7 +111,7 @@ def read_moment(text: str, option: str, *, ahead: bool = False) -> int:
             return round(time.mktime(time.strptime(text.strip(), form)) * 1000)
         except ValueError:
             continue
-    raise Refused(f"Invalid --{option} specification: {text[:40]}", 255 if ahead else 1)
+    raise SlurmError(f"Invalid --{option} specification: {text[:40]}", 255 if ahead else 1)
 
 
 def _offset(text: str, option: str) -> int:
@@ -122,5 +122,5 @@ def _offset(text: str, option: str) -> int:
     unit = text[1 + len(number) :].strip().rstrip("s") or "second"
     named = next((seconds for name, seconds in _UNITS.items() if name.startswith(unit)), None)
     if text[0] not in "+-" or not number.strip().isdecimal() or named is None:
-        raise Refused(f"Invalid --{option} specification: now{text[:40]}", 255 if option == "begin" else 1)
+        raise SlurmError(f"Invalid --{option} specification: now{text[:40]}", 255 if option == "begin" else 1)
     return (1 if text[0] == "+" else -1) * int(number) * named

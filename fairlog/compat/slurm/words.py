@@ -6,7 +6,7 @@ ACTS, IDLE, LEFT = "acts", "accepted without effect", "refused"
 """What becomes of an option."""
 
 
-class Refused(Exception):
+class SlurmError(Exception):
     """The command does nothing more: the sentence says why; `code` is its exit code."""
 
     def __init__(self, sentence: str, code: int = 1) -> None:
@@ -54,7 +54,7 @@ def read(table: Table, words: list[str], *, mixed: bool = True, code: int = 1) -
             name, equals, value = word[2:].partition("=")
             option = _named(table, name, code)
             if equals and not option.value:
-                raise Refused(f"option '--{option.name}' doesn't allow an argument", code)
+                raise SlurmError(f"option '--{option.name}' doesn't allow an argument", code)
             if not equals and option.value and not option.optional:
                 value = _next(waiting, f"--{option.name}", code)
             given.append((option, value))
@@ -73,7 +73,7 @@ def _read_letters(table: Table, letters: str, waiting: list[str], given: Given, 
         letter, letters = letters[0], letters[1:]
         option = next((each for each in table if each.letter == letter), None)
         if option is None:
-            raise Refused(f"invalid option -- '{letter}'; --help lists the options", code)
+            raise SlurmError(f"invalid option -- '{letter}'; --help lists the options", code)
         if not option.value:
             given.append((option, ""))
             continue
@@ -86,15 +86,17 @@ def _named(table: Table, name: str, code: int) -> Option:
     """The option of that name, or the only one that begins so."""
     found = [each for each in table if each.name == name] or [each for each in table if each.name.startswith(name)]
     if not found or not name:
-        raise Refused(f"unrecognized option '--{name}'; --help lists the options", code)
+        raise SlurmError(f"unrecognized option '--{name}'; --help lists the options", code)
     if len(found) > 1:
-        raise Refused(f"option '--{name}' is ambiguous; it may be --{' or --'.join(each.name for each in found)}", code)
+        raise SlurmError(
+            f"option '--{name}' is ambiguous; it may be --{' or --'.join(each.name for each in found)}", code
+        )
     return found[0]
 
 
 def _next(waiting: list[str], name: str, code: int) -> str:
     if not waiting:
-        raise Refused(f"option '{name}' requires an argument", code)
+        raise SlurmError(f"option '{name}' requires an argument", code)
     return waiting.pop()
 
 
@@ -116,7 +118,7 @@ def without_effect(command: str, given: Given) -> str:
     """A sentence that names what was given and has no effect, "" for none. Raises: Refused for what is refused."""
     for option, _ in given:
         if option.effect == LEFT:
-            raise Refused(f"--{option.name} is refused: {option.note}")
+            raise SlurmError(f"--{option.name} is refused: {option.note}")
     idle = dict.fromkeys(f"--{option.name}" for option, _ in given if option.effect == IDLE)
     return f"{command}: note: without effect here: {', '.join(idle)}" if idle else ""
 

@@ -74,14 +74,14 @@ class _Driver(NamedTuple):
     could_not_start: bool
 
 
-class _Asked(NamedTuple):
+class _PathAndToken(NamedTuple):
     """A request: the words of its path behind the token, and the token in it."""
 
     words: list[str]
     token: str
 
 
-class Server:
+class SparkRestServer:
     """Answers requests; `home` is Spark's folder here and on workers. Raises: NoSpark if there is none here."""
 
     def __init__(self, door: Door, home: str) -> None:
@@ -108,7 +108,9 @@ class Server:
         if "origin" in request.headers:
             raise NotAllowed("this port is for programs such as spark-submit, not for the scripts of a web page")
         words = [word for word in request.url.path.split("/") if word]
-        asked = _Asked(words[1:], words[0]) if words and words[0].startswith(_TOKENS) else _Asked(words, "")
+        asked = (
+            _PathAndToken(words[1:], words[0]) if words and words[0].startswith(_TOKENS) else _PathAndToken(words, "")
+        )
         if asked.words[:1] == [_PAGE]:
             self._check_method(request, "GET")
             return await self._page(request, asked)
@@ -140,7 +142,7 @@ class Server:
 
     # Who asks
 
-    def _who(self, request: Request, asked: _Asked, given: str = "") -> By:
+    def _who(self, request: Request, asked: _PathAndToken, given: str = "") -> By:
         """Who asks, by a token in the header, in the path or in a property; anybody while there are no accounts.
 
         Raises: NotAuthenticated, BadRequest if there are several tokens, TooMany.
@@ -168,7 +170,7 @@ class Server:
 
     # Submissions
 
-    async def _create(self, request: Request, asked: _Asked) -> Response:
+    async def _create(self, request: Request, asked: _PathAndToken) -> Response:
         create = read_create(await body_of(request))
         who, app, door = self._who(request, asked, create.token), new_app(), self._door
         company, user = await self._submitter(who, create)
@@ -279,7 +281,7 @@ class Server:
                 success, message = False, f"{name} has ended already: it is {told.state}"
         return answer("KillSubmissionResponse", self._spark, success=success, submissionId=name, message=message)
 
-    async def _kill_all(self, request: Request, asked: _Asked) -> Response:
+    async def _kill_all(self, request: Request, asked: _PathAndToken) -> Response:
         door, who, now = self._door, self._who(request, asked), round(time.time() * 1000)
         await door.reach(await door.head())
 
@@ -298,13 +300,13 @@ class Server:
             message += f", {len(refusals)} were not: {refusals[0]}"
         return answer("KillAllSubmissionResponse", self._spark, success=not refusals, message=message)
 
-    async def _clear(self, request: Request, asked: _Asked) -> Response:
+    async def _clear(self, request: Request, asked: _PathAndToken) -> Response:
         """Nothing is forgotten on request: what has ended is shown to everybody as the cluster's setting says."""
         self._who(request, asked)
         why = "nothing was cleared: the setting retained_apps says how many ended apps are shown, and the log keeps all"
         return answer("ClearResponse", self._spark, success=False, message=why)
 
-    async def _ready(self, request: Request, _asked: _Asked) -> Response:
+    async def _ready(self, request: Request, _asked: _PathAndToken) -> Response:
         """Whether a driver can be submitted now: this server follows the log, and a master is active."""
         self._charge_address(request)  # nobody shows a token here, and the store is asked
         self._door.handlers.replica.check_fresh()
@@ -318,7 +320,7 @@ class Server:
 
     # The Master's page
 
-    async def _page(self, request: Request, asked: _Asked) -> Response:
+    async def _page(self, request: Request, asked: _PathAndToken) -> Response:
         door, who, now = self._door, self._who(request, asked), round(time.time() * 1000)
         handlers, led = door.handlers, await self._led()
         await door.reach(await door.head())
@@ -360,7 +362,7 @@ def _may_kill(state: ClusterState, app: App, who: By, now: int) -> bool:
 
 def make_app(door: Door, home: str) -> Starlette:
     """The application; the API's own, in the same process, runs what both need. Raises: NoSpark."""
-    server = Server(door, home)
+    server = SparkRestServer(door, home)
 
     async def failed(_: Request, error: Exception) -> Response:
         return server.problem(error)

@@ -52,7 +52,7 @@ _TASK = "[ -e enough ] || sleep 1"
 Events = Sequence[dict[str, Any]]
 
 
-class Broken(Exception):
+class DemoFailed(Exception):
     """The demonstration showed something else than it should."""
 
 
@@ -75,7 +75,7 @@ class Demo:
             command, env=self.variables, cwd=self.work, stdout=subprocess.PIPE, text=True, check=False
         )
         if ran.returncode:
-            raise Broken(f"`fairlog {name}` failed: {ran.stdout}")
+            raise DemoFailed(f"`fairlog {name}` failed: {ran.stdout}")
         return ran.stdout
 
     def show(self, name: str, *arguments: str) -> None:
@@ -97,7 +97,7 @@ class Demo:
         """Wait until `reached` holds of all apps. Raises: Broken."""
         while not reached(json.loads(self.verb("apps", "--all", "--json"))):
             if time.monotonic() >= self._deadline_s:
-                raise Broken(f"waited in vain for {what}")
+                raise DemoFailed(f"waited in vain for {what}")
             time.sleep(_LOOK_S)
 
     def events(self) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def run_through(demo: Demo) -> None:
         ]
         click.echo(said)
         if not said.endswith(f"sums found: {sum(range(COUNT))}"):
-            raise Broken(f"the result of {company} is wrong")
+            raise DemoFailed(f"the result of {company} is wrong")
     _show_receipts(demo, shell)
 
 
@@ -177,7 +177,7 @@ def _show_receipts(demo: Demo, loser: str) -> None:
         each for each in demo.events() if each["type"] == "ExecutorRevoked" and each["data"]["reason"] == "reclaimed"
     ]
     if not taken:
-        raise Broken("no executor was reclaimed")
+        raise DemoFailed("no executor was reclaimed")
     click.echo(f"\n{len(taken)} executors of acme were reclaimed, each with a receipt, which `fairlog explain` shows:")
     lines = demo.verb("explain", loser).splitlines()
     click.echo("\n".join(lines[next(number for number, line in enumerate(lines) if line.startswith("lost")) :]))
@@ -204,11 +204,11 @@ def main() -> int:
         try:
             demo.verb("up", "--detach", "--workers", str(WORKERS), "--cores", str(CORES), "--memory", f"{CORES}G")
             run_through(demo)
-        except Broken as error:
+        except DemoFailed as error:
             click.echo(f"Error: {error}", err=True)
             return 1
         finally:
-            with suppress(Broken):
+            with suppress(DemoFailed):
                 demo.verb("down")
     click.echo(f"Done after {time.monotonic() - began_s:.0f} s; everything was stopped and removed.")
     return 0

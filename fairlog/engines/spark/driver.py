@@ -27,7 +27,7 @@ _NOT_THEIRS = "leave it out: `fairlog spark-submit` runs the driver on a worker,
 _NO_KERBEROS = "it is for YARN and Kubernetes: fairlog logs in to no Kerberos; log in within the app"
 
 
-class Option(NamedTuple):
+class SparkOption(NamedTuple):
     """What an option of spark-submit does here: Spark takes it as it is, it is a property, or it is refused."""
 
     meaning: str
@@ -37,45 +37,45 @@ class Option(NamedTuple):
 
 
 OPTIONS = {
-    "--master": Option(_NOT_THEIRS, "refused"),
-    "--deploy-mode": Option(_NOT_THEIRS, "refused"),
-    "--remote": Option(_NOT_THEIRS, "refused"),
-    "--class": Option("the driver's main class"),
-    "--name": Option("spark.app.name", "property"),
-    "--jars": Option("on the class paths of driver and executors"),
-    "--packages": Option("the driver fetches them, into its scratch folder"),
-    "--exclude-packages": Option("not fetched with `--packages`"),
-    "--repositories": Option("where `--packages` looks, too"),
-    "--py-files": Option("on the module paths of driver and executors"),
-    "--files": Option("in the working folder of each executor"),
-    "--archives": Option("unpacked in the working folder of each executor"),
-    "--conf": Option("a property of Spark's configuration", "read"),
-    "-c": Option("as `--conf`", "read"),
-    _FILE: Option("a file of properties; the driver gets its values", "read"),
-    _WITH_DEFAULTS: Option("spark-defaults.conf counts beside `--properties-file`", "read", has_value=False),
-    "--driver-memory": Option("spark.driver.memory", "property"),
-    "--driver-cores": Option("spark.driver.cores", "property"),
-    "--driver-java-options": Option("further options of the driver's Java"),
-    "--driver-library-path": Option("where the driver looks for native libraries, too"),
-    "--driver-class-path": Option("before the driver's class path"),
-    "--executor-memory": Option("spark.executor.memory", "property"),
-    "--executor-cores": Option("spark.executor.cores", "property"),
-    "--num-executors": Option("spark.executor.instances", "property"),
-    "--total-executor-cores": Option("spark.cores.max", "property"),
-    "--proxy-user": Option("whom the driver speaks for in Hadoop; fairlog's user is `--user`"),
-    "--supervise": Option("spark.driver.supervise", "property", has_value=False),
-    "--queue": Option(
+    "--master": SparkOption(_NOT_THEIRS, "refused"),
+    "--deploy-mode": SparkOption(_NOT_THEIRS, "refused"),
+    "--remote": SparkOption(_NOT_THEIRS, "refused"),
+    "--class": SparkOption("the driver's main class"),
+    "--name": SparkOption("spark.app.name", "property"),
+    "--jars": SparkOption("on the class paths of driver and executors"),
+    "--packages": SparkOption("the driver fetches them, into its scratch folder"),
+    "--exclude-packages": SparkOption("not fetched with `--packages`"),
+    "--repositories": SparkOption("where `--packages` looks, too"),
+    "--py-files": SparkOption("on the module paths of driver and executors"),
+    "--files": SparkOption("in the working folder of each executor"),
+    "--archives": SparkOption("unpacked in the working folder of each executor"),
+    "--conf": SparkOption("a property of Spark's configuration", "read"),
+    "-c": SparkOption("as `--conf`", "read"),
+    _FILE: SparkOption("a file of properties; the driver gets its values", "read"),
+    _WITH_DEFAULTS: SparkOption("spark-defaults.conf counts beside `--properties-file`", "read", has_value=False),
+    "--driver-memory": SparkOption("spark.driver.memory", "property"),
+    "--driver-cores": SparkOption("spark.driver.cores", "property"),
+    "--driver-java-options": SparkOption("further options of the driver's Java"),
+    "--driver-library-path": SparkOption("where the driver looks for native libraries, too"),
+    "--driver-class-path": SparkOption("before the driver's class path"),
+    "--executor-memory": SparkOption("spark.executor.memory", "property"),
+    "--executor-cores": SparkOption("spark.executor.cores", "property"),
+    "--num-executors": SparkOption("spark.executor.instances", "property"),
+    "--total-executor-cores": SparkOption("spark.cores.max", "property"),
+    "--proxy-user": SparkOption("whom the driver speaks for in Hadoop; fairlog's user is `--user`"),
+    "--supervise": SparkOption("spark.driver.supervise", "property", has_value=False),
+    "--queue": SparkOption(
         "there are no queues: `--company` and `--user`, before Spark's options, say whose share is used", "refused"
     ),
-    "--principal": Option(_NO_KERBEROS, "refused"),
-    "--keytab": Option(_NO_KERBEROS, "refused"),
-    "--kill": Option("type `fairlog kill APP`", "refused"),
-    "--status": Option("type `fairlog app APP`", "refused"),
-    "--version": Option("type `$SPARK_HOME/bin/spark-submit --version`", "refused", has_value=False),
-    "--help": Option("type `fairlog spark-submit --help`", "refused", has_value=False),
-    "-h": Option("type `fairlog spark-submit --help`", "refused", has_value=False),
-    "--verbose": Option("the driver prints more", has_value=False),
-    "-v": Option("as `--verbose`", has_value=False),
+    "--principal": SparkOption(_NO_KERBEROS, "refused"),
+    "--keytab": SparkOption(_NO_KERBEROS, "refused"),
+    "--kill": SparkOption("type `fairlog kill APP`", "refused"),
+    "--status": SparkOption("type `fairlog app APP`", "refused"),
+    "--version": SparkOption("type `$SPARK_HOME/bin/spark-submit --version`", "refused", has_value=False),
+    "--help": SparkOption("type `fairlog spark-submit --help`", "refused", has_value=False),
+    "-h": SparkOption("type `fairlog spark-submit --help`", "refused", has_value=False),
+    "--verbose": SparkOption("the driver prints more", has_value=False),
+    "-v": SparkOption("as `--verbose`", has_value=False),
 }
 """The options of spark-submit, each of which acts or is refused by name."""
 _OURS = {
@@ -258,7 +258,7 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-class Asked(NamedTuple):
+class SparkOptions(NamedTuple):
     """What spark-submit is asked for: its options as configuration, the app's file, and the file of properties."""
 
     conf: dict[str, str]
@@ -299,7 +299,7 @@ def _options(arguments: Sequence[str], ours: Container[str] = ()) -> Iterator[tu
         yield words, option, value or words[-1]
 
 
-def asked_of(arguments: Sequence[str], ours: Container[str] = ()) -> Asked:
+def asked_of(arguments: Sequence[str], ours: Container[str] = ()) -> SparkOptions:
     """What spark-submit's arguments say; `ours` are fairlog's own options.
 
     Raises: InvalidCommand for what fairlog does otherwise.
@@ -322,7 +322,7 @@ def asked_of(arguments: Sequence[str], ours: Container[str] = ()) -> Asked:
         raise InvalidCommand("name the app: a .py file or a jar, after spark-submit's options")
     if arguments[place] == "run-example":
         raise InvalidCommand("run-example: name the jar of Spark's examples, after `--class` with the class")
-    return Asked(conf, arguments[place], file, with_defaults)
+    return SparkOptions(conf, arguments[place], file, with_defaults)
 
 
 def as_submitted(arguments: Sequence[str]) -> list[str]:

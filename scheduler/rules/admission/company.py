@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from scheduler.model.quota import UNBOUGHT, Quota, Share
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.ledger import Balance, Standing, Usage
+from scheduler.rules.ledger import Balance, Occupation, Usage
 
 CompanyKey = tuple[Any, ...]
 """(rounded share, exact share, position of its last selection, name): the rounded share decides most comparisons."""
@@ -26,7 +26,7 @@ class Tenant:
     usage: Usage
     quota: Quota = UNBOUGHT
     last_selected: int = 0
-    standing: Standing = field(default_factory=Standing)
+    standing: Occupation = field(default_factory=Occupation)
 
 
 def dominant_share(tenant: Tenant, _: Basis) -> Share:

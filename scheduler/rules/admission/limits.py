@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scheduler.model.resources import Resources
     from scheduler.rules.admission.user import Contender
     from scheduler.rules.entities import App
-    from scheduler.rules.ledger import Standing
+    from scheduler.rules.ledger import Occupation
 
 NAMES = (
     "max_pending_apps",
@@ -58,7 +58,7 @@ class Ceiling(NamedTuple):
     kinds: tuple[tuple[str, int], ...] = ()
     """The largest amounts of further kinds, sorted (semantics R4)."""
 
-    def broken(self, standing: Standing, request: Resources, apps: int = 1) -> Broken | None:
+    def broken(self, standing: Occupation, request: Resources, apps: int = 1) -> Broken | None:
         """The first limit that one more app of that request breaks; with 0 `apps`, more of an admitted one."""
         for name, limit, present, asked in (
             ("max_running_apps", self.max_running_apps, standing.apps, apps),
@@ -77,7 +77,7 @@ class Ceiling(NamedTuple):
 class CompanyLimits:
     """The limits by which apps of one company are passed over (semantics N2)."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: Occupation) -> None:
         self._standing = standing
         """What the company claims."""
         self._company = ""
@@ -85,7 +85,7 @@ class CompanyLimits:
         """The limits, if anybody has any."""
         self.ceiling: Ceiling | None = None
         """The limits of the company."""
-        self.ceilings: dict[str, tuple[Ceiling, Standing]] = {}
+        self.ceilings: dict[str, tuple[Ceiling, Occupation]] = {}
         """The limits of its users that have any, and what these users claim."""
 
     @property

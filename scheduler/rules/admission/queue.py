@@ -25,8 +25,8 @@ from scheduler.rules.admission.line import Arrivals, Line
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
 from scheduler.rules.entities import App, Need
-from scheduler.rules.ledger import Balance, Standing, Usage
-from scheduler.rules.turns import Turns
+from scheduler.rules.ledger import Balance, Occupation, Usage
+from scheduler.rules.turns import AppTurns
 
 
 class Ask(NamedTuple):
@@ -110,10 +110,10 @@ class AppQueue:
                     queue.by_ask[ask] = Line(apps, key=self._place)
 
     def add_company(
-        self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0, standing: Standing | None = None
+        self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0, standing: Occupation | None = None
     ) -> None:
         """A company whose users may queue apps from now on."""
-        tenant = Tenant(name, balance, usage, last_selected=last_selected, standing=standing or Standing())
+        tenant = Tenant(name, balance, usage, last_selected=last_selected, standing=standing or Occupation())
         self.companies[name] = CompanyQueue(tenant, CompanyLimits(tenant.standing))
 
     def add_user(self, company: str, user: Contender) -> None:
@@ -216,7 +216,7 @@ class AppQueue:
 
         Each is admitted before the next is asked for. That changes the place of its company and its user alone.
         """
-        turns = Turns(
+        turns = AppTurns(
             apps,
             side=lambda app: app.spec.company,
             company=lambda app: self._company_key(self.companies[app.spec.company].tenant, self.basis),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.ledger import Balance, Standing
+from scheduler.rules.ledger import Balance, Occupation
 
 UserKey = tuple[Any, ...]
 """(rounded share, exact share, last selection, oldest app, name): as for companies, the first decides most."""
@@ -34,7 +34,7 @@ class Contender:
     oldest: int = 0
     oldest_at: int = 0
     request: Resources = Resources(0, 0)
-    standing: Standing = field(default_factory=Standing)
+    standing: Occupation = field(default_factory=Occupation)
 
 
 def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:

@@ -179,7 +179,7 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
         if worker is not None and worker.status == "alive" and not worker.shut:
             tally(rooms, state.fleet.shape(name, worker.open_to(None)), -1)
             tally(rooms, state.fleet.shape(name, worker.free), 1)
-    asked = _Asked(sum([room.cores * number for room, number in rooms.items()]))
+    asked = _Lacking(sum([room.cores * number for room, number in rooms.items()]))
     for app in state.wanting():
         if app.need.hostable and not app.over:
             asked.add(app.spec.company, app.need.executor, wanted_units(app) - held_units(app), app.unplaced_driver)
@@ -197,7 +197,7 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
     return found if _passes(state, asked) and asked.fits(rooms) else None
 
 
-class _Asked:
+class _Lacking:
     """What is wanted and not granted: by company, and by size in whole executors and drivers."""
 
     def __init__(self, free_cores: int) -> None:
@@ -224,7 +224,7 @@ class _Asked:
         return all(starmap(into.take_many, sorted(self._by_size.items(), reverse=True)))
 
 
-def _passes(state: ClusterState, asked: _Asked) -> bool:
+def _passes(state: ClusterState, asked: _Lacking) -> bool:
     """Whether it passes all caps, and every driver may start (semantics H1, H5)."""
     for name, amounts in asked.by_company.items():
         company, quota = state.companies[name], state.queue.companies[name].tenant.quota

@@ -23,7 +23,7 @@ from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
 from scheduler.rules.stage.room import (
-    Bounds,
+    CheapestFirst,
     Room,
     Seeking,
     Why,
@@ -169,7 +169,7 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
     most = most_targets(state)
     in_vain: set[str] = set()
     alike: set[tuple[str, str, Resources]] = set()
-    bounds = Bounds(state)
+    bounds = CheapestFirst(state)
     while True:
         if len(state.holds) >= most:
             return

@@ -19,7 +19,7 @@ QUARTER = 4
 Why = Literal["surplus", "move", "plan", "cap"]
 
 
-class Leaving(NamedTuple):
+class Departure(NamedTuple):
     """An executor that is to leave; `to`: the worker on which its app gets the same first, if it changes its place."""
 
     executor: Allocation
@@ -33,7 +33,7 @@ class Room(NamedTuple):
     cores: int
     less_free: int
     worker: str
-    leaving: tuple[Leaving, ...]
+    leaving: tuple[Departure, ...]
     why: Why = "surplus"
 
 
@@ -97,7 +97,7 @@ Bound = tuple[int, int, str]
 """The least that room on a worker can cost: the cores that leave, less what is free, and its name."""
 
 
-class Bounds:
+class CheapestFirst:
     """The live workers by the least that room for a unit could cost there, the cheapest first."""
 
     def __init__(self, state: ClusterState) -> None:
@@ -133,12 +133,12 @@ class Seeking:
     """The search for room for the next unit of one app."""
 
     def __init__(
-        self, state: ClusterState, entitled: Entitlement, app: App, at: int, bounds: Bounds | None = None
+        self, state: ClusterState, entitled: Entitlement, app: App, at: int, bounds: CheapestFirst | None = None
     ) -> None:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
         self.kept = kept_from(state, app, at)
-        self._known = bounds or Bounds(state)
+        self._known = bounds or CheapestFirst(state)
         self._bounds = self._known.of(self.size.cores)
         self._lent: list[Allocation] | None = None
 
@@ -208,7 +208,7 @@ class Seeking:
                 if one not in forced:
                     leaving.append(one)
             if room.covers(self.size):
-                everybody = tuple(map(Leaving, leaving))
+                everybody = tuple(map(Departure, leaving))
                 found.append(Room(len(leaving), _cores(leaving), -worker.free.cores, worker.id, everybody, "plan"))
         return min(found, default=None)
 
@@ -265,11 +265,11 @@ class Seeking:
             for one in last_granted_first(worker.executors.values())
             if one.app != self.app.id and one.status != "stopping" and one not in forced
         ]
-        leaving: list[Leaving] = []
+        leaving: list[Departure] = []
         for others in (False, True) if means.others else (False,):
             for one in there:
                 if not room.covers(self.size) and one not in taking.taken and taking.take(one, others=others):
-                    leaving.append(Leaving(one))
+                    leaving.append(Departure(one))
                     room += one.resources
         if means.moves and not room.covers(self.size):
             moving = self._moves(worker, [one for one in there if one not in taking.taken], room)
@@ -283,11 +283,11 @@ class Seeking:
                 leaving.remove(each)
         cores = _cores([each.executor for each in leaving]) + _cores(forced)
         moves_made = sum(each.to != "" for each in leaving)
-        return Room(moves_made, cores, -worker.free.cores, worker.id, (*map(Leaving, forced), *leaving))
+        return Room(moves_made, cores, -worker.free.cores, worker.id, (*map(Departure, forced), *leaving))
 
-    def _moves(self, worker: Worker, there: list[Allocation], room: Resources) -> list[Leaving]:
+    def _moves(self, worker: Worker, there: list[Allocation], room: Resources) -> list[Departure]:
         """Executors that change their place until there is room, the smallest first."""
-        destinations, moves = Destinations(self, worker), list[Leaving]()
+        destinations, moves = Destinations(self, worker), list[Departure]()
         for one in sorted(there, key=lambda one: (one.resources, one.id)):
             if room.covers(self.size):
                 break
@@ -395,7 +395,7 @@ class Destinations:
         self._seeking, self._worker = seeking, worker
         self._used: dict[str, Resources] = {}
 
-    def find(self, one: Allocation) -> Leaving | None:
+    def find(self, one: Allocation) -> Departure | None:
         """Another worker that has room for the same executor now."""
         state = self._seeking.state
         app = state.apps[one.app]
@@ -408,5 +408,5 @@ class Destinations:
                 continue
             if (free - self._used.get(name, NOTHING)).covers(one.resources):
                 self._used[name] = self._used.get(name, NOTHING) + one.resources
-                return Leaving(one, name)
+                return Departure(one, name)
         return None

@@ -24,7 +24,7 @@ from scheduler.rules.share.fill import level_of, may_start
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import passes_cap
 from scheduler.rules.stage.slots import slots
-from scheduler.rules.turns import Turns
+from scheduler.rules.turns import AppTurns
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Worker
@@ -143,7 +143,7 @@ def moving_of(state: ClusterState, company: str) -> Resources:
     )
 
 
-def _lowest_first(state: ClusterState, apps: Iterable[App]) -> Turns[tuple[str, tuple[str, ...]]]:
+def _lowest_first(state: ClusterState, apps: Iterable[App]) -> AppTurns[tuple[str, tuple[str, ...]]]:
     """Apps in the order of what their companies and users are granted, then admitted before pending ones (H5)."""
     total = state.fleet.total
     whole, unnamed = Quota(total), Quota(total, max(1, len(state.companies)))
@@ -152,7 +152,7 @@ def _lowest_first(state: ClusterState, apps: Iterable[App]) -> Turns[tuple[str, 
         tenant = state.queue.companies[app.spec.company].tenant
         return level_of(tenant.quota, unnamed, tenant.balance.granted, app.need.executor.others)
 
-    return Turns(
+    return AppTurns(
         apps,
         side=lambda app: (app.spec.company, tuple([kind for kind, _ in app.need.executor.others])),
         company=of_company,

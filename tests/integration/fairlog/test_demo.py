@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlog.demo.checks import (
-    Broken,
+    CheckFailed,
     check_acknowledged,
     check_admission,
     check_caps,
@@ -108,7 +108,7 @@ def test_an_admission_that_passes_over_a_lower_share_is_found() -> None:
     _submit(state, _app("c", "rich", 4), _app("d", "poor"))
     check_admission(state, _admission("d", "poor"), 9, entitlement(state))
     with pytest.raises(
-        Broken, match="log position 9: rich was chosen with a share of 1/4, but poor had a lower share, 0"
+        CheckFailed, match="log position 9: rich was chosen with a share of 1/4, but poor had a lower share, 0"
     ):
         check_admission(state, _admission("c", "rich"), 9, entitlement(state))
 
@@ -118,14 +118,14 @@ def test_an_admission_before_one_that_is_entitled_is_found() -> None:
     state, _ = _cluster(_app("a", "rich"), _app("b", "rich", 4))
     _submit(state, _app("c", "rich", 4), _app("d", "poor"))
     check_admission(state, _admission("d", "poor"), 9, entitlement(state))
-    with pytest.raises(Broken, match="log position 9: c was admitted, but poor had an app that is entitled"):
+    with pytest.raises(CheckFailed, match="log position 9: c was admitted, but poor had an app that is entitled"):
         check_admission(state, _admission("c", "rich"), 9, entitlement(state))
 
 
 def test_an_admission_without_room_is_found() -> None:
     state, _ = _cluster(_app("a", "rich", 16))
     _submit(state, _app("b", "rich"))
-    with pytest.raises(Broken, match="log position 9: b was admitted although no worker has room for it"):
+    with pytest.raises(CheckFailed, match="log position 9: b was admitted although no worker has room for it"):
         check_admission(state, _admission("b", "rich"), 9, entitlement(state))
 
 
@@ -133,7 +133,7 @@ def test_a_company_above_its_cap_is_found() -> None:
     state, _ = _cluster(_app("a", "poor"))
     check_caps(state, 9)
     Turn(state, 2).take(ChangeCompany(company="poor", cores=4, memory_mb=8192))
-    with pytest.raises(Broken, match="log position 9: poor is granted 8 cores"):
+    with pytest.raises(CheckFailed, match="log position 9: poor is granted 8 cores"):
         check_caps(state, 9)
 
 
@@ -141,14 +141,14 @@ def test_a_worker_that_is_granted_more_than_it_offers_is_found() -> None:
     state, _ = _cluster(_app("a", "rich"))
     check_workers(state, 5)
     state.workers["w"].executors["x.0"] = Allocation("x.0", "x", "w", Resources(16, 1))
-    with pytest.raises(Broken, match="log position 5: worker w is granted 24 cores"):
+    with pytest.raises(CheckFailed, match="log position 5: worker w is granted 24 cores"):
         check_workers(state, 5)
 
 
 def test_an_app_that_did_not_finish_is_found() -> None:
     _, entries = _cluster(_app("a", "rich"))
     story = read_story(_facts(entries))
-    with pytest.raises(Broken, match=r"^app a did not finish: it is waiting$"):
+    with pytest.raises(CheckFailed, match=r"^app a did not finish: it is waiting$"):
         check_end(story, ["a"], lambda view, **asked: look(story.state, view, asked))
 
 
@@ -156,7 +156,7 @@ def test_a_master_that_says_something_else_than_the_log_is_found() -> None:
     _, entries = _cluster()
     story = read_story(_facts(entries))
     check_end(story, [], lambda view, **asked: look(story.state, view, asked))
-    with pytest.raises(Broken, match="view of the workers"):
+    with pytest.raises(CheckFailed, match="view of the workers"):
         check_end(story, [], lambda view, **asked: [] if view == "workers" else look(story.state, view, asked))
 
 
@@ -169,7 +169,7 @@ def test_an_acknowledged_command_that_the_log_lacks_is_found() -> None:
     check_acknowledged(records, [Receipt("c3", 3), Receipt("c1", 1)])
     for lost in (Receipt("c4", 4), Receipt("c2", 3), Receipt("c2", 0)):
         with pytest.raises(
-            Broken, match=f"command {lost.command_id} was acknowledged, but is not at log position {lost.seq}"
+            CheckFailed, match=f"command {lost.command_id} was acknowledged, but is not at log position {lost.seq}"
         ):
             check_acknowledged(records, [lost])
 
@@ -178,7 +178,7 @@ def test_a_killed_master_that_nobody_follows_is_found() -> None:
     records = [replace(record, at=record.seq * 1000) for record in _chain(*map(_elected, "aab"))]
     assert takeover_ms(records, 2, 2500) == 500
     assert takeover_ms(records, 1, 2500) == 500
-    with pytest.raises(Broken, match="no other master was elected after log position 3"):
+    with pytest.raises(CheckFailed, match="no other master was elected after log position 3"):
         takeover_ms(records, 3, 3500)
 
 
@@ -204,5 +204,5 @@ def test_the_executors_that_died_with_a_worker_are_told_from_those_that_ended() 
 def test_a_task_that_was_skipped_is_found() -> None:
     check_tasks("a", 2, ["succeeded", "succeeded"])
     for states in (["succeeded", "queued"], ["succeeded"], []):
-        with pytest.raises(Broken, match=r"\d of the 2 tasks of a succeeded"):
+        with pytest.raises(CheckFailed, match=r"\d of the 2 tasks of a succeeded"):
             check_tasks("a", 2, states)

@@ -18,7 +18,7 @@ import pytest
 from fairlog import Executor
 from fairlog.engines import functions
 from fairlog.engines.function_worker import dumped
-from fairlog.engines.functions import WorkerLost, _Call, _Future
+from fairlog.engines.functions import WorkerLost, _Future, _PendingCall
 from fairlog.errors import CommandRejected
 from tests.integration import engines_rig as calls
 from tests.integration.cli_rig import ROOT
@@ -239,7 +239,7 @@ def test_of_calls_that_lie_at_a_worker_those_that_did_not_begin_can_be_cancelled
 def test_a_shutdown_that_cancels_lets_a_call_run_again_whose_worker_was_lost(cluster: Site) -> None:
     pool = Executor(**cluster.asks, retries=0)
     pool.submit(pow, 2, 2).result()
-    pool._pool.calls.append(call := _Call(_Future(), dumped((pow, (3, 2), {}))))
+    pool._pool.calls.append(call := _PendingCall(_Future(), dumped((pow, (3, 2), {}))))
     assert call.future.set_running_or_notify_cancel()
     pool.shutdown(cancel_futures=True)
     assert call.future.result() == 9

@@ -18,7 +18,7 @@ from fairlog.errors import Refused
 from scheduler.model.commands import AddAccount, IssueToken, KillApp, RegisterCompany, SubmitApp, write_command
 from scheduler.model.errors import DuplicateApp
 from scheduler.model.sender import By
-from scheduler.service.client import LANE_LIMIT, Client
+from scheduler.service.client import LANE_LIMIT, CommandClient
 from scheduler.service.keyring import KEYS_FILE, Keyring
 from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
@@ -87,7 +87,7 @@ def test_who_sends_junk_delays_nobody_else(up: dict[str, Any]) -> None:
 
         with paused(operator.read("/v1/status")["master"]["pid"]):
             keys = Keyring.load(Path(up["data"]) / KEYS_FILE)
-            filling = Client(up["url"], keyring=keys, by=By("junk/jo", junk.id, "user"))
+            filling = CommandClient(up["url"], keyring=keys, by=By("junk/jo", junk.id, "user"))
             body = write_command(KillApp(app="nobody"))
             filling._put([part for n in range(LANE_LIMIT) for part in (f"j{n}", "command", body, "")])
             with (

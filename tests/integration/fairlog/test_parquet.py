@@ -19,7 +19,7 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, RegisterKind
 from scheduler.model.events import EVENT_TYPES, AppRegistered
 from scheduler.model.resources import Resources
-from scheduler.store.codec import Line, Record, lines_of
+from scheduler.store.codec import EventLine, Record, lines_of
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import Cluster, recorded, submission, worker
@@ -45,7 +45,7 @@ def history() -> list[Record]:
 
 
 @cache
-def told() -> list[Line]:
+def told() -> list[EventLine]:
     """Its lines."""
     return [line for record in history() for line in lines_of(record)]
 

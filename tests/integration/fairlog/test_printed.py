@@ -112,7 +112,7 @@ def store(monkeypatch: pytest.MonkeyPatch, fake: fakeredis.FakeRedis, tmp_path: 
     monkeypatch.setattr("fairlog.cli.road.connect", lambda _: fake)
     monkeypatch.setattr("fairlog.cli.road.check_store", lambda *_, **__: None)
     monkeypatch.setattr(
-        "scheduler.service.client.Client._ask", lambda *_: {"error": "InvalidCommand", "message": HOSTILE}
+        "scheduler.service.client.CommandClient._ask", lambda *_: {"error": "InvalidCommand", "message": HOSTILE}
     )
     return fake
 

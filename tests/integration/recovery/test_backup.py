@@ -22,7 +22,7 @@ from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.archive import archive, open_log
 from recovery.archive.backup import FORMAT, BadBackup, Header, backup, restore
-from recovery.archive.files import Unreachable
+from recovery.archive.files import PlaceUnreachable
 from recovery.archive.publish import NotPublished
 from recovery.archive.segment import put, segment_of
 from recovery.replay.rebuild import rebuild
@@ -34,7 +34,7 @@ from scheduler.model.sender import local
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service import seals
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.keyring import BadKeys, Keyring
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import Record, encode_turn, entry_line
@@ -97,7 +97,7 @@ def signed(store: EmbeddedStore) -> tuple[EventLog, Keyring]:
     log, ring = _log(store, "first"), Keyring.new()
     master = Scheduler(log, "m1", lambda: rebuild(log), keyring=ring)
     master.take_over()
-    client = Client(log.store, "first", keyring=ring)
+    client = CommandClient(log.store, "first", keyring=ring)
     client.notify(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384), by=local(1000))
     master.turn()
     assert "w" in master.state.workers
@@ -457,9 +457,9 @@ def test_a_backup_of_a_log_of_schema_1_is_refused(store: EmbeddedStore, tmp_path
 def test_a_place_that_cannot_be_used_is_one_sentence(
     written: EventLog, store: EmbeddedStore, url: str, sentence: str
 ) -> None:
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(PlaceUnreachable) as caught:
         backup(written, url)
     assert str(caught.value).startswith(sentence.format("written"))
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(PlaceUnreachable) as caught:
         restore(_log(store, "second"), url)
     assert str(caught.value).startswith(sentence.format("read"))

@@ -23,7 +23,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import InvariantViolated, StaleLog, UnreadableRecord
 from scheduler.model.events import AppAdmitted
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.reconcile import stored_grants
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import encode_turn
@@ -43,8 +43,8 @@ def keys() -> Keys:
 
 
 @pytest.fixture
-def client(connection: Redis, keys: Keys) -> Client:
-    return Client(connection, keys.cluster, timeout_s=HOPELESS_S)
+def client(connection: Redis, keys: Keys) -> CommandClient:
+    return CommandClient(connection, keys.cluster, timeout_s=HOPELESS_S)
 
 
 @pytest.fixture
@@ -64,12 +64,12 @@ def start(store: EmbeddedStore, keys: Keys) -> Iterator[Start]:
         process.wait()
 
 
-def serving_pid(client: Client) -> int | None:
+def serving_pid(client: CommandClient) -> int | None:
     serving, _ = members(client.store, client.keys)
     return serving.pid if serving else None
 
 
-def two_masters(start: Start, client: Client, *, lease: str = "3600") -> tuple[Forked, Forked]:
+def two_masters(start: Start, client: CommandClient, *, lease: str = "3600") -> tuple[Forked, Forked]:
     """One master that serves with this lease (s), and one that stands by with the state ready.
 
     A lease of an hour runs out only where a test lets it.
@@ -82,7 +82,7 @@ def two_masters(start: Start, client: Client, *, lease: str = "3600") -> tuple[F
     return first, second
 
 
-def let_the_lease_run_out(client: Client) -> None:
+def let_the_lease_run_out(client: CommandClient) -> None:
     client.store.pexpire(client.keys.lease, 1)
 
 
@@ -107,7 +107,7 @@ def elections(log: EventLog) -> int:
 
 
 def test_a_standby_takes_over_once_a_killed_masters_lease_expires(
-    start: Start, client: Client, connection: Redis, keys: Keys
+    start: Start, client: CommandClient, connection: Redis, keys: Keys
 ) -> None:
     first, second = two_masters(start, client)
     first.kill()
@@ -119,7 +119,7 @@ def test_a_standby_takes_over_once_a_killed_masters_lease_expires(
     assert elections(EventLog(connection, keys)) == 2
 
 
-def test_an_idle_master_renews_its_lease_before_it_expires(start: Start, client: Client, keys: Keys) -> None:
+def test_an_idle_master_renews_its_lease_before_it_expires(start: Start, client: CommandClient, keys: Keys) -> None:
     first = start("--lease", "9")
     wait_until(lambda: serving_pid(client) == first.pid, "the master")
     left_ms = [9_000]
@@ -134,7 +134,7 @@ def test_an_idle_master_renews_its_lease_before_it_expires(start: Start, client:
 
 
 def test_a_waiting_master_told_to_stop_hands_over_before_its_lease_expires(
-    start: Start, client: Client, connection: Redis, keys: Keys
+    start: Start, client: CommandClient, connection: Redis, keys: Keys
 ) -> None:
     first, second = two_masters(start, client)
     first.terminate()
@@ -145,7 +145,7 @@ def test_a_waiting_master_told_to_stop_hands_over_before_its_lease_expires(
 
 
 def test_a_master_paused_past_its_lease_stands_by_and_commits_nothing(
-    start: Start, client: Client, connection: Redis, keys: Keys
+    start: Start, client: CommandClient, connection: Redis, keys: Keys
 ) -> None:
     first, second = two_masters(start, client, lease="3")
     os.kill(first.pid, signal.SIGSTOP)
@@ -173,7 +173,7 @@ def test_a_master_that_was_held_up_on_its_way_to_office_deposes_nobody(connectio
     connection.delete(keys.lease)
     assert first.lease.take()
     first.scheduler.take_over()
-    Client(connection, keys.cluster).notify(RegisterCompany(company="acme"))
+    CommandClient(connection, keys.cluster).notify(RegisterCompany(company="acme"))
     with pytest.raises(StaleLog, match="another master has taken the lease"):
         late.scheduler.take_over()
     assert elections(log) == 1
@@ -275,7 +275,7 @@ def test_a_holder_that_is_no_master_is_not_shown(connection: Redis, keys: Keys, 
     assert members(connection, keys) == (None, [])
 
 
-def test_a_master_serves_although_the_lease_was_made_endless(client: Client, keys: Keys, start: Start) -> None:
+def test_a_master_serves_although_the_lease_was_made_endless(client: CommandClient, keys: Keys, start: Start) -> None:
     client.store.set(keys.lease, "nobody")
     start("--lease", "1")
     client.send(RegisterCompany(company="first"))
@@ -293,7 +293,9 @@ def scheduler(log: EventLog) -> Scheduler:
     return made
 
 
-def test_a_follower_has_the_state_at_the_end_of_the_log(scheduler: Scheduler, client: Client, log: EventLog) -> None:
+def test_a_follower_has_the_state_at_the_end_of_the_log(
+    scheduler: Scheduler, client: CommandClient, log: EventLog
+) -> None:
     follower = Follower(log)
     assert follower.follow(1)
     assert not follower.follow(1)
@@ -327,7 +329,7 @@ def cut_off(log: EventLog, entries: int) -> None:
 
 @pytest.mark.parametrize("written_since", [0, 1, 3])
 def test_a_follower_of_a_lost_tail_folds_the_log_again(
-    scheduler: Scheduler, client: Client, log: EventLog, written_since: int
+    scheduler: Scheduler, client: CommandClient, log: EventLog, written_since: int
 ) -> None:
     client.notify(RegisterCompany(company="a"), RegisterCompany(company="b"))
     scheduler.turn()
@@ -346,7 +348,7 @@ def test_a_follower_of_a_lost_tail_folds_the_log_again(
 
 
 def test_a_master_folds_only_the_new_tail_when_the_log_has_grown(
-    scheduler: Scheduler, client: Client, log: EventLog, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Master(log, Member("other", 2, "there"))
     other.follower.follow(1)

@@ -22,7 +22,7 @@ from recovery.archive.publish import PAGE, Draft, NotPublished, left_behind
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.events import CompanyRegistered, Event, ExecutorRemoved, MasterElected, WorkerRemoved
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import Fact, Record
 from scheduler.store.eventlog import EventLog, Position
@@ -92,7 +92,7 @@ def test_a_master_takes_over_an_imported_log_and_goes_on(
     before = log.head()
     master = Scheduler(log, "next", lambda: rebuild(log))
     master.take_over()
-    Client(connection, "default").notify(RegisterCompany(company="newcomer"))
+    CommandClient(connection, "default").notify(RegisterCompany(company="newcomer"))
     master.turn()
     assert log.head().seq > before.seq
     assert "newcomer" in rebuild(log)[0].companies

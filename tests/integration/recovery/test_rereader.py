@@ -16,7 +16,7 @@ from recovery.failover.master import Master
 from recovery.failover.rereader import Rereader
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import NoMaster, UnreadableRecord
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import submission
@@ -79,7 +79,7 @@ DAMAGES: dict[str, Callable[[EventLog], object]] = {
 @pytest.mark.parametrize("how", DAMAGES)
 def test_every_master_that_runs_stops_on_a_damaged_log(store: EmbeddedStore, keys: Keys, how: str) -> None:
     with Redis.from_url(store.url) as connection:
-        log, client = EventLog(connection, keys), Client(connection, keys.cluster, timeout_s=HOPELESS_S)
+        log, client = EventLog(connection, keys), CommandClient(connection, keys.cluster, timeout_s=HOPELESS_S)
         running = [Running(store, keys, "one")]
         client.send(RegisterCompany(company="acme"))
         running.append(Running(store, keys, "two"))
@@ -92,7 +92,7 @@ def test_every_master_that_runs_stops_on_a_damaged_log(store: EmbeddedStore, key
         late = Running(store, keys, "late")
         late.why()
         with pytest.raises(NoMaster):
-            Client(connection, keys.cluster, timeout_s=0.5).send(RegisterCompany(company="late"))
+            CommandClient(connection, keys.cluster, timeout_s=0.5).send(RegisterCompany(company="late"))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import Deposed
 from scheduler.service import known
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.known import Known, noted
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import CommitInFlight, EventLog, Position
@@ -165,7 +165,7 @@ def test_a_master_that_knows_nothing_heeds_the_one_that_has_served(
 ) -> None:
     """Without any file, and after a promoted replica, which has lost the end of the log."""
     first = start()
-    client = Client(connection, keys.cluster, timeout_s=HOPELESS_S)
+    client = CommandClient(connection, keys.cluster, timeout_s=HOPELESS_S)
     for name in ("acme", "globex"):
         client.send(RegisterCompany(company=name))
     entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", connection.xrange(keys.log))
@@ -202,7 +202,7 @@ def test_a_standby_knows_what_it_has_folded_however_soon_it_takes_over(
 ) -> None:
     monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
     active = start()
-    Client(connection, keys.cluster, timeout_s=HOPELESS_S).send(RegisterCompany(company="acme"))
+    CommandClient(connection, keys.cluster, timeout_s=HOPELESS_S).send(RegisterCompany(company="acme"))
     standby = knowing(store, keys, "m2")
     thread = threading.Thread(target=standby.run)
     thread.start()
@@ -226,7 +226,7 @@ def test_a_turn_that_was_refused_is_not_known(
     monkeypatch.setattr(known, "EVERY_S", HOPELESS_S)
     deposed = knowing(store, keys, "m1")
     deposed.scheduler.take_over()
-    client = Client(connection, keys.cluster)
+    client = CommandClient(connection, keys.cluster)
     client.notify(RegisterCompany(company="acme"))
     deposed.scheduler.turn()
     client.notify(RegisterCompany(company="globex"))
@@ -255,7 +255,7 @@ def test_a_turn_whose_commit_the_store_did_not_take_is_not_known(
         return commit
 
     monkeypatch.setattr(log, "begin_commit", lose_the_first)
-    Client(connection, keys.cluster).notify(RegisterCompany(company="acme"))
+    CommandClient(connection, keys.cluster).notify(RegisterCompany(company="acme"))
     master.scheduler.turn()
     assert len(refused) == 1
     assert "acme" in master.scheduler.state.companies, "it was decided again"

@@ -27,7 +27,7 @@ from recovery.replay.snapshot import Snapshot, positions
 from scheduler.model.commands import ChangeCompany, RegisterCompany
 from scheduler.rules.snapshot_records import lines
 from scheduler.rules.state import ClusterState
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
@@ -224,7 +224,7 @@ def test_a_master_without_standby_writes_a_snapshot_between_turns(
     alone.scheduler.take_over()
     alone.answer()
     begun_at = log.head().seq
-    client = Client(log.store, keys.cluster)
+    client = CommandClient(log.store, keys.cluster)
     number = 0
     while not positions(log):
         number += 1
@@ -246,7 +246,7 @@ def test_archiving_is_seen_to_between_turns_and_not_only_once_the_inbox_is_empty
     assert busy.lease.take()
     busy.scheduler.take_over()
     changes = (ChangeCompany(company="acme", cores=number, memory_mb=1024) for number in range(1, 2_500))
-    Client(log.store, keys.cluster).notify(RegisterCompany(company="acme"), *changes)
+    CommandClient(log.store, keys.cluster).notify(RegisterCompany(company="acme"), *changes)
     busy.answer()
     assert log.head().seq == 2_503
     assert [head for head in heads if head < 2_000], "it was seen to after the first turns"

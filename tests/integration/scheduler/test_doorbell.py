@@ -27,7 +27,7 @@ from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from scheduler.model.commands import RegisterCompany, RegisterWorker
 from scheduler.model.errors import Deposed, StaleLog, UnreadableRecord
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.doorbell import LONGEST_WAIT_S, RING_LUA, DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys, bell_id, queue_key
@@ -100,7 +100,7 @@ def shown(connection: Redis, queue: str) -> Any:
 
 
 def test_many_commands_ring_once(connection: Redis, keys: Keys) -> None:
-    client = Client(connection, keys.cluster)
+    client = CommandClient(connection, keys.cluster)
     client.notify(*(RegisterCompany(company=f"c{number}") for number in range(50)))
     client.notify(ACME)
     assert connection.llen(queue_key(keys.master_queue)) == 1
@@ -118,7 +118,7 @@ def test_what_comes_after_a_ring_was_taken_rings_again(connection: Redis, listen
 
 def test_a_ring_is_an_rq_job_that_rq_can_read(connection: Redis, keys: Keys) -> None:
     DoorbellWorker(keys.master_queue, connection, lambda: None).save_bell()
-    Client(connection, keys.cluster).notify(ACME)
+    CommandClient(connection, keys.cluster).notify(ACME)
     queue = Queue(keys.master_queue, connection=connection, serializer=JSONSerializer)
     (job,) = queue.jobs
     assert job.id == bell_id(keys.master_queue)
@@ -364,7 +364,9 @@ def test_an_idle_master_wakes_when_it_must_keep_its_lease_or_watch_heartbeats(co
     master.scheduler.take_over()
     master.answer()
     assert 1200 - HOPELESS_S < master._due_in_s() <= 1200
-    Client(connection, keys.cluster).notify(RegisterWorker(worker="w", node="n", host="h", cores=1, memory_mb=1024))
+    CommandClient(connection, keys.cluster).notify(
+        RegisterWorker(worker="w", node="n", host="h", cores=1, memory_mb=1024)
+    )
     master.answer()
     assert master._due_in_s() <= 2
 

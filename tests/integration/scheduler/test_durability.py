@@ -18,7 +18,7 @@ from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
 from scheduler.rules.state import ClusterState
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.connection import connect
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.durability import check_store
@@ -60,7 +60,7 @@ class Asking:
 
     def _ask(self) -> None:
         with connect(self._url) as store:
-            Client(store, self._keys.cluster, timeout_s=HOPELESS_S).send(RegisterCompany(company=self._company))
+            CommandClient(store, self._keys.cluster, timeout_s=HOPELESS_S).send(RegisterCompany(company=self._company))
         self.answered.set()
 
 

@@ -16,7 +16,7 @@ import pytest
 from redis import Redis
 
 from scheduler.model.commands import RegisterCompany
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
@@ -74,7 +74,7 @@ def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_on
     wait_until(lambda: time.monotonic() > gone + TIMEOUT_S + 1, "the worker to be silent for too long")
     os.kill(up, signal.SIGCONT)
     with connect(before["store"]["url"]) as store:
-        client = Client(store, keyring=shell.keyring(), timeout_s=HOPELESS_S)
+        client = CommandClient(store, keyring=shell.keyring(), timeout_s=HOPELESS_S)
         client.send(RegisterCompany(company="sent-while-it-was-away"))
 
     wait_until(lambda: all(log.count(BACK) == 1 for log in logs_of(shell).values()), "everybody to go on")
@@ -146,7 +146,7 @@ def test_a_store_that_will_not_do_as_it_is_told_is_waited_for(servers: Servers, 
         Redis(port=port) as store,
     ):
         worker.hear("READY=1")
-        client = Client(servers.connect(url), timeout_s=HOPELESS_S)
+        client = CommandClient(servers.connect(url), timeout_s=HOPELESS_S)
         for count, (words, begin, end) in enumerate(TROUBLES, start=1):
             begin(servers, port, store)
             receipt = pool.submit(client.send, RegisterCompany(company=f"company-{count}"))

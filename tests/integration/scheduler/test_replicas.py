@@ -35,7 +35,7 @@ from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
 from scheduler.store.inflight import InFlight
 from scheduler.store.keys import Keys, bell_id, queue_key
-from scheduler.store.replication import Replication, _Server
+from scheduler.store.replication import Replication, _StoreServer
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, a_standby_waits, replication, until
 from tests.waiting import HOPELESS_S, wait_until
@@ -216,11 +216,15 @@ def test_a_new_primary_is_trusted_though_the_old_one_is_unaware(servers: Servers
         until(lambda: replication(other)["master_link_status"] == "up")
         master = _master(servers, ports[0], replicas=1)
         monitored = Replication(master.log.store)
-        others = (_Server("127.0.0.1", primary), _Server("127.0.0.1", ports[0]), _Server("localhost", ports[1]))
+        others = (
+            _StoreServer("127.0.0.1", primary),
+            _StoreServer("127.0.0.1", ports[0]),
+            _StoreServer("localhost", ports[1]),
+        )
         monitored._followers, monitored._reign = dict.fromkeys(others, 0.0), "the one before"
         master.log._replication = monitored
         master.take_over()
-        assert monitored._followers.keys() == {others[0], _Server("127.0.0.1", ports[1])}
+        assert monitored._followers.keys() == {others[0], _StoreServer("127.0.0.1", ports[1])}
         assert not monitored._awaited
 
 
@@ -281,7 +285,7 @@ def test_servers_that_do_not_answer_are_asked_at_once_and_a_lease_is_kept_meanwh
     with ExitStack() as stack, Redis(port=primary) as first, ThreadPoolExecutor() as pool:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         monitored = Replication(first)
-        monitored._followers = {_Server("127.0.0.1", each.getsockname()[1]): 0.0 for each in silent}
+        monitored._followers = {_StoreServer("127.0.0.1", each.getsockname()[1]): 0.0 for each in silent}
         monitored.meanwhile = kept.set
         asking = pool.submit(_confirmed, monitored, first)
         asked = []
@@ -503,7 +507,7 @@ def test_sentinels_that_answer_are_asked_again_while_others_say_nothing(
             asked.execute_command("SENTINEL", "REMOVE", "fairlog")
             asked.execute_command("SENTINEL", "MONITOR", "fairlog", "127.0.0.1", new, 1)
         assert asking.result(timeout=HOPELESS_S / 2)
-        assert [*Replication(store)._announced()] == [_Server("127.0.0.1", ports[-1])]
+        assert [*Replication(store)._announced()] == [_StoreServer("127.0.0.1", ports[-1])]
 
 
 def test_the_server_that_reports_the_role_of_primary_is_used(servers: Servers) -> None:

@@ -50,7 +50,7 @@ from scheduler.rules.decide import decide
 from scheduler.rules.decide import decide as decide_soundly
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import NEW_CLUSTER
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.heartbeats import BEAT_LUA
 from scheduler.service.receipts import Receipt
 from scheduler.service.scheduler import Scheduler
@@ -87,8 +87,8 @@ def scheduler(connection: Redis, keys: Keys) -> Scheduler:
 
 
 @pytest.fixture
-def client(connection: Redis, keys: Keys) -> Client:
-    return Client(connection, keys.cluster, timeout_s=HOPELESS_S)
+def client(connection: Redis, keys: Keys) -> CommandClient:
+    return CommandClient(connection, keys.cluster, timeout_s=HOPELESS_S)
 
 
 @pytest.fixture
@@ -121,13 +121,13 @@ def types(log: EventLog) -> list[str]:
     return [fact.type for fact in log.facts()]
 
 
-def answer(client: Client, identity: str) -> dict[str, Any]:
+def answer(client: CommandClient, identity: str) -> dict[str, Any]:
     text: Any = client.store.lpop(client.keys.reply(identity))
     found: dict[str, Any] = json.loads(text)
     return found
 
 
-def ask(client: Client, *commands: Command) -> list[str]:
+def ask(client: CommandClient, *commands: Command) -> list[str]:
     """Put commands into the inbox, each with an answer of its own; their ids."""
     identities = [uuid4().hex for _ in commands]
     for identity, command in zip(identities, commands, strict=True):
@@ -140,7 +140,9 @@ def test_the_first_master_writes_down_its_election_and_the_rules_in_force(schedu
     assert scheduler.position == log.head()
 
 
-def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, client: Client, log: EventLog) -> None:
+def test_a_turn_takes_all_inputs_then_admits_then_places(
+    scheduler: Scheduler, client: CommandClient, log: EventLog
+) -> None:
     client.notify(ACME, WORKER, submission("a"), submission("b"))
     assert scheduler.turn() == 4
     records = list(log.facts())[3:]
@@ -154,7 +156,7 @@ def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, c
 
 
 def test_a_turn_runs_without_input_once_a_timer_is_due(
-    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Semantics T1: once for each such time."""
     ask(client, RegisterCompany(company="acme"), WORKER)
@@ -180,7 +182,7 @@ def test_a_turn_runs_without_input_once_a_timer_is_due(
 
 
 def test_what_a_decommission_ends_is_placed_anew_in_a_turn_that_waits_for_nothing(
-    scheduler: Scheduler, client: Client, log: EventLog
+    scheduler: Scheduler, client: CommandClient, log: EventLog
 ) -> None:
     """Semantics W3: once, and the audit finds both turns right."""
     other = RegisterWorker(worker="w2", node="n2", host="h2", cores=16, memory_mb=32768)
@@ -201,7 +203,9 @@ def test_what_a_decommission_ends_is_placed_anew_in_a_turn_that_waits_for_nothin
     assert audit([*log.facts()]) == []
 
 
-def test_an_answer_gives_the_log_position_or_the_reason_of_a_refusal(scheduler: Scheduler, client: Client) -> None:
+def test_an_answer_gives_the_log_position_or_the_reason_of_a_refusal(
+    scheduler: Scheduler, client: CommandClient
+) -> None:
     good, bad = ask(client, ACME, submission("a", company="nobody"))
     scheduler.turn()
     assert answer(client, good) == {"id": good, "seq": 4}
@@ -211,7 +215,7 @@ def test_an_answer_gives_the_log_position_or_the_reason_of_a_refusal(scheduler: 
 
 
 def test_refused_commands_are_logged_with_their_refusals_and_change_nothing_else(
-    scheduler: Scheduler, client: Client, log: EventLog
+    scheduler: Scheduler, client: CommandClient, log: EventLog
 ) -> None:
     """Semantics T3."""
     commands = (submission("a"), KillApp(app="a"), ConfigureCluster(settings={"placement": "sideways"}))
@@ -227,7 +231,7 @@ def test_refused_commands_are_logged_with_their_refusals_and_change_nothing_else
 
 
 def test_who_asks_again_for_what_was_refused_gets_the_same_refusal(
-    scheduler: Scheduler, client: Client, log: EventLog
+    scheduler: Scheduler, client: CommandClient, log: EventLog
 ) -> None:
     for _ in range(2):
         client._put(("same", "command", write_command(submission("a")), "same"))
@@ -241,7 +245,7 @@ def test_who_asks_again_for_what_was_refused_gets_the_same_refusal(
 
 
 def test_more_than_sixty_refusals_a_minute_are_counted_and_not_logged(
-    scheduler: Scheduler, client: Client, log: EventLog, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = [KillApp(app=f"a{number}") for number in range(70)]
     client.notify(*refused)
@@ -259,7 +263,7 @@ def test_more_than_sixty_refusals_a_minute_are_counted_and_not_logged(
 
 
 def test_a_batch_is_answered_at_once_and_a_refusal_is_that_of_its_own_command(
-    scheduler: Scheduler, client: Client, log: EventLog
+    scheduler: Scheduler, client: CommandClient, log: EventLog
 ) -> None:
     batch = f"[{write_command(ACME)},{write_command(KillApp(app='x'))},7,{write_command(WORKER)}]"
     for _ in range(2):
@@ -276,7 +280,7 @@ def test_a_batch_is_answered_at_once_and_a_refusal_is_that_of_its_own_command(
 
 
 @pytest.mark.parametrize("body", ["[", "[}", '["\\ud800"', f"[{','.join(['1'] * 1001)}]"])
-def test_a_batch_that_cannot_be_taken_is_refused_whole(scheduler: Scheduler, client: Client, body: str) -> None:
+def test_a_batch_that_cannot_be_taken_is_refused_whole(scheduler: Scheduler, client: CommandClient, body: str) -> None:
     client._put(("bad", "command", body, "bad"))
     scheduler.turn()
     said = answer(client, "bad")
@@ -285,7 +289,7 @@ def test_a_batch_that_cannot_be_taken_is_refused_whole(scheduler: Scheduler, cli
 
 
 def test_a_turn_takes_a_thousand_commands_at_most_whatever_they_came_in(
-    scheduler: Scheduler, client: Client, log: EventLog
+    scheduler: Scheduler, client: CommandClient, log: EventLog
 ) -> None:
     ask(client, ACME)
     scheduler.turn()
@@ -300,7 +304,7 @@ def test_a_turn_takes_a_thousand_commands_at_most_whatever_they_came_in(
 
 
 def test_a_command_of_a_batch_that_makes_a_turn_fail_is_put_aside_alone(
-    scheduler: Scheduler, client: Client, log: EventLog, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, log: EventLog, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decide(state: ClusterState, command: Command, at: int, by: By) -> list[Event]:
         if command == KillApp(app="x"):
@@ -320,7 +324,7 @@ def test_a_command_of_a_batch_that_makes_a_turn_fail_is_put_aside_alone(
 
 
 def test_a_command_that_comes_twice_is_carried_out_once_and_answered_twice(
-    scheduler: Scheduler, client: Client, log: EventLog
+    scheduler: Scheduler, client: CommandClient, log: EventLog
 ) -> None:
     client._put(("same", "command", write_command(ACME), "same"))
     scheduler.turn()
@@ -331,7 +335,7 @@ def test_a_command_that_comes_twice_is_carried_out_once_and_answered_twice(
 
 
 def test_a_client_that_waits_does_not_put_its_command_in_twice(
-    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that passes only while it waits."""
     waited_s: list[float] = [0]
@@ -353,7 +357,7 @@ def test_a_client_that_waits_does_not_put_its_command_in_twice(
 
 
 def test_folding_again_completes_the_side_effects_of_a_lost_turn(
-    scheduler: Scheduler, client: Client, keys: Keys
+    scheduler: Scheduler, client: CommandClient, keys: Keys
 ) -> None:
     """A commit that landed after it was given up: the executor is gone, what it had begun is still begun."""
     client.notify(ACME, WORKER, submission("a"), submission("b", hold=True, env=("TOKEN",)))
@@ -375,7 +379,7 @@ def test_folding_again_completes_the_side_effects_of_a_lost_turn(
     assert not client.store.exists(keys.secrets("b"))
 
 
-def test_command_ids_are_known_to_the_next_master(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+def test_command_ids_are_known_to_the_next_master(scheduler: Scheduler, client: CommandClient, keys: Keys) -> None:
     client._put(("same", "command", write_command(ACME), "same"))
     scheduler.turn()
     second = master(scheduler.store, keys, "second")
@@ -384,7 +388,7 @@ def test_command_ids_are_known_to_the_next_master(scheduler: Scheduler, client: 
     assert types(second.log).count("CompanyRegistered") == 1
 
 
-def say(scheduler: Scheduler, client: Client, *commands: Command, identity: str = "same") -> dict[str, Any]:
+def say(scheduler: Scheduler, client: CommandClient, *commands: Command, identity: str = "same") -> dict[str, Any]:
     """Send under the id, as a batch if there are many, take a turn, and return the answer."""
     texts = [write_command(command) for command in commands]
     client._put((identity, "command", texts[0] if len(texts) == 1 else f"[{','.join(texts)}]", identity))
@@ -412,7 +416,7 @@ AT_GPU = submission("a", tasks=1, cores=2, task_resources={"gpu": "1"}, command=
     ],
 )
 def test_another_command_under_a_known_id_is_refused_even_by_the_next_master(
-    scheduler: Scheduler, client: Client, keys: Keys, first: Command, other: Command
+    scheduler: Scheduler, client: CommandClient, keys: Keys, first: Command, other: Command
 ) -> None:
     if isinstance(first, SubmitApp):
         client.notify(ACME, RegisterKind(kind="gpu"))
@@ -432,7 +436,7 @@ def test_another_command_under_a_known_id_is_refused_even_by_the_next_master(
         assert serving.state.head == before
 
 
-def test_another_command_under_the_id_is_refused_in_the_same_turn(scheduler: Scheduler, client: Client) -> None:
+def test_another_command_under_the_id_is_refused_in_the_same_turn(scheduler: Scheduler, client: CommandClient) -> None:
     for company in ("acme", "acme", "globex"):
         client._put(("same", "command", write_command(RegisterCompany(company=company)), "same"))
     scheduler.turn()
@@ -443,7 +447,7 @@ def test_another_command_under_the_id_is_refused_in_the_same_turn(scheduler: Sch
 
 
 def test_another_command_under_the_id_is_refused_while_the_first_is_committed(
-    scheduler: Scheduler, client: Client
+    scheduler: Scheduler, client: CommandClient
 ) -> None:
     for company in ("acme", "acme", "globex"):
         client._put(("same", "command", write_command(RegisterCompany(company=company)), "same"))
@@ -456,7 +460,7 @@ def test_another_command_under_the_id_is_refused_while_the_first_is_committed(
     assert list(scheduler.state.companies) == ["acme"]
 
 
-def test_of_a_batch_with_another_body_nothing_is_carried_out(scheduler: Scheduler, client: Client) -> None:
+def test_of_a_batch_with_another_body_nothing_is_carried_out(scheduler: Scheduler, client: CommandClient) -> None:
     one, two, three = (RegisterCompany(company=name) for name in ("acme", "globex", "initech"))
     said = say(scheduler, client, one, two)
     assert say(scheduler, client, one, two) == said
@@ -468,7 +472,7 @@ def test_of_a_batch_with_another_body_nothing_is_carried_out(scheduler: Schedule
 
 
 def test_the_id_of_a_command_is_none_of_a_batch_even_for_the_next_master(
-    scheduler: Scheduler, client: Client, keys: Keys
+    scheduler: Scheduler, client: CommandClient, keys: Keys
 ) -> None:
     one, two, three = (RegisterCompany(company=name) for name in ("acme", "globex", "initech"))
     said = say(scheduler, client, one)
@@ -480,7 +484,7 @@ def test_the_id_of_a_command_is_none_of_a_batch_even_for_the_next_master(
 
 
 def test_two_bodies_under_an_id_at_the_same_moment_have_answers_of_their_own(
-    scheduler: Scheduler, client: Client
+    scheduler: Scheduler, client: CommandClient
 ) -> None:
     with ThreadPoolExecutor() as pool:
         asked = {
@@ -495,7 +499,9 @@ def test_two_bodies_under_an_id_at_the_same_moment_have_answers_of_their_own(
             assert isinstance(outcome, Receipt if name == first else IdReused)
 
 
-def test_what_is_in_the_archive_only_is_answered_as_before(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+def test_what_is_in_the_archive_only_is_answered_as_before(
+    scheduler: Scheduler, client: CommandClient, keys: Keys
+) -> None:
     said = say(scheduler, client, RegisterCompany(company="acme"))
     client.notify(RegisterCompany(company="globex"))
     scheduler.turn()
@@ -505,7 +511,7 @@ def test_what_is_in_the_archive_only_is_answered_as_before(scheduler: Scheduler,
 
 
 def test_a_report_that_comes_again_is_the_same_although_a_part_was_left_out(
-    scheduler: Scheduler, client: Client, keys: Keys
+    scheduler: Scheduler, client: CommandClient, keys: Keys
 ) -> None:
     client.notify(ACME, WORKER, submission("a", command=("/opt/secret",)))
     scheduler.turn()
@@ -518,7 +524,7 @@ def test_a_report_that_comes_again_is_the_same_although_a_part_was_left_out(
         assert say(serving, client, replace(ended, detail="another reason"))["error"] == "IdReused"
 
 
-def test_unreadable_inbox_entries_are_refused_and_block_nothing(scheduler: Scheduler, client: Client) -> None:
+def test_unreadable_inbox_entries_are_refused_and_block_nothing(scheduler: Scheduler, client: CommandClient) -> None:
     for body in ("{", '{"type":"Format"}', '{"type":"KillApp"}', '{"type":"KillApp","app":7}', ""):
         client._put((body or "empty", "command", body, body or "empty"))
     client.store.xadd(client.keys.inbox, {b"\xff": b"\xfe"})
@@ -530,7 +536,7 @@ def test_unreadable_inbox_entries_are_refused_and_block_nothing(scheduler: Sched
 
 
 def test_a_deposed_master_cannot_append_and_finds_out_at_its_next_commit(
-    scheduler: Scheduler, client: Client, keys: Keys
+    scheduler: Scheduler, client: CommandClient, keys: Keys
 ) -> None:
     master(scheduler.store, keys, "second")
     ask(client, ACME)
@@ -540,7 +546,9 @@ def test_a_deposed_master_cannot_append_and_finds_out_at_its_next_commit(
     assert client.store.xlen(client.keys.inbox) == 1
 
 
-def test_a_master_that_folded_a_tail_that_is_gone_folds_again(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+def test_a_master_that_folded_a_tail_that_is_gone_folds_again(
+    scheduler: Scheduler, client: CommandClient, keys: Keys
+) -> None:
     """A store that lost its tail with its last-generated id (a failed-over replica): the digest tells."""
     ask(client, ACME)
     scheduler.turn()
@@ -555,7 +563,7 @@ def test_a_master_that_folded_a_tail_that_is_gone_folds_again(scheduler: Schedul
 
 
 def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
-    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decide_or_break(state: Any, command: Command, at: int, by: By) -> list[Event]:
         if isinstance(command, RegisterCompany) and command.company == "poison":
@@ -577,7 +585,7 @@ def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
 
 
 def test_a_deposed_master_that_meets_a_poisoned_command_appends_nothing(
-    scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decide_or_break(state: Any, command: Command, at: int, by: By) -> list[Event]:
         if isinstance(command, RegisterCompany) and command.company == "poison":
@@ -593,7 +601,7 @@ def test_a_deposed_master_that_meets_a_poisoned_command_appends_nothing(
     assert scheduler.log.head() == before
 
 
-def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Scheduler, client: Client) -> None:
+def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Scheduler, client: CommandClient) -> None:
     client.notify(ACME, WORKER, submission("a", env=("TOKEN",), tasks=3))
     scheduler.turn()
     granted: Any = client.store.hgetall(client.keys.grants("w1"))
@@ -605,7 +613,9 @@ def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Sc
     assert client.store.zscore(client.keys.heartbeats, "w1") is None
 
 
-def test_a_new_master_brings_grants_in_line_with_the_log(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+def test_a_new_master_brings_grants_in_line_with_the_log(
+    scheduler: Scheduler, client: CommandClient, keys: Keys
+) -> None:
     client.notify(ACME, WORKER, submission("a"))
     scheduler.turn()
     due = client.store.hgetall(keys.grants("w1"))
@@ -622,7 +632,7 @@ def lost(scheduler: Scheduler, now: int, silent: int) -> list[LoseWorker]:
     return scheduler.heartbeats.lost(now, silent, scheduler.state.settings.worker_timeout_s * 1000)
 
 
-def test_no_worker_is_lost_within_a_full_timeout_after_a_takeover(scheduler: Scheduler, client: Client) -> None:
+def test_no_worker_is_lost_within_a_full_timeout_after_a_takeover(scheduler: Scheduler, client: CommandClient) -> None:
     client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 1}))
     scheduler.turn()
     now = scheduler._store_time_ms()
@@ -635,7 +645,7 @@ def test_no_worker_is_lost_within_a_full_timeout_after_a_takeover(scheduler: Sch
 
 
 def test_a_master_that_was_paused_gives_every_worker_a_full_timeout(
-    scheduler: Scheduler, client: Client, log: EventLog
+    scheduler: Scheduler, client: CommandClient, log: EventLog
 ) -> None:
     client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 1}))
     scheduler.turn()
@@ -647,7 +657,7 @@ def test_a_master_that_was_paused_gives_every_worker_a_full_timeout(
     assert "WorkerRemoved" not in types(log)
 
 
-def test_a_short_pause_restarts_a_short_worker_timeout(scheduler: Scheduler, client: Client) -> None:
+def test_a_short_pause_restarts_a_short_worker_timeout(scheduler: Scheduler, client: CommandClient) -> None:
     """Semantics W2: the store hung for less than three seconds, and nobody could beat meanwhile."""
     client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 3}))
     scheduler.turn()
@@ -662,7 +672,7 @@ def test_a_short_pause_restarts_a_short_worker_timeout(scheduler: Scheduler, cli
     assert [each.worker for each in lost(scheduler, now + 2_000, 1)] == ["w1"]
 
 
-def test_heartbeats_are_not_written_to_disk(scheduler: Scheduler, client: Client) -> None:
+def test_heartbeats_are_not_written_to_disk(scheduler: Scheduler, client: CommandClient) -> None:
     client.notify(WORKER)
     scheduler.turn()
     written = client.store.info("persistence")["aof_current_size"]
@@ -675,7 +685,7 @@ def test_heartbeats_are_not_written_to_disk(scheduler: Scheduler, client: Client
 
 
 def test_nobody_is_lost_for_heartbeats_that_a_restarted_store_has_forgotten(
-    scheduler: Scheduler, client: Client
+    scheduler: Scheduler, client: CommandClient
 ) -> None:
     """Such a store has the time when the worker was registered (semantics W2)."""
     client.notify(WORKER)
@@ -694,7 +704,9 @@ def test_nobody_is_lost_for_heartbeats_that_a_restarted_store_has_forgotten(
     assert [each.worker for each in lost(scheduler, now + 2 * timeout_ms, 1)] == ["w1"]
 
 
-def test_a_heartbeat_ahead_of_the_clock_still_expires_after_one_timeout(scheduler: Scheduler, client: Client) -> None:
+def test_a_heartbeat_ahead_of_the_clock_still_expires_after_one_timeout(
+    scheduler: Scheduler, client: CommandClient
+) -> None:
     """The store failed over to one whose clock is an hour behind; both ends of the age are its raw time (W2)."""
     client.notify(WORKER)
     scheduler.turn()
@@ -710,7 +722,7 @@ def test_a_heartbeat_ahead_of_the_clock_still_expires_after_one_timeout(schedule
 
 
 def test_a_master_deposed_after_its_commit_answers_nobody(
-    scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, client: CommandClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was committed, but by the time that this one hears of it another master serves."""
     monkeypatch.setattr("scheduler.service.commit.ASLEEP_S", 0)
@@ -728,7 +740,7 @@ def test_a_master_deposed_after_its_commit_answers_nobody(
 
 
 @pytest.mark.usefixtures("serving")
-def test_a_client_gets_its_receipt_and_its_refusal(client: Client) -> None:
+def test_a_client_gets_its_receipt_and_its_refusal(client: CommandClient) -> None:
     assert client.send(ACME).seq == 4
     with pytest.raises(UnknownCompany, match="'nobody'"):
         client.send(submission("a", company="nobody"))
@@ -739,7 +751,7 @@ def test_a_client_gets_its_receipt_and_its_refusal(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("serving")
-def test_the_values_of_variables_stay_out_of_the_log_and_go_with_a_refusal(client: Client) -> None:
+def test_the_values_of_variables_stay_out_of_the_log_and_go_with_a_refusal(client: CommandClient) -> None:
     client.send(ACME)
     client.submit(submission("a", env=("TOKEN",)), {"TOKEN": "hush-hush"})
     assert client.store.ttl(client.keys.secrets("a")) == -1
@@ -753,14 +765,14 @@ def test_the_values_of_variables_stay_out_of_the_log_and_go_with_a_refusal(clien
     assert not client.store.exists(client.keys.secrets("a"))
 
 
-def test_without_a_master_a_client_says_so(client: Client) -> None:
+def test_without_a_master_a_client_says_so(client: CommandClient) -> None:
     client.timeout_s = 0.2
     with pytest.raises(NoMaster, match=r"no master answered within 0.2 s"):
         client.send(ACME)
 
 
 def test_a_second_master_waits_and_takes_over_when_the_first_one_leaves(
-    store: EmbeddedStore, keys: Keys, serving: Master, client: Client
+    store: EmbeddedStore, keys: Keys, serving: Master, client: CommandClient
 ) -> None:
     client.send(ACME)
     standby = Master(EventLog(Redis.from_url(store.url), keys), Member("standby", 2, "there"), lease_s=60)
@@ -791,7 +803,7 @@ def rewrite(log: EventLog, seq: int, **changes: str) -> None:
 
 
 @pytest.fixture
-def written(scheduler: Scheduler, client: Client) -> EventLog:
+def written(scheduler: Scheduler, client: CommandClient) -> EventLog:
     """A log of six positions, the first two of one turn."""
     for command in (ACME, RegisterCompany(company="b"), RegisterCompany(company="c"), WORKER):
         client.notify(command)
@@ -848,7 +860,7 @@ def test_a_chained_but_unreadable_entry_stops_the_master_at_its_position(
         run_master(store.url, keys.cluster)
 
 
-def test_a_commit_survives_a_store_that_forgot_its_scripts(scheduler: Scheduler, client: Client) -> None:
+def test_a_commit_survives_a_store_that_forgot_its_scripts(scheduler: Scheduler, client: CommandClient) -> None:
     (first,) = ask(client, ACME)
     client.store.script_flush()
     scheduler.turn()
@@ -872,7 +884,7 @@ def test_a_store_that_would_break_the_promises_is_refused_with_the_reason(
     check_store(connection)
 
 
-def test_the_master_sleeps_at_most_until_the_next_timer(scheduler: Scheduler, client: Client) -> None:
+def test_the_master_sleeps_at_most_until_the_next_timer(scheduler: Scheduler, client: CommandClient) -> None:
     """Semantics T1."""
     assert scheduler.quiet_s() == float("inf")
     elastic = submission("e", elastic=(1, 4), tasks=100)

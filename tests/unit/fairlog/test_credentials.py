@@ -9,11 +9,11 @@ import pytest
 from fairlog import credentials
 from fairlog.credentials import Credentials, credentials_file, keeping, kept, named
 from fairlog.errors import BadCredentials
-from fairlog.local.running import Running
+from fairlog.local.running import RunningUp
 from scheduler.model.errors import CommandRejected, NoMaster
 
 KEPT = Credentials("https://api", "fl_kept")
-UP = Running(1, "unix:///s", "default", "/data", 2, 0.0, ready=True, socket="/s.api")
+UP = RunningUp(1, "unix:///s", "default", "/data", 2, 0.0, ready=True, socket="/s.api")
 
 
 @pytest.fixture(autouse=True)

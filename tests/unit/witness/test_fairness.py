@@ -20,7 +20,7 @@ from tests.unit.recorded import facts
 from witness.fairness import By, Fairness
 from witness.hours import kind_hours, kinds_of
 from witness.statement import statement
-from witness.usage import Accounts
+from witness.usage import UsageMeter
 
 
 def two_companies(*, borrowing: bool = True) -> Cluster:
@@ -110,7 +110,7 @@ def test_shares_and_figures_are_over_all_kinds() -> None:
 
 
 def test_a_statement_counts_each_kind() -> None:
-    usages = Accounts()
+    usages = UsageMeter()
     _, span = measure(facts(with_gpus()), usages)
     said = statement(usages, span, company="acme", month="1970-01")
     total = said["total"]
@@ -122,7 +122,7 @@ def test_a_statement_counts_each_kind() -> None:
 
 
 def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
-    whole, early, late = Accounts(), Accounts(), Accounts()
+    whole, early, late = UsageMeter(), UsageMeter(), UsageMeter()
     entries = facts(two_companies())
     total = statement(whole, measure(entries, whole)[1], company="acme", month="")["total"]
     first = measure(entries, early, last=Bound(at=9_500))[1]
@@ -138,7 +138,7 @@ def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
 def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None:
     """What is granted never exceeds the cluster, the entitlements neither; a statement's grants are the figures'."""
     entries = facts(played(history))
-    meter, usages = Fairness(), Accounts()
+    meter, usages = Fairness(), UsageMeter()
     state, span = measure(entries, meter)
     measure(entries, usages)
     found = meter.report(state)
@@ -175,7 +175,7 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
             sums[0] += (app.requested.cores if asked else 0) * passed
             sums[1] += sum(each.resources.memory_mb for each in app.allocations()) * passed
         state.apply(record.event, at=record.at, cause=record.cause)
-    usages = Accounts()
+    usages = UsageMeter()
     _, span = measure(log, usages, first=Bound(at=begins), last=Bound(at=ends))
     for company in usages.companies:
         said = statement(usages, span, company=company, month="1970-01")

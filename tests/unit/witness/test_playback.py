@@ -31,7 +31,7 @@ from scheduler.store.codec import read_export
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from tests.unit.witness.audit.test_audit import LOG, exported, position
-from witness.playback import Frame, Playback, told
+from witness.playback import Playback, TurnFrame, told
 
 ROOT = Path(__file__).parents[3]
 TURNS = {record.turn: record for record in LOG}
@@ -125,9 +125,9 @@ class Clock:
         self.now += seconds
 
 
-def _frames(*at: int) -> list[Frame]:
+def _frames(*at: int) -> list[TurnFrame]:
     return [
-        Frame(seq, moment, [], ClusterState(), following)
+        TurnFrame(seq, moment, [], ClusterState(), following)
         for seq, (moment, following) in enumerate(zip(at, (*at[1:], None), strict=True), start=1)
     ]
 

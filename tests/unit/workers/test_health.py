@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.waiting import wait_until
-from workers.health import Check, HealthCheck, Verdict
+from workers.health import Check, HealthCheck, HealthVerdict
 
 
 class Clock:
@@ -31,7 +31,7 @@ def checking(*command: str, clock: Clock | None = None) -> Iterator[HealthCheck]
     check.close()
 
 
-def verdict(check: HealthCheck, number: int = 1) -> Verdict:
+def verdict(check: HealthCheck, number: int = 1) -> HealthVerdict:
     wait_until(lambda: (found := check.look()) is not None and found.number == number, "a verdict")
     found = check.look()
     assert found is not None

@@ -25,9 +25,9 @@ from scheduler.store.task_queue import TaskBegun
 from tests.waiting import wait_until
 from workers import task_init, tasks
 from workers.agent import _kill_tasks
-from workers.cell import Cell, Ended
+from workers.cell import Cell, EndedTask
 from workers.executor import ExecutorSpec
-from workers.forkserver import _Server
+from workers.forkserver import _ForkServer
 from workers.launchers import Place, launch
 from workers.memory import excess
 from workers.offer import DiscoveryFailed, default_memory_mb, discovered, divided, make_offers
@@ -76,10 +76,10 @@ def unsandboxed(grant: Grant, files: RunDir) -> tuple[tasks.TaskStarter, Cell]:
     return tasks.TaskStarter(grant, "w1", files, cell, dict), cell
 
 
-def ended_of(cell: Cell) -> Ended:
-    found: list[Ended] = []
+def ended_of(cell: Cell) -> EndedTask:
+    found: list[EndedTask] = []
 
-    def look() -> list[Ended]:
+    def look() -> list[EndedTask]:
         found.extend(cell.ended())
         return found
 
@@ -254,7 +254,7 @@ def test_a_forkserver_survives_a_failed_fork_and_releases_the_lock(
     ours, theirs = socket.socketpair()
     spec = ExecutorSpec(grant=GRANT, worker="w1", store="", cluster="", run_dir=files.root)
     with ours, theirs:
-        server = _Server.__new__(_Server)
+        server = _ForkServer.__new__(_ForkServer)
         server._requests = theirs.makefile("rb")
         ours.sendall(spec.model_dump_json().encode() + b"\n")
         server._answer(theirs)

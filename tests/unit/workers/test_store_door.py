@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler.model.sender import worker_sender
-from scheduler.service.grant_tokens import Claims
+from scheduler.service.grant_tokens import GrantClaims
 from scheduler.store.keys import OPERATORS, Keys
 from scheduler.store.task_queue import Completion, Outcome, Worklist
 from workers.door import Ended
@@ -73,7 +73,7 @@ def test_no_app_ends_while_one_of_its_tasks_runs(fake: Any) -> None:
     assert [command["type"] for command in commands(fake)] == ["EndedExecutor"]
 
 
-CLAIMS = Claims(KEYS.cluster, "w1", "a.0", "a", 0, 2)
+CLAIMS = GrantClaims(KEYS.cluster, "w1", "a.0", "a", 0, 2)
 
 
 @pytest.mark.parametrize("said", ["finished", "failed"])

@@ -13,9 +13,9 @@ import pytest
 from fairlog.api.app import MAX_BODY
 from scheduler.store.visits import CHUNK_BYTES, Orders, Report, Visit
 from tests.waiting import wait_until
-from workers.cell import Cell, Ended
+from workers.cell import Cell, EndedTask
 from workers.rundir import RunDir
-from workers.visits import Visits
+from workers.visits import ExecutorVisits
 
 PIPE_BYTES = 512 * 1024
 SAID = bytes(range(256)) * (PIPE_BYTES // 256)
@@ -60,11 +60,11 @@ class Server:
 def test_all_that_a_command_prints_is_carried_in_requests_that_servers_take(tmp_path: Path, full: range) -> None:
     """However much waits at once, and also if it has ended while its visitor is behind."""
     server, files = Server(full), RunDir(tmp_path, "w1")
-    visits = Visits("a.0", files, lambda: cast("Any", server), cast("Cell", Printer()))
+    visits = ExecutorVisits("a.0", files, lambda: cast("Any", server), cast("Cell", Printer()))
     files.make()
     files.call("a.0")
     visits.begin()
-    visits.ended([Ended(7, 3 << 8, 0, 0)])
+    visits.ended([EndedTask(7, 3 << 8, 0, 0)])
     wait_until(lambda: any(report.exit_code is not None for report in server.reports), "the end of the command")
     for stream in (b"1", b"2"):
         chunks = [chunk for report in server.reports for chunk in report.chunks if chunk[:1] == stream]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlog.api import app, connections
-from fairlog.api.connections import Connections, Lost, Request
+from fairlog.api.connections import Connections, HttpRequest, Lost
 from fairlog.engines.keys import draw_keys
 from scheduler.store.connection import connect
 from tests.waiting import HOPELESS_S
@@ -30,7 +30,7 @@ def test_no_thread_lacks_a_connection_to_the_store(url: str) -> None:
 
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-ASKED = Request("GET", "/v1/whoami")
+ASKED = HttpRequest("GET", "/v1/whoami")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from scheduler.model.sender import NOBODY, By, Role, local
 from scheduler.rules.decide import decide
 from scheduler.rules.permission import MATRIX, WITH_REASON, Verb
 from scheduler.rules.state import ClusterState
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token
 from tests.unit.fairlog.api.described import unnamed
@@ -459,7 +459,7 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
     assert len(logged) <= (0 if who == "nobody" else TOLD_BURST + 1), "more than a few attempts are logged"
     assert {type(fact.event) for fact in logged} <= {CommandRefused}
     assert {fact.by.account for fact in logged} <= {who}
-    direct = Client(world.api.store, KEYS.cluster, keyring=RING, timeout_s=HOPELESS_S)
+    direct = CommandClient(world.api.store, KEYS.cluster, keyring=RING, timeout_s=HOPELESS_S)
     if who != "nobody":
         for case in cases:
             if (command := command_of(world, case)) is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fairlog.api.figures import Checked, here
+from fairlog.api.figures import AuditedLog, here
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.docs.example import history
@@ -57,7 +57,7 @@ def test_an_audit_goes_on_with_what_it_has_not_read(fake: FakeRedis) -> None:
     cluster = history()
     log = log_of(fake, cluster)
     turns = [record.last for record in recorded(cluster)]
-    checked = Checked(log)
+    checked = AuditedLog(log)
     assert checked.verdict(turns[-3]) is None
     audit = checked._audit
     assert audit.events == turns[-3]
@@ -68,7 +68,7 @@ def test_an_audit_goes_on_with_what_it_has_not_read(fake: FakeRedis) -> None:
 
 
 def test_an_audit_begins_anew_where_the_store_holds_another_log(fake: FakeRedis) -> None:
-    checked = Checked(log_of(fake, history()))
+    checked = AuditedLog(log_of(fake, history()))
     assert checked.verdict(len(facts(history())) - 1) is None
     forged = history("model-2")
     end = log_of(fake, forged).head().seq

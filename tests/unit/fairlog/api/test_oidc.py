@@ -21,7 +21,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.handlers import Handlers
-from fairlog.api.oidc import BadProvider, Provider, Settings
+from fairlog.api.oidc import BadProvider, OpenIdProvider, Settings
 from fairlog.cli.verbs.login import login
 from fairlog.credentials import kept
 from scheduler.model.commands import AddAccount, IssueToken
@@ -61,7 +61,7 @@ def door(api: Handlers, idp: Idp, **about: Any) -> Door:
     receipt = api.send(ROOT, IssueToken(token=token.id, account="op/oidc", hash=token.hash))
     api.replica.wait_for(receipt.seq, HOPELESS_S)
     settings = Settings(**{"issuer": ISSUER, "client_id": "fairlog", "token": token.text, **about})
-    return Door(api, Feed(), provider=Provider(settings, httpx.MockTransport(idp)))
+    return Door(api, Feed(), provider=OpenIdProvider(settings, httpx.MockTransport(idp)))
 
 
 def ask(door: Door, *asked: dict[str, Any]) -> list[httpx.Response]:

@@ -22,7 +22,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.sender import By, local
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.scheduler import Scheduler
 from scheduler.service.tokens import new_token
 from scheduler.store.eventlog import EventLog
@@ -42,7 +42,10 @@ def master(fake: fakeredis.FakeRedis, name: str) -> Scheduler:
 
 
 def test_a_token_revoked_during_a_failover_is_refused_everywhere(fake: fakeredis.FakeRedis) -> None:
-    scheduler, client = master(fake, "m1"), Client(fake, KEYS.cluster, keyring=RING, by=ROOT, timeout_s=HOPELESS_S)
+    scheduler, client = (
+        master(fake, "m1"),
+        CommandClient(fake, KEYS.cluster, keyring=RING, by=ROOT, timeout_s=HOPELESS_S),
+    )
     token = new_token()
     ann = By("acme/ann", token.id, "user")
     told: list[Command] = [

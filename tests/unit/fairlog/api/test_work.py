@@ -34,7 +34,7 @@ from scheduler.model.sender import By
 from scheduler.service.grant_tokens import PREFIX, claims_of, grant_token, parts_of, signed_text, worker_pass
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import NewToken, new_token
-from scheduler.store.visits import Wanted
+from scheduler.store.visits import VisitCommand
 from tests.unit.fairlog.api.served import KEYS, RING, ROOT, served
 from tests.waiting import HOPELESS_S
 from workers.store_door import Stored, WorkerStore
@@ -382,7 +382,7 @@ def test_a_worker_is_told_at_once_that_somebody_wants_to_run_a_command_on_it(wor
             question = asyncio.create_task(client.get(url))
             while not door.bells._waiting:
                 await asyncio.sleep(0)
-            world.api.workers._store.visits.begin(Wanted(("true",)), "w1", "ann-1.0", "acme/ann")
+            world.api.workers._store.visits.begin(VisitCommand(("true",)), "w1", "ann-1.0", "acme/ann")
             await door.ring_for_visits()
             return cast("dict[str, Any]", (await question).json())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from fairlog.cli.app_lists import Columns, Wanted, show_apps
+from fairlog.cli.app_lists import AppFilter, Columns, show_apps
 from fairlog.cli.choice import Filter
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_each_part_is_printed_before_the_next_one_comes(capsys: pytest.CaptureFi
             yield part
             seen.append(capsys.readouterr().out)
 
-    show_apps(of(parts()), Wanted(Filter()), Columns(("app", "company")), as_json=False)
+    show_apps(of(parts()), AppFilter(Filter()), Columns(("app", "company")), as_json=False)
     assert seen == [
         "APP         COMPANY\na-long-one  acme\nb           acme\n",
         "c           globex\n",
@@ -50,7 +50,7 @@ def test_each_part_is_printed_before_the_next_one_comes(capsys: pytest.CaptureFi
 def test_a_list_without_apps_says_so(
     capsys: pytest.CaptureFixture[str], *, for_program: bool, out: str, err: str
 ) -> None:
-    wanted, columns = Wanted(Filter(company="globex")), Columns(("app",), bare=for_program, for_program=for_program)
+    wanted, columns = AppFilter(Filter(company="globex")), Columns(("app",), bare=for_program, for_program=for_program)
     show_apps(of(iter([[app("a")], [app("b")]])), wanted, columns, as_json=False)
     said = capsys.readouterr()
     assert (said.out, said.err.strip()) == (out, err)
@@ -58,5 +58,5 @@ def test_a_list_without_apps_says_so(
 
 def test_what_is_sorted_waits_for_all(capsys: pytest.CaptureFixture[str]) -> None:
     columns = Columns(("app",), sort="-app", bare=True)
-    show_apps(of(iter([[app("a")], [app("c")], [app("b")]])), Wanted(Filter()), columns, as_json=False)
+    show_apps(of(iter([[app("a")], [app("c")], [app("b")]])), AppFilter(Filter()), columns, as_json=False)
     assert capsys.readouterr().out.split() == ["c", "b", "a"]

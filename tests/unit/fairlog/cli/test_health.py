@@ -11,7 +11,7 @@ import pytest
 
 from fairlog.cli import health
 from fairlog.cli.session import Session
-from fairlog.local.running import Running
+from fairlog.local.running import RunningUp
 from fairlog.watch.conditions import StoreFacts
 from scheduler.model.errors import NotAuthenticated
 
@@ -74,5 +74,5 @@ def test_a_store_whose_disk_is_full_is_told_whatever_its_log_could_still_take(
     size = 1 << 40
     monkeypatch.setattr(health, "disk_of", lambda _: StoreFacts(disk_used=size - left, disk_size=size))
     monkeypatch.setattr(health, "others_than", lambda *_: {})
-    up = cast("Running", SimpleNamespace(data=str(tmp_path)))
+    up = cast("RunningUp", SimpleNamespace(data=str(tmp_path)))
     assert health.around_without_store("away", up, None).error == expected

@@ -13,18 +13,18 @@ from click.testing import CliRunner
 
 from fairlog.cli.job_files import JobCommand
 from fairlog.cli.params import flag
-from fairlog.cli.verbs.submit import Job, job_options, submit
+from fairlog.cli.verbs.submit import AppOptions, job_options, submit
 from scheduler.model.staged import digest_of, script_of_value
 
 
 @click.command(cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @flag("--wait")
-def take(*, job: Job, wait: bool) -> None:
+def take(*, job: AppOptions, wait: bool) -> None:
     taken.append((job, wait))
 
 
-taken: list[tuple[Job, bool]] = []
+taken: list[tuple[AppOptions, bool]] = []
 
 
 @pytest.fixture(autouse=True)

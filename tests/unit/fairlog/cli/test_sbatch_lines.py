@@ -13,7 +13,7 @@ from fairlog.cli.groups import option_elsewhere
 from fairlog.cli.job_files import JobCommand
 from fairlog.cli.main import cli
 from fairlog.cli.params import flag
-from fairlog.cli.verbs.submit import Job, job_options
+from fairlog.cli.verbs.submit import AppOptions, job_options
 from fairlog.compat.slurm.tables import SACCT, SBATCH, SCANCEL, SCONTROL, SINFO, SQUEUE, SRUN, SSHARE
 from fairlog.compat.slurm.words import LEFT, Option, Table
 
@@ -42,7 +42,7 @@ OF_OPTIONS = {"dependency": "afterok:7", "nodes": "1", "signal": "USR1@60", "beg
 @flag("--wait")
 @flag("--plan")
 @flag("--parsable")
-def take(*, job: Job, **asked: bool) -> None:
+def take(*, job: AppOptions, **asked: bool) -> None:
     taken.append({**job.fields, "secrets": job.secrets, **asked})
 
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from fairlog.cli.main import VERBS, cli
 from fairlog.cli.target import Target, target_options
 from fairlog.client import Client
-from fairlog.compat.slurm.road import Road
-from fairlog.compat.slurm.words import Refused
+from fairlog.compat.slurm.road import ApiRoad
+from fairlog.compat.slurm.words import SlurmError
 from fairlog.errors import NoCluster
 from fairlog.local.running import check_own_keys
 
@@ -84,8 +84,8 @@ def test_a_client_in_an_environment_of_two_places_is_refused(monkeypatch: pytest
 def test_slurms_commands_go_to_no_other_cluster_than_the_store_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRLOG_STORE", "redis://127.0.0.1:1/0")
     monkeypatch.delenv("FAIRLOG_API", raising=False)
-    with pytest.raises(Refused, match="set FAIRLOG_API and unset FAIRLOG_STORE"):
-        Road()
+    with pytest.raises(SlurmError, match="set FAIRLOG_API and unset FAIRLOG_STORE"):
+        ApiRoad()
 
 
 @pytest.mark.parametrize("asked", [("restore", "backup.gz"), ("import", "log.jsonl"), ("up", "--detach")], ids=" ".join)

@@ -36,7 +36,7 @@ from fairlog.compat.slurm import (
     times,
 )
 from fairlog.compat.slurm.start import COMMANDS, main
-from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, Refused, read
+from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, SlurmError, read
 from scheduler.model.versions import HEADER, MESSAGES
 from tests.waiting import HOPELESS_S
 
@@ -71,7 +71,7 @@ def test_words_are_read_by_the_rules_of_getopt_long() -> None:
         ("-n",): "option '-n' requires an argument",
         ("--flag=1",): "option '--flag' doesn't allow an argument",
     }.items():
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(SlurmError, match=why):
             read(TABLE, list(words))
 
 
@@ -104,7 +104,7 @@ def test_time_limits_are_read_in_every_form_of_slurm(text: str, seconds: int | N
 
 @pytest.mark.parametrize("text", ["25:61", "1:60:00", "1-24", "1:2:3:4", "x", "", "-5", "1.5", "1-2-3", "\u0663"])
 def test_a_time_limit_that_cannot_be_one_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="Invalid --time specification"):
+    with pytest.raises(SlurmError, match="Invalid --time specification"):
         times.read_limit(text)
 
 
@@ -131,7 +131,7 @@ def test_times_are_printed_as_slurm_prints_them_and_read_as_it_reads_them(monkey
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
     assert times.read_moment("now-2hours", "starttime") == 2_800_000
     assert [times.read_moment("01:00", "begin", ahead=ahead) for ahead in (False, True)] == [3_600_000, 90_000_000]
-    with pytest.raises(Refused, match="Invalid --starttime specification: soon"):
+    with pytest.raises(SlurmError, match="Invalid --starttime specification: soon"):
         times.read_moment("soon", "starttime")
 
 
@@ -141,7 +141,7 @@ def test_lines_of_options_end_with_the_first_command_and_are_quoted_as_in_a_shel
         "#SBATCHES -n 5\n##SBATCH -n 6\necho\n#SBATCH -n 7\n"
     )
     assert batch.directives(script.encode()) == ["-J", "my job", "--mem=2G", '--comment=a " b#c']
-    with pytest.raises(Refused, match="line 2 of the script: a quotation mark is not closed"):
+    with pytest.raises(SlurmError, match="line 2 of the script: a quotation mark is not closed"):
         batch.directives(b"#!/bin/sh\n#SBATCH -J 'x\n")
 
 
@@ -153,7 +153,7 @@ def test_what_is_no_script_is_refused() -> None:
         b"#!/bin/sh\n\0": "NULL character",
         b"#!/bin/sh\n" + b"#" * batch.MOST_BYTES: "more than",
     }.items():
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(SlurmError, match=why):
             batch.checked(content)
     assert batch.checked(b"#!/bin/sh\necho \xff\n") == b"#!/bin/sh\necho \xff\n"
 
@@ -162,7 +162,7 @@ def test_arrays_are_read_with_their_steps_and_how_many_run_at_once() -> None:
     assert sbatch.read_array("1-10,15,20-30:5%3") == ("1-10,15,20-30:5", 3)
     assert sbatch.members("0-6:3,2,2-4") == [0, 2, 3, 4, 6]
     for text in ("5-1", "x", "", "1-", "1:2", "1-5:0", "1%0", "1%x", "-1"):
-        with pytest.raises(Refused, match="Invalid job array specification"):
+        with pytest.raises(SlurmError, match="Invalid job array specification"):
             sbatch.read_array(text)
 
 
@@ -186,28 +186,28 @@ def test_dependencies_signals_sizes_and_patterns_are_what_fairlog_calls_them() -
         "after:1+5",
         "aftercorr:1",
     ):
-        with pytest.raises(Refused, match="Job dependency problem"):
+        with pytest.raises(SlurmError, match="Job dependency problem"):
             sbatch.read_dependencies(text)
     assert sbatch.read_signal("B:USR2@30") == ("script", "USR2", 30)
     assert [sbatch.read_signal(each) for each in ("SIGUSR1", "10@5")] == [("steps", "USR1", 60), ("steps", "USR1", 5)]
     for text in ("FOO", "USR1@x", "Q:USR1"):
-        with pytest.raises(Refused, match="Invalid --signal"):
+        with pytest.raises(SlurmError, match="Invalid --signal"):
             sbatch.read_signal(text)
     assert [sbatch.read_memory(each, "mem") for each in ("100", "2G", "1.5g", "512M", "2048K", "1T")] == [
         100, 2048, 1536, 512, 2, 1048576,
     ]  # fmt: skip
     for text in ("0", "x", "", "-1", "0K"):
-        with pytest.raises(Refused, match="Invalid --mem specification"):
+        with pytest.raises(SlurmError, match="Invalid --mem specification"):
             sbatch.read_memory(text, "mem")
     assert sbatch.pattern("%x-%J_%4a.%%.%N", "output") == "%x-%j_%4a.%%.%N"
     assert sbatch.pattern(r"a\%j", "output") == "a%%j"
-    with pytest.raises(Refused, match="--output has %q, which stands for nothing here"):
+    with pytest.raises(SlurmError, match="--output has %q, which stands for nothing here"):
         sbatch.pattern("%q", "output")
     assert [sbatch.read_nice(each) for each in (None, "", "5", "-7", "9999")] == [0, 100, 5, -7, 1000]
 
 
-def asked(*words: str) -> sbatch.Asked:
-    return sbatch.Asked(read(tables.SBATCH, list(words))[0])
+def asked(*words: str) -> sbatch.SbatchOptions:
+    return sbatch.SbatchOptions(read(tables.SBATCH, list(words))[0])
 
 
 def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
@@ -224,7 +224,7 @@ def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
         "x": "Invalid numeric value",
         "0": "Invalid numeric value",
     }.items():
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(SlurmError, match=why):
             sbatch.check_nodes(asked("--nodes", text))
 
 
@@ -287,7 +287,7 @@ def task(state: str, **about: Any) -> dict[str, Any]:
     ],
 )
 def test_states_and_reasons_are_slurms(about: dict[str, Any], state: str, reason: str) -> None:
-    job = jobs.Job(app(**about), [])
+    job = jobs.SlurmJob(app(**about), [])
     assert (job.state, job.reason) == (state, reason)
 
 
@@ -302,8 +302,8 @@ def test_a_task_of_an_array_that_was_cancelled_is_so_at_once() -> None:
 
 
 def test_json_has_a_job_as_slurm_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    held = jobs.Job(app(state="pending", reason="begin", beginAt=9_000_000, comment="c"), [])
-    ran = jobs.Job(
+    held = jobs.SlurmJob(app(state="pending", reason="begin", beginAt=9_000_000, comment="c"), [])
+    ran = jobs.SlurmJob(
         app(state="failed", endedAt=65_000, detail="task 1 failed", array="3-4", tasks=2, timeLimit=61),
         [task("failed", exit_code=3, attempts=1, started_at=5_000, ended_at=65_000, cpu_ms=1_500, peak_mb=2)],
         4,
@@ -320,7 +320,7 @@ def test_json_has_a_job_as_slurm_writes_it(capsys: pytest.CaptureFixture[str]) -
     assert told["time"]["total"] == {"seconds": 1, "microseconds": 500_000}
     assert told["steps"][0]["tres"]["requested"]["max"][0]["count"] == 2 << 20
     assert as_json.of_account(held, steps=True)["steps"] == as_json.of_account(ran, steps=False)["steps"] == []
-    stopped = jobs.Job(app(state="killed", endedAt=9_000), [task("stopped", started_at=5_000)])
+    stopped = jobs.SlurmJob(app(state="killed", endedAt=9_000), [task("stopped", started_at=5_000)])
     assert as_json.of_account(stopped, steps=False)["exit_code"]["signal"] == {"signal_id": 15}
     assert as_json.print_document("jobs", [shown]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -347,7 +347,7 @@ def test_the_copy_of_a_script_is_the_one_that_workers_look_for() -> None:
         """An API that knows no company but the one that is named."""
 
     me = cast("Me", SimpleNamespace(user="ann", company="acme"))
-    fields, secrets = sbatch.submission(asked(), (b"#!/bin/sh\n\xff\n", [], "job"), cast("road.Road", Road()), me)
+    fields, secrets = sbatch.submission(asked(), (b"#!/bin/sh\n\xff\n", [], "job"), cast("road.ApiRoad", Road()), me)
     assert fields["script"] == digest_of(script_of_value(secrets[SCRIPT]))
     assert fields["command"][fields["script_at"]] == batch.NAME
     assert set(fields["env"]) == set(secrets)
@@ -393,12 +393,12 @@ def test_an_array_is_a_line_of_pending_tasks_and_one_for_each_that_has_begun() -
     assert [job.id for job in found if named.takes(job)] == ["17_2", "17_3"]
     assert [*named.indexes] == ["17", "18"]
     for text in ("x", "17_x", "17_", "-1", "\u0661"):
-        with pytest.raises(Refused, match="Invalid job id: "):
+        with pytest.raises(SlurmError, match="Invalid job id: "):
             jobs.Named([text], "Invalid job id: ")
 
 
 def test_squeue_prints_fields_by_letters_widths_and_names() -> None:
-    job = jobs.Job(app(), [task("running", started_at=2000)])
+    job = jobs.SlurmJob(app(), [task("running", started_at=2000)])
 
     def line(text: str) -> str:
         columns, end = squeue.read_format(text)
@@ -411,18 +411,20 @@ def test_squeue_prints_fields_by_letters_widths_and_names() -> None:
     assert line("%.5i|%5u|%.2j|%100%") == "   17|ann  |jo|%"
     assert [each.width for each in squeue.read_names("JobID:8,State")[0]] == [8, 20]
     for text in ("%!", "%"):
-        with pytest.raises(Refused, match="Invalid job format specification"):
+        with pytest.raises(SlurmError, match="Invalid job format specification"):
             squeue.read_format(text)
-    both = [jobs.Job(app(submittedSeq=number, user=user), []) for number, user in ((9, "b"), (10, "a"), (11, "b"))]
+    both = [jobs.SlurmJob(app(submittedSeq=number, user=user), []) for number, user in ((9, "b"), (10, "a"), (11, "b"))]
     assert [each.number for each in squeue.sorted_by(both, "u,-i")] == [10, 11, 9]
     assert jobs.states_named("pd,Running,CG") == {"PENDING", "RUNNING", "COMPLETING"}
-    with pytest.raises(Refused, match="Invalid job state specified: foo"):
+    with pytest.raises(SlurmError, match="Invalid job state specified: foo"):
         jobs.states_named("foo")
 
 
 def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
     ended = app(state="failed", endedAt=64_000, detail="task 0 ended with exit code 3")
-    job = jobs.Job(ended, [task("failed", started_at=2000, ended_at=64_000, exit_code=3, cpu_ms=61_500, peak_mb=8)])
+    job = jobs.SlurmJob(
+        ended, [task("failed", started_at=2000, ended_at=64_000, exit_code=3, cpu_ms=61_500, peak_mb=8)]
+    )
     columns = sacct.read_fields("JobID,State,ExitCode,Elapsed,TotalCPU,MaxRSS,ReqMem,NNodes,CPUTimeRAW")
     rows = [[str(sacct.FIELDS[name][1](sacct.Row(job, step, ""))) for name, _ in columns] for step in ("", "batch")]
     assert rows == [
@@ -439,9 +441,9 @@ def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
     ]
     assert sacct.lines({"parsable2": "", "noheader": ""}, few, table[:1]) == ["17|FAILED|3:0"]
     assert sacct.lines({"parsable": "", "delimiter": ";"}, few, []) == ["JobID;State;ExitCode;"]
-    with pytest.raises(Refused, match='Invalid field requested: "foo"'):
+    with pytest.raises(SlurmError, match='Invalid field requested: "foo"'):
         sacct.read_fields("foo")
-    assert jobs.Job(app(state="killed", endedAt=3000), []).code == (0, 15)
+    assert jobs.SlurmJob(app(state="killed", endedAt=3000), []).code == (0, 15)
     assert sacct.steps_named(["17.0", "17.batch", "18.0", "18", "19_3"]) == {
         "17": {"0", "batch"},
         "18": None,
@@ -456,7 +458,7 @@ def test_lists_of_hosts_are_written_out_and_together_again() -> None:
     assert nodes.list_of(["w1", "w2", "w3", "w7", "n01", "n02", "head"]) == "w[1-3,7],n[01-02],head"
     assert nodes.list_of(["w1"]) == "w1"
     for text in ("a[1-", "a[x]", "a[3-1]", "a[1-99999]"):
-        with pytest.raises(Refused, match="Invalid hostlist"):
+        with pytest.raises(SlurmError, match="Invalid hostlist"):
             nodes.hosts_of(text)
 
 
@@ -473,7 +475,7 @@ def test_lists_of_hosts_are_written_out_and_together_again() -> None:
 )
 def test_workers_are_nodes_in_slurms_states(status: str, used: int, state: str, counts: tuple[int, ...]) -> None:
     worker = {"worker": "w1", "status": status, "cores": 4, "grantedCores": used, "memory": 9, "grantedMemory": 0}
-    node = nodes.Node({**worker, "reason": None, "host": "h"})
+    node = nodes.SlurmNode({**worker, "reason": None, "host": "h"})
     assert (node.state, node.counts) == (state, counts)
 
 
@@ -550,7 +552,7 @@ def test_bad_input_is_refused_in_a_line_before_anything_is_sent(
             raise AssertionError("nothing is sent")
 
     for module in (sbatch, squeue, scancel, sacct, scontrol, sinfo, sacctmgr, sshare):
-        monkeypatch.setattr(module, "Road", Road)
+        monkeypatch.setattr(module, "ApiRoad", Road)
     code = main(words[0], list(words[1:]))
     said = capsys.readouterr()
     assert (code, said.out, said.err.count("\n")) == (REFUSED[words], "", 1)
@@ -617,5 +619,5 @@ def test_each_request_states_the_version_of_its_messages(monkeypatch: pytest.Mon
                 return asked
 
         heard = beside.submit(answered)
-        assert road.Road().get("/v1/status") == 7
+        assert road.ApiRoad().get("/v1/status") == 7
         assert f"\r\n{HEADER}: {MESSAGES}\r\n".encode() in heard.result()

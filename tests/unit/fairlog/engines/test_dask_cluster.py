@@ -16,7 +16,7 @@ from distributed.security import Security
 
 from fairlog.engines import dask_cluster
 from fairlog.engines.dask_cluster import FairlogCluster
-from fairlog.engines.dask_node import Worker
+from fairlog.engines.dask_node import DaskWorker
 from scheduler.model.commands import SubmitApp
 from tests.waiting import HOPELESS_S
 
@@ -33,7 +33,7 @@ class Grants:
             self.security = Security()  # as the program on an executor makes it
         self.broken = 0
         """So many of the next programs fail at their start."""
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, DaskWorker] = {}
         self.granted = 0
         self.said: list[tuple[int, tuple[str, ...]]] = []
         self.finished = False
@@ -66,7 +66,7 @@ class Grants:
                     self.broken -= 1
                     self.event("ExecutorRemoved", executor=name, reason="failed", detail="")
                     continue
-                self.workers[name] = await Worker(self.address, name=name, nthreads=1, security=self.security)
+                self.workers[name] = await DaskWorker(self.address, name=name, nthreads=1, security=self.security)
                 task = self._loop.create_task(self._watch(name))
                 self._watching.add(task)
 

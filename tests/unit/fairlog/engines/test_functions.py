@@ -10,7 +10,7 @@ import pytest
 
 from fairlog.engines import wire
 from fairlog.engines.function_worker import dumped
-from fairlog.engines.functions import _Call, _Future, _Link, _Pool
+from fairlog.engines.functions import _Future, _Link, _PendingCall, _WorkerPool
 from fairlog.engines.keys import draw_keys
 from tests.waiting import HOPELESS_S
 
@@ -18,10 +18,10 @@ KEYS = draw_keys("app-1")
 
 
 @pytest.fixture
-def pool() -> Iterator[_Pool]:
+def pool() -> Iterator[_WorkerPool]:
     """A pool whose thread does not run."""
     tls = wire.context(KEYS.authority, f"{KEYS.certificate}{KEYS.key}", server=True)
-    made = _Pool(socket.create_server(("127.0.0.1", 0)), tls, slots=1, retries=0, idle_s=1)
+    made = _WorkerPool(socket.create_server(("127.0.0.1", 0)), tls, slots=1, retries=0, idle_s=1)
     yield made
     made.abandon()
 
@@ -29,7 +29,7 @@ def pool() -> Iterator[_Pool]:
 def lying(link: _Link, *numbers: int) -> None:
     """Calls that were sent to the worker, behind one another."""
     for number in numbers:
-        call = _Call(_Future(), dumped((abs, (number,), {})))
+        call = _PendingCall(_Future(), dumped((abs, (number,), {})))
         assert call.future.set_running_or_notify_cancel()
         if link.calls:
             call.future.lie(threading.Thread())
@@ -41,7 +41,7 @@ def said(call: int, kind: int) -> wire.Frame:
 
 
 def test_no_call_counts_as_lying_at_a_worker_once_it_is_answered_or_the_first_there(
-    pool: _Pool, monkeypatch: pytest.MonkeyPatch
+    pool: _WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the call before it was answered, or came back: `map` and `cancel` would wait for it to begin."""
     monkeypatch.setattr("fairlog.engines.functions._BACK_WITHIN_S", HOPELESS_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from fairlog.local.running import Running, announce, lock, others_than
+from fairlog.local.running import RunningUp, announce, lock, others_than
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ def test_an_up_that_was_started_again_is_no_other_one(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     folders = [tmp_path / "mine", tmp_path / "theirs"]
     locks = [lock(data) for data in folders]
-    mine, theirs = (Running(pid, "", "default", str(data), None, 0) for pid, data in enumerate(folders))
+    mine, theirs = (RunningUp(pid, "", "default", str(data), None, 0) for pid, data in enumerate(folders))
     announce(mine)
     announce(theirs)
     announce(mine._replace(pid=7))

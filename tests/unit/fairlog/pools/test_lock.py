@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlog.pools.pool import PoolBusy, hold
-from fairlog.pools.providers import Run
+from fairlog.pools.providers import CommandRunner
 from tests.waiting import wait_until
 
 
@@ -35,8 +35,8 @@ def test_a_command_holds_the_lock_after_its_pool_and_not_what_it_leaves_running(
     program = f"""
 import sys
 from fairlog.pools.pool import hold
-from fairlog.pools.providers import Run
-Run(hold("burst", 0), 60)(["sh", "-c", {script!r}])
+from fairlog.pools.providers import CommandRunner
+CommandRunner(hold("burst", 0), 60)(["sh", "-c", {script!r}])
 """
     pool = subprocess.Popen([sys.executable, "-c", program])
     wait_until((tmp_path / "left").exists, "the command")
@@ -53,6 +53,6 @@ Run(hold("burst", 0), 60)(["sh", "-c", {script!r}])
 
 def test_a_lock_of_ours_is_not_seen_by_the_command() -> None:
     lock = hold("burst", 0)
-    seen = Run(lock, 60)(["sh", "-c", "ls -l /proc/self/fd"])
+    seen = CommandRunner(lock, 60)(["sh", "-c", "ls -l /proc/self/fd"])
     assert "burst.lock" not in seen
     os.close(lock)

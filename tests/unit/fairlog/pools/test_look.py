@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlog.pools.look import LETS_GO, Memory, Plan, Seen, plan
+from fairlog.pools.look import LETS_GO, Memory, PoolPlan, PoolSeen, plan
 from fairlog.pools.pool import hours
 from fairlog.pools.providers import Instance
 from fairlog.pools.spec import Pool
@@ -37,11 +37,11 @@ def decided(
     of: Pool | None = None,
     accounts: tuple[str, ...] = (),
     **workers: dict[str, Any],
-) -> Plan:
+) -> PoolPlan:
     """The plan where the provider has these instances, and the log these workers, `p_1` for p-1."""
     instances = {name.rstrip("!?"): Instance(name.endswith("!"), name.endswith("?")) for name in listed.split()}
     known = {name.replace("_", "-"): each for name, each in workers.items()}
-    seen, memory, of = Seen(instances, known, wants or [], accounts), memory or Memory(), of or pool()
+    seen, memory, of = PoolSeen(instances, known, wants or [], accounts), memory or Memory(), of or pool()
     memory.note(of, seen, now_s)
     return plan(of, seen, memory, now_s)
 

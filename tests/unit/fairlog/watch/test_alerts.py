@@ -23,7 +23,7 @@ from fairlog.watch.alerts import (
     BadBook,
     Book,
     Command,
-    Printed,
+    NoticePrinter,
     Undelivered,
     Webhook,
     partial_knowledge,
@@ -273,6 +273,6 @@ def test_a_command_that_fails_is_a_failure(command: str, why: str) -> None:
 
 def test_without_a_sink_notices_are_lines() -> None:
     said: list[str] = []
-    Printed(said.append).deliver(MESSAGE)
-    Printed(said.append).deliver({**MESSAGE, "status": "resolved"})
+    NoticePrinter(said.append).deliver(MESSAGE)
+    NoticePrinter(said.append).deliver({**MESSAGE, "status": "resolved"})
     assert said == ["1970-01-01 00:00:00.000Z x ä; y", "1970-01-01 00:00:00.000Z x resolved: ä; y"]

@@ -24,7 +24,7 @@ from fairlog.watch.conditions import (
     worst,
 )
 from fairlog.watch.elections import Elected
-from fairlog.watch.surroundings import Watched, look_around, short_of, since_when
+from fairlog.watch.surroundings import RepeatedLooks, look_around, short_of, since_when
 from recovery.failover.lease import Member
 from recovery.replay.bounds import moment
 from scheduler.model.commands import (
@@ -484,7 +484,7 @@ def test_a_company_is_short_where_another_holds_what_is_due_to_it() -> None:
 
 
 def test_repeated_looks_tell_since_when_a_company_is_short_and_who_took_over() -> None:
-    watched = Watched()
+    watched = RepeatedLooks()
     watched.look("one", {"acme": 4.0}, 10)
     watched.look("one", {"acme": 8.0, "globex": 4.0}, 20)
     assert (watched.since, watched.failover) == ({"acme": 10, "globex": 20}, None)
@@ -492,4 +492,4 @@ def test_repeated_looks_tell_since_when_a_company_is_short_and_who_took_over() -
     watched.look("two", {"acme": 4.0, "globex": 4.0}, 40)
     assert watched.since == {"acme": 40, "globex": 20}
     assert watched.failover == Failover("two", "one", 40)
-    assert Watched(watched.since, watched.master).master == "two"
+    assert RepeatedLooks(watched.since, watched.master).master == "two"

@@ -21,7 +21,7 @@ from scheduler.model.errors import InvalidSetting
 from scheduler.model.events import ClusterConfigured, CommandRefused
 from scheduler.model.sender import By
 from scheduler.service.child import Child
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.keyring import Keyring
 from scheduler.service.private import private_folder, write_private
 from scheduler.service.scheduler import Scheduler
@@ -76,7 +76,7 @@ def test_a_master_refuses_the_setting_and_logs_nothing_of_it(fake: Redis) -> Non
 
     scheduler = Scheduler(log, "m1", lambda: rebuild(log), accepts)
     scheduler.take_over()
-    client, head = Client(fake, KEYS.cluster), log.head()
+    client, head = CommandClient(fake, KEYS.cluster), log.head()
     settings = {"archive_url": "file:///home", "archive_after_events": 1}
     client.notify(ConfigureCluster(settings=settings), ConfigureCluster(settings={"archive_url": "none://"}))
     scheduler.turn()
@@ -93,9 +93,11 @@ def test_who_may_not_set_it_learns_nothing_of_the_masters_host(fake: Redis) -> N
         log, "m1", lambda: rebuild(log), lambda command: check_command(command, ["file:///home/olga"]), keyring=ring
     )
     scheduler.take_over()
-    Client(fake, KEYS.cluster, keyring=ring).notify(RegisterCompany(company="acme"), AddAccount(account="acme/ann"))
+    CommandClient(fake, KEYS.cluster, keyring=ring).notify(
+        RegisterCompany(company="acme"), AddAccount(account="acme/ann")
+    )
     scheduler.turn()
-    ann = Client(fake, KEYS.cluster, keyring=ring, by=By("acme/ann", "t1", "user"), timeout_s=0.01)
+    ann = CommandClient(fake, KEYS.cluster, keyring=ring, by=By("acme/ann", "t1", "user"), timeout_s=0.01)
     ann.notify(ConfigureCluster(settings={"archive_url": "file:///etc"}))
     scheduler.turn()
     refused = [fact.event for fact in log.facts() if isinstance(fact.event, CommandRefused)]

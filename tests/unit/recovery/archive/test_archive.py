@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from fairlog.cli.follow import follow
 from recovery.archive import archive as archiving
 from recovery.archive.archive import CannotArchive, archive, listed, open_log
-from recovery.archive.files import Unreachable
+from recovery.archive.files import PlaceUnreachable
 from recovery.archive.segment import Segment, check, get
 from recovery.failover.follower import Follower
 from recovery.replay.rebuild import rebuild
@@ -331,7 +331,7 @@ def test_an_upload_that_fails_leaves_no_draft(log: EventLog, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(FusedFiles, "cp_file", refuse)
-    with pytest.raises(Unreachable, match=r"cannot be written: No space left on device"):
+    with pytest.raises(PlaceUnreachable, match=r"cannot be written: No space left on device"):
         move(log, url="fused://archive")
     assert list(files("fused://archive")) == []
 
@@ -365,7 +365,7 @@ def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
     ],
 )
 def test_a_place_that_cannot_be_used_is_reported_and_nothing_moves(log: EventLog, url: str, sentence: str) -> None:
-    with pytest.raises((CannotArchive, Unreachable)) as caught:
+    with pytest.raises((CannotArchive, PlaceUnreachable)) as caught:
         move(log, url=url)
     assert str(caught.value).replace("it does not exist", "No such file or directory") == sentence
     assert in_stream(log) == [record.last for record in RECORDS]
@@ -378,7 +378,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     move(log, 200)
     monkeypatch.setitem(sys.modules, missing, None)
     sentence = rf"needs {missing}, which is not installed; run pip install 'fairlog\[archive\]'"
-    with pytest.raises(Unreachable, match=sentence):
+    with pytest.raises(PlaceUnreachable, match=sentence):
         move(log)
     with pytest.raises(UnreadableRecord, match=rf"entries 1 to \d+ .* {sentence}"):
         list(open_log(log.store, KEYS).read())

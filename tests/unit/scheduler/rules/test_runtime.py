@@ -27,7 +27,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import AppEnded, InvalidCommand, InvalidSetting, RuntimeTooLong
 from scheduler.model.events import AppExpired, AppRegistered, AppRemoved, AppSignalled, AppWarned, Event, TaskCancelled
-from scheduler.model.grants import Grant, Sent
+from scheduler.model.grants import Grant, SentSignal
 from scheduler.model.sender import local
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.decide import decide
@@ -288,7 +288,7 @@ def test_a_signal_goes_to_what_runs_when_it_is_sent() -> None:
     later = max(name for name in grants if name.startswith("a1"))
     assert later not in {first, second}
     assert {name: grants[name].signals for name in (first, later)} == {
-        first: (Sent(seq, "USR2", 1, whole=True),),
+        first: (SentSignal(seq, "USR2", 1, whole=True),),
         later: (),
     }
     for number in range(9):

@@ -15,7 +15,7 @@ from scheduler.model.events import KeyChanged, LogSealed
 from scheduler.model.sender import By, local
 from scheduler.service import scheduler as scheduler_module
 from scheduler.service import seals
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.keyring import BadKeys, Keyring
 from scheduler.service.receipts import Answer, SignedReceipt, read_receipts, receipt_of, signed_answers, write_receipts
 from scheduler.service.scheduler import Scheduler
@@ -91,7 +91,7 @@ def test_receipts_are_kept_as_lines(ring: Keyring, tmp_path: Path) -> None:
 
 def test_a_client_gets_a_receipt_of_what_is_in_the_log(fake: Any, ring: Keyring) -> None:
     scheduler = master(fake, ring)
-    client = Client(fake, KEYS.cluster, keyring=ring, timeout_s=0.01)
+    client = CommandClient(fake, KEYS.cluster, keyring=ring, timeout_s=0.01)
     identity = "c1"
     client._put(
         [identity, "command", '[{"type":"RegisterCompany","company":"a"},{"type":"KillApp","app":"x"}]', identity]
@@ -110,7 +110,7 @@ def test_a_client_gets_a_receipt_of_what_is_in_the_log(fake: Any, ring: Keyring)
 
 def test_without_a_masters_key_nothing_is_signed_and_nothing_sealed(fake: Any, ring: Keyring) -> None:
     scheduler = master(fake, ring.without_masters())
-    client = Client(fake, KEYS.cluster, keyring=ring, timeout_s=0.01)
+    client = CommandClient(fake, KEYS.cluster, keyring=ring, timeout_s=0.01)
     client._put(["c1", "command", '{"type":"RegisterCompany","company":"a"}', "c1"])
     scheduler.turn()
     assert b"receipt" not in bytes(fake.lpop(KEYS.reply("c1")))
@@ -121,7 +121,7 @@ def test_a_seal_is_logged_after_a_minute_or_many_events_and_never_twice(
     fake: Any, ring: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = master(fake, ring)
-    client = Client(fake, KEYS.cluster, keyring=ring, timeout_s=0.01)
+    client = CommandClient(fake, KEYS.cluster, keyring=ring, timeout_s=0.01)
     scheduler.turn()
     assert len(events(scheduler, LogSealed)) == 1
     scheduler.turn()

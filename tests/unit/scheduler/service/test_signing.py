@@ -15,7 +15,7 @@ from scheduler.model.sender import By, local
 from scheduler.rules import state as state_module
 from scheduler.service import client as client_module
 from scheduler.service import recall, signing
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.inbox import message_of
 from scheduler.service.keyring import Keyring
 from scheduler.service.recall import Recall
@@ -44,8 +44,8 @@ def master(fake: Any, ring: Keyring | None, name: str = "m1") -> Scheduler:
     return made
 
 
-def sent(fake: Any, ring: Keyring | None, by: By | None = None) -> Client:
-    return Client(fake, KEYS.cluster, keyring=ring, by=by, timeout_s=0.01)
+def sent(fake: Any, ring: Keyring | None, by: By | None = None) -> CommandClient:
+    return CommandClient(fake, KEYS.cluster, keyring=ring, by=by, timeout_s=0.01)
 
 
 def put(fake: Any, flat: list[str], lane: str = "operators") -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.errors import DuplicateApp
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.store.keys import Keys
 from scheduler.store.secrets import KEY_BYTES, UnreadableSecrets, seal, unseal
 from scheduler.store.task_queue import Worklist
@@ -75,7 +75,7 @@ def test_a_value_cannot_be_moved_altered_or_replaced() -> None:
 
 
 def test_clients_seal_and_workers_open(fake: Redis) -> None:
-    client = Client(fake, "c", timeout_s=0.05, secret_key=KEY)
+    client = CommandClient(fake, "c", timeout_s=0.05, secret_key=KEY)
     app = submission("a")
     assert client.put_aside(app, SECRETS)
     fake.rename(Keys("c").unclaimed("a", app.company, app.user), Keys("c").secrets("a"))

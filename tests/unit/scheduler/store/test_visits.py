@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.model.errors import InvalidCommand
 from scheduler.store.keys import Keys
-from scheduler.store.visits import MOST_CHUNKS, MOST_VISITS, MOST_WAITING, Call, Report, Visits, Wanted
+from scheduler.store.visits import MOST_CHUNKS, MOST_VISITS, MOST_WAITING, Call, Report, VisitCommand, Visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 KEYS = Keys("visited")
-CAT = Wanted(("cat",))
+CAT = VisitCommand(("cat",))
 FULL_CALL = tuple(b"%d" % number for number in range(MOST_CHUNKS))
 
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from recovery.archive.accept import NothingToAccept, accept
-from recovery.archive.seal_files import Kept, keep, kept
+from recovery.archive.seal_files import KeptSeal, keep, kept
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.events import LogSealed
 from scheduler.model.sender import By, local
-from scheduler.service.client import Client
+from scheduler.service.client import CommandClient
 from scheduler.service.commit import Commits
 from scheduler.service.keyring import Keyring
 from scheduler.service.known import Known, ShorterLog
@@ -42,7 +42,7 @@ def master(fake: Any, ring: Keyring) -> Scheduler:
 
 
 def register(scheduler: Scheduler, ring: Keyring, company: str, by: By | None = None) -> SignedReceipt:
-    client = Client(scheduler.store, KEYS.cluster, keyring=ring, by=by, timeout_s=0.01)
+    client = CommandClient(scheduler.store, KEYS.cluster, keyring=ring, by=by, timeout_s=0.01)
     client._put([company, "command", f'{{"type":"RegisterCompany","company":"{company}"}}', company])
     scheduler.turn()
     text: Any = scheduler.store.lpop(KEYS.reply(company))
@@ -79,7 +79,7 @@ def test_receipts_and_seals_agree_with_the_log_that_they_are_of(
     assert seal is not None
     for _ in range(2):
         keep(url, KEYS.cluster, seal)
-    assert [*kept(url, KEYS.cluster)] == [Kept(seal.seq, seal.digest)]
+    assert [*kept(url, KEYS.cluster)] == [KeptSeal(seal.seq, seal.digest)]
     assert found(scheduler.log.facts(), receipts, kept(url, KEYS.cluster)) == []
 
 
@@ -89,7 +89,7 @@ def test_a_rewritten_command_is_found_by_receipts_and_by_seals(fake: Any, ring: 
     head = scheduler.log.head()
     edited = rewritten(scheduler, b"acme", b"evil")
     assert [each for each in audit(edited) if each.rule != "I6"] == []
-    by_receipt, by_seal = found(edited, [receipt]), found(edited, (), [Kept(*head)])
+    by_receipt, by_seal = found(edited, [receipt]), found(edited, (), [KeptSeal(*head)])
     assert len(by_seal) == 1
     assert f"stands where the digest {head.digest}, as a seal kept elsewhere says, was due" in by_seal[0]
     assert any(f"the digest {receipt.digest}, as the receipt of acme says" in each for each in by_receipt)

@@ -18,7 +18,7 @@ from scheduler.store.codec import Fact
 from tests.property.given import Cluster, submission
 from tests.unit.recorded import edited, exported, facts, rechained, stored, without
 from witness.audit.audit import Audit
-from witness.audit.deviation import Verdict
+from witness.audit.deviation import CommonCause
 
 COMPANIES = ("north", "south", "east")
 
@@ -74,7 +74,7 @@ def never_admitted(log: list[Fact], seq: int) -> list[Fact]:
     return rechained(without(log, *(fact.seq for fact in log if fact.seq >= seq and about(fact, event.app))))
 
 
-def verdicts(log: list[Fact]) -> tuple[list[Verdict], int]:
+def verdicts(log: list[Fact]) -> tuple[list[CommonCause], int]:
     audited = Audit()
     return audited.verdicts, len(list(audited.deviations(log)))
 

@@ -7,7 +7,7 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import App, Need
-from scheduler.rules.ledger import Balance, Standing, Usage
+from scheduler.rules.ledger import Balance, Occupation, Usage
 
 SMALL, LARGE = Resources(4, 2048), Resources(16, 8192)
 HOSTABLE = Need(SMALL, NOTHING, SMALL, hostable=True)
@@ -24,7 +24,7 @@ def pending(app: str, submitted: int, *, company: str = "c", user: str = "u", re
         tasks=1,
         sizing=Computed(),
     )
-    standings, accounts = (Standing(), Standing(), Standing()), (Balance(), Balance(), Balance())
+    standings, accounts = (Occupation(), Occupation(), Occupation()), (Balance(), Balance(), Balance())
     links = app, spec, standings, accounts, Usage()
     return App(*links, submitted, submitted, request, None, spec.sizing, HOSTABLE)
 
